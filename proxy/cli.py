@@ -1,0 +1,97 @@
+"""The command line: one flag for each setting, then the server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from proxy import __version__, logs, settings
+from proxy.settings import Settings, SettingsError
+
+_INTRODUCTION = """Stand in front of a Redis or Valkey and give single members of sets, hashes, sorted sets and lists a
+lifetime: EXPIREMEMBER key member seconds.
+
+\b
+  expiremember-proxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
+  expiremember-proxy --embedded
+
+Point any Redis client at the listening address. Every flag can be given as an environment variable too
+(EXPIREMEMBER_LOG_LEVEL for --log-level) or in a TOML file; flags count over environment over file."""
+
+
+def _option(name: str, field: FieldInfo) -> click.Option:
+    """Make the flag for one setting. Values stay text: the settings check them, wherever they come from."""
+    flag = "--" + name.replace("_", "-")
+    annotation = field.annotation
+    keywords: dict[str, Any] = {"help": field.description, "default": None}
+    if annotation is bool:
+        keywords["help"] += f" [default: {'on' if field.default else 'off'}]"
+        declaration = f"{flag}/--no-{flag[2:]}" if field.default else flag
+        return click.Option([declaration], is_flag=True, **keywords)
+    if get_origin(annotation) is list:
+        return click.Option([flag], multiple=True, metavar="ADDRESS", **keywords | {"default": ()})
+    if get_origin(annotation) is Literal:
+        keywords["metavar"] = "|".join(get_args(annotation))
+    elif name == "upstream":
+        keywords["metavar"] = "URL"
+    elif name.endswith(("_dir", "_file")):
+        keywords["metavar"] = "PATH"
+    elif annotation in (int, float):
+        keywords["metavar"] = "NUMBER"
+    if field.default is not None:
+        keywords["help"] += f" [default: {field.default}]"
+    return click.Option([flag], **keywords)
+
+
+def _run(config: Path | None, **flags: Any) -> None:
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
+    chosen = settings.load({name: value for name, value in given.items() if value not in (None, [])}, config)
+    logs.configure(chosen.log_level, chosen.log_format)
+    # Imported late, so that --help and a bad setting answer at once.
+    from proxy.server import run
+
+    code = run(chosen)
+    if code:
+        sys.exit(code)
+
+
+def command() -> click.Command:
+    """Build the command."""
+    options: list[click.Parameter] = [_option(name, field) for name, field in Settings.model_fields.items()]
+    config = click.Option(
+        ["--config"],
+        type=click.Path(path_type=Path),
+        envvar=settings.ENVIRONMENT_PREFIX + "CONFIG",
+        metavar="FILE",
+        help="Read settings from a TOML file.",
+    )
+    made = click.Command(
+        "expiremember-proxy",
+        params=[*options, config],
+        callback=_run,
+        help=_INTRODUCTION,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    return click.version_option(__version__, prog_name="expiremember-proxy")(made)
+
+
+def main() -> None:
+    """Run the command line; a bad setting ends it with status 2 and one line."""
+    try:
+        code = command().main(standalone_mode=False)
+    except SettingsError as error:
+        _fail(str(error))
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except click.Abort:
+        sys.exit(130)
+    sys.exit(code or 0)
+
+
+def _fail(message: str) -> None:
+    print("expiremember-proxy: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,76 @@
+"""Finds, in the arguments of a command that adds or removes members, the members themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Arguments: TypeAlias = list[bytes]
+Positions: TypeAlias = range | None
+"""Where the members stand among the arguments (the command's name is 0); None when the request is not well formed, and
+so is best left to the server, which complains in its own words."""
+Locator: TypeAlias = Callable[[Arguments], Positions]
+
+_ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
+_GEOADD_OPTIONS = frozenset((b"NX", b"XX", b"CH"))
+_HSETEX_VALUED = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
+
+
+def every(first: int, step: int = 1) -> Locator:
+    """Members from `first` to the end, each followed by `step - 1` other arguments."""
+
+    def locate(arguments: Arguments) -> Positions:
+        size = len(arguments)
+        if size < first + step or (size - first) % step:
+            return None
+        return range(first, size, step)
+
+    return locate
+
+
+def one(position: int, size: int) -> Locator:
+    """The one member at `position` of a request of exactly `size` arguments."""
+
+    def locate(arguments: Arguments) -> Positions:
+        return range(position, position + 1) if len(arguments) == size else None
+
+    return locate
+
+
+def _after_options(options: frozenset[bytes], step: int) -> Locator:
+    def locate(arguments: Arguments) -> Positions:
+        first, size = 2, len(arguments)
+        while first < size and arguments[first].upper() in options:
+            first += 1
+        if size < first + step or (size - first) % step:
+            return None
+        return range(first + step - 1, size, step)
+
+    return locate
+
+
+zadd = _after_options(_ZADD_OPTIONS, 2)
+"""ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member …"""
+
+geoadd = _after_options(_GEOADD_OPTIONS, 3)
+"""GEOADD key [NX|XX] [CH] longitude latitude member …"""
+
+
+def _fields(step: int) -> Locator:
+    def locate(arguments: Arguments) -> Positions:
+        position, size = 2, len(arguments)
+        while position < size and (option := arguments[position].upper()) != b"FIELDS":
+            position += 2 if option in _HSETEX_VALUED else 1
+        first = position + 2
+        if first >= size or (size - first) % step or arguments[position + 1] != b"%d" % ((size - first) // step):
+            return None
+        return range(first, size, step)
+
+    return locate
+
+
+fields = _fields(1)
+"""HGETDEL key FIELDS count field …"""
+
+fields_with_values = _fields(2)
+"""HSETEX key [FNX|FXX] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL] FIELDS count field value …"""

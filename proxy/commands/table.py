@@ -1,0 +1,149 @@
+"""The table of commands: what each does to the deadlines of members, and where the keys concerned stand.
+
+One source for the relay, for the documentation (`docs/semantics.md`) and for the test that holds it against the
+server's own `COMMAND`. A command that is not here is forwarded as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from proxy.commands import members
+from proxy.commands.members import Arguments, Locator
+
+
+class Effect(Enum):
+    """What the proxy does about a command."""
+
+    EXPIRE = "sets a deadline"
+    LIFETIME = "tells or drops the deadline, when it names a member"
+    ADD = "adds members: deadlines of those that were absent are void"
+    REMOVE = "removes members: their deadlines are void"
+    REPLACE = "replaces the whole value: all deadlines of the key are void"
+    VANISH = "may end the collection: then all its deadlines are void"
+    MOVE_MEMBER = "moves a member: it arrives without a deadline"
+    RENAME = "carries the deadlines to the new name"
+    COPY = "copies the deadlines"
+    MOVE = "carries the deadlines to another database"
+    MULTI = "opens a transaction"
+    EXEC = "runs the transaction"
+    DISCARD = "drops the transaction"
+    KEYSPACE = "shows keys: not the proxy's own"
+
+
+Keys: TypeAlias = Callable[[Arguments], list[bytes] | None]
+"""Finds the keys whose deadlines a request affects; None when it is not well formed or affects none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the table says of one command.
+
+    Attributes:
+        name: in upper case.
+        effect: what the proxy does about it.
+        keys: finds the keys whose deadlines it affects.
+        members: finds the members it adds or removes, for `Effect.ADD` and `Effect.REMOVE`.
+        always: whether every such request needs a look, whatever keys have deadlines.
+    """
+
+    name: bytes
+    effect: Effect
+    keys: Keys
+    members: Locator | None = None
+    always: bool = False
+
+
+def _at(*positions: int, least: int = 0) -> Keys:
+    size = max(least, max(positions) + 1)
+
+    def keys(arguments: Arguments) -> list[bytes] | None:
+        return [arguments[position] for position in positions] if len(arguments) >= size else None
+
+    return keys
+
+
+def _from(first: int, step: int = 1) -> Keys:
+    def keys(arguments: Arguments) -> list[bytes] | None:
+        return arguments[first::step] if len(arguments) >= first + step else None
+
+    return keys
+
+
+def _stored(*options: bytes, first: int) -> Keys:
+    """The key after the last of the options (SORT … STORE key); None when there is none."""
+
+    def keys(arguments: Arguments) -> list[bytes] | None:
+        for position in range(len(arguments) - 2, first - 1, -1):
+            if arguments[position].upper() in options:
+                return [arguments[position + 1]]
+        return None
+
+    return keys
+
+
+def _none(_: Arguments) -> list[bytes] | None:
+    return None
+
+
+def _build() -> dict[bytes, Command]:
+    table: dict[bytes, Command] = {}
+
+    def put(effect: Effect, names: str, keys: Keys, locator: Locator | None = None, *, always: bool = False) -> None:
+        for name in names.encode().split():
+            assert name not in table
+            table[name] = Command(name, effect, keys, locator, always)
+
+    key = _at(1)
+    put(Effect.EXPIRE, "EXPIREMEMBER EXPIREMEMBERAT PEXPIREMEMBER PEXPIREMEMBERAT", key, always=True)
+    put(Effect.LIFETIME, "TTL PTTL PERSIST", key, always=True)
+
+    put(Effect.ADD, "HSET HMSET", key, members.every(2, 2))
+    put(Effect.ADD, "HSETNX HINCRBY HINCRBYFLOAT", key, members.one(2, 4))
+    put(Effect.ADD, "HSETEX", key, members.fields_with_values)
+    put(Effect.ADD, "SADD LPUSH RPUSH LPUSHX RPUSHX", key, members.every(2))
+    put(Effect.ADD, "ZADD", key, members.zadd)
+    put(Effect.ADD, "ZINCRBY", key, members.one(3, 4))
+    put(Effect.ADD, "GEOADD", key, members.geoadd)
+    put(Effect.ADD, "LINSERT", key, members.one(4, 5))
+    put(Effect.ADD, "LSET", key, members.one(3, 4))
+
+    put(Effect.REMOVE, "HDEL SREM ZREM", key, members.every(2))
+    put(Effect.REMOVE, "HGETDEL", key, members.fields)
+    put(Effect.REMOVE, "LREM", key, members.one(3, 4))
+
+    put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
+    put(Effect.MOVE_MEMBER, "LMOVE RPOPLPUSH", _at(1, 2))
+
+    put(Effect.REPLACE, "SINTERSTORE SUNIONSTORE SDIFFSTORE ZUNIONSTORE ZINTERSTORE ZDIFFSTORE", key)
+    put(Effect.REPLACE, "ZRANGESTORE GEOSEARCHSTORE RESTORE", key)
+    put(Effect.REPLACE, "SORT", _stored(b"STORE", first=2))
+    put(Effect.REPLACE, "GEORADIUS GEORADIUSBYMEMBER", _stored(b"STORE", b"STOREDIST", first=4))
+
+    put(Effect.VANISH, "DEL UNLINK", _from(1))
+    put(Effect.VANISH, "SET SETEX PSETEX", key)
+    put(Effect.VANISH, "MSET", _from(1, 2))
+    put(Effect.VANISH, "BITOP", _at(2))
+
+    put(Effect.RENAME, "RENAME RENAMENX", _at(1, 2))
+    put(Effect.COPY, "COPY", _at(1, 2))
+    put(Effect.MOVE, "MOVE", _at(1, least=3))
+
+    put(Effect.MULTI, "MULTI", _none, always=True)
+    put(Effect.EXEC, "EXEC", _none, always=True)
+    put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
+    put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True)
+    return table
+
+
+COMMANDS: dict[bytes, Command] = _build()
+"""Upper-case name → what the proxy does about the command."""
+
+STREAMED: frozenset[bytes] = frozenset(
+    b"""APPEND ECHO GETSET HSET HSETNX LPUSH LPUSHX PFADD PUBLISH RPUSH RPUSHX RESTORE SADD SET SETEX SETNX SETRANGE
+    PSETEX SPUBLISH XADD ZADD""".split()
+)
+"""Commands whose only key is their first argument: one with a huge value can be judged by its beginning."""

@@ -1,0 +1,1 @@
+"""Member expiry inside Redis: the names, the scripts (one .lua file an operation), and the calls."""

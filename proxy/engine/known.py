@@ -1,0 +1,104 @@
+"""The keys that have members with deadlines, as far as the proxy has been told: what the hot path looks at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+MARK_LIFETIME_MS = 10_000
+"""How long a mark of our own outweighs an answer that the key has no deadlines: the answer may be older."""
+
+
+class KnownKeys:
+    """Key → earliest deadline of its members, over all databases, by the server's clock.
+
+    A key that is known without need costs its requests a script that finds nothing to do; a key that should be known
+    and is not would break the promise. So a key becomes known before the request that may give it deadlines is
+    sent (`mark`), and is forgotten only on the server's word (`learn`), never while a mark is fresh.
+
+    Attributes:
+        deadlines: key → deadline in Unix ms; infinite where only a mark makes the key known. Read it, do not write.
+        next_deadline: the earliest deadline of all when the sweeper last looked, in Unix ms.
+        blind: whether there may be keys with deadlines that are not known, so that every key counts as known.
+    """
+
+    def __init__(self) -> None:
+        self.deadlines: dict[bytes, float] = {}
+        self.blind = True
+        self._marks: dict[bytes, float] = {}
+        self.next_deadline = -math.inf
+        self._horizon = math.inf
+        self._wake: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.deadlines)
+
+    def is_known(self, key: bytes) -> bool:
+        """Tell whether a key may have members with deadlines."""
+        return self.blind or key in self.deadlines
+
+    def due(self, names: Iterable[bytes], now: float) -> list[bytes]:
+        """Return those of the names that are keys with a deadline that has passed, at `now` in Unix ms."""
+        deadlines = self.deadlines
+        return [name for name in names if name in deadlines and deadlines[name] <= now]
+
+    def any_due(self, now: float) -> bool:
+        """Tell whether any key may have a deadline that has passed, at `now` in Unix ms."""
+        return self.next_deadline <= now or self._horizon <= now
+
+    def mark(self, key: bytes, deadline: float, now: float) -> None:
+        """Make a key known because a request that is about to be sent may give it a deadline.
+
+        Args:
+            key: the key.
+            deadline: the earliest that it may be, in Unix ms.
+            now: the clock, in Unix ms.
+        """
+        self._marks[key] = now
+        known = self.deadlines.get(key)
+        if known is None or deadline < known:
+            self.deadlines[key] = deadline
+            if deadline < self._horizon:
+                self._alarm(deadline)
+
+    def learn(self, key: bytes, deadline: float | None) -> None:
+        """Take over what the server says of a key: its earliest deadline in Unix ms, or None when it has none."""
+        if deadline is not None:
+            self.deadlines[key] = deadline
+            if deadline < self._horizon:
+                self._alarm(deadline)
+        elif key in self._marks:
+            self.deadlines[key] = math.inf
+        else:
+            self.deadlines.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Forget every key but those with a fresh mark: the server has been emptied, or another one is asked."""
+        self.deadlines = dict.fromkeys(self._marks, math.inf)
+
+    def stale_marks(self, now: float) -> list[bytes]:
+        """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""
+        old = [key for key, since in self._marks.items() if since <= now - MARK_LIFETIME_MS]
+        for key in old:
+            del self._marks[key]
+        return old
+
+    def begin_watch(self) -> None:
+        """Note the earliest deadline that becomes known from now on, without an alarm."""
+        self._horizon = math.inf
+        self._wake = None
+
+    def end_watch(self, earliest: float, wake: Callable[[], None]) -> None:
+        """Set the next deadline, and have `wake` called once when an earlier one becomes known.
+
+        Args:
+            earliest: the earliest deadline that the server told since `begin_watch`, in Unix ms.
+            wake: the alarm.
+        """
+        self.next_deadline = self._horizon = min(earliest, self._horizon)
+        self._wake = wake
+
+    def _alarm(self, deadline: float) -> None:
+        self._horizon = deadline
+        if self._wake is not None:
+            self._wake()

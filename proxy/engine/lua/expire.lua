@@ -1,0 +1,44 @@
+-- Gives a member a deadline; a deadline that has passed removes the member at once.
+-- uses: has, index, now, remove
+-- KEYS: key, its shadow, the index
+-- ARGV: member; milliseconds; 'relative' (to now) or 'absolute'; condition NX, XX, GT, LT or XXGT, XXLT or ''; the
+--   error for a time that does not fit
+-- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
+-- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
+local deadline, moment = tonumber(ARGV[2]), now()
+if ARGV[3] == 'relative' then deadline = deadline + moment end
+if deadline > 9007199254740992 or deadline < -9007199254740992 then return redis.error_reply(ARGV[5]) end
+local key, shadow, index, member, condition = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[4]
+local kind = redis.call('type', key).ok
+if kind == 'none' then return 0 end
+if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then
+  return redis.error_reply('ERR object type is unsupported')
+end
+if not has(kind, key, member) then return 0 end
+if condition ~= '' then
+  local present = tonumber(redis.call('zscore', shadow, member) or nil)
+  if present and present < 0 then present = nil end
+  if condition == 'NX' and present then return 0 end
+  if condition:sub(1, 2) == 'XX' and not present then return 0 end
+  -- A member without a deadline lives forever: nothing is greater, everything is less.
+  local order = condition:sub(-2)
+  if order == 'GT' and (not present or deadline <= present) then return 0 end
+  if order == 'LT' and present and deadline >= present then return 0 end
+end
+if deadline <= moment then
+  remove(kind, key, {member})
+  if redis.call('exists', key) == 0 then
+    drop(key, shadow, index)
+  elseif redis.call('zrem', shadow, member) == 1 then
+    refresh(key, shadow, index)
+  end
+  return 1
+end
+local before = redis.call('zscore', index, key)
+redis.call('zadd', shadow, deadline, member)
+if not before or deadline < tonumber(before) then
+  redis.call('zadd', index, deadline, key)
+elseif redis.call('zrangebyscore', shadow, before, before, 'limit', 0, 1)[1] == nil then
+  refresh(key, shadow, index)
+end
+return 1

@@ -1,0 +1,22 @@
+-- Runs a command that moves one member from a collection to another: its deadline stays behind, and is void.
+-- uses: has, index, void, run
+-- KEYS: source, its shadow, target, its shadow, the index
+-- ARGV: where the member is: 'member' and the member, or 'end' and its place in the source list (0 or -1); then the
+--   client's request
+-- Result: the request's own
+-- Complexity: O(log n) (O(n) for lists)
+local source, left, target, right, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local member = ARGV[2]
+if ARGV[1] == 'end' then
+  member = redis.pcall('lindex', source, member)
+  if type(member) ~= 'string' then return run(3) end
+end
+if source ~= target and redis.call('zscore', right, member) then
+  if not has(redis.call('type', target).ok, target, member) then
+    redis.call('zrem', right, member)
+    refresh(target, right, index)
+  end
+end
+local reply = run(3)
+void(redis.call('type', source).ok, source, left, member)
+return reply

@@ -1,0 +1,10 @@
+-- Voids the deadline of a member that has been removed: it stays in the shadow, as minus the deadline, because TTL still
+-- tells it (as KeyDB does), until it passes, the member comes back, or the key goes. O(log n).
+local function void(kind, key, shadow, member)
+  local deadline = redis.call('zscore', shadow, member)
+  if deadline and tonumber(deadline) > 0 and not has(kind, key, member) then
+    redis.call('zadd', shadow, -deadline, member)
+    return true
+  end
+  return false
+end

@@ -1,0 +1,30 @@
+-- Removes members whose deadline has passed from some keys of one database.
+-- uses: index, now, remove
+-- KEYS: the index, then each key followed by its shadow
+-- ARGV: the database; how many members to remove at most
+-- Result: the clock in ms, how many members and deadlines went (fewer than asked for: nothing is left that is due), and for each key its earliest deadline afterwards ('' for none)
+-- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
+redis.call('select', ARGV[1])
+local index, moment, room, left = KEYS[1], now(), tonumber(ARGV[2]), {}
+for position = 2, #KEYS, 2 do
+  local key, shadow = KEYS[position], KEYS[position + 1]
+  local kind = redis.call('type', key).ok
+  local gone = kind == 'none'
+  while room > 0 and not gone do
+    local due = redis.call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
+    if #due == 0 then break end
+    remove(kind, key, due)
+    redis.call('zrem', shadow, unpack(due))
+    room = room - #due
+    gone = redis.call('exists', key) == 0
+  end
+  if gone then
+    drop(key, shadow, index)
+  else
+    local void = redis.call('zrangebyscore', shadow, -moment, '(0', 'limit', 0, math.min(room, 500))
+    if #void > 0 then redis.call('zrem', shadow, unpack(void)) end
+    room = room - #void
+  end
+  left[#left + 1] = refresh(key, shadow, index) or ''
+end
+return {moment, tonumber(ARGV[2]) - room, left}

@@ -1,0 +1,12 @@
+-- Runs a command that may end collections (DEL, SET …), and voids all deadlines of those that are gone.
+-- uses: index, run
+-- KEYS: the index, then each key followed by its shadow
+-- ARGV: the client's request
+-- Result: the request's own
+-- Complexity: O(log n) for each key, beside the request's own; shadows are freed lazily
+local reply = run(1)
+for position = 2, #KEYS, 2 do
+  local kind = redis.call('type', KEYS[position]).ok
+  if kind == 'none' or kind == 'string' then drop(KEYS[position], KEYS[position + 1], KEYS[1]) end
+end
+return reply

@@ -1,0 +1,232 @@
+"""Puts one upstream request in the place of a client's, such that its reply is the reply wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.commands.table import Command, Effect
+from proxy.engine.known import KnownKeys
+from proxy.engine.naming import Names
+from proxy.engine.scripts import evaluation
+from proxy.wire.request import Request, bulk, strict_integer
+
+EXACT: Final = 1 << 53
+"""The greatest integer up to which a sorted set's score, a double, holds every one."""
+
+UNPACKED: Final = 4_000
+"""Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
+
+_CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
+_UNITS: Final = {b"s": 1000, b"ms": 1}
+_NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
+_ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that the client gets at once, where the server would have refused to queue the request.
+
+    Attributes:
+        message: the error, without the leading minus and the line's end.
+    """
+
+    message: bytes
+
+
+def wrong_arity(name: bytes) -> Refusal:
+    """Return the error for a command with too few or too many arguments."""
+    return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower())
+
+
+class Rewriter:
+    """Decides what to send upstream for a request that the table names.
+
+    Args:
+        names: the names of the proxy's own keys.
+        known: the keys with deadlines; commands that may give a key deadlines mark it here.
+    """
+
+    def __init__(self, names: Names, known: KnownKeys) -> None:
+        self._names = names
+        self._known = known
+
+    def rewrite(self, command: Command, request: Request, now: float) -> bytes | Refusal | None:
+        """Decide on one request.
+
+        Args:
+            command: what the table says of it.
+            request: a whole request.
+            now: the server's clock, in Unix ms.
+
+        Returns:
+            The upstream request to send instead, a refusal, or None to forward the request as it came.
+        """
+        effect, arguments = command.effect, request.arguments
+        if effect is Effect.EXPIRE:
+            return self._expire(command, arguments, now)
+        if effect is Effect.LIFETIME:
+            return self._lifetime(command, arguments)
+        if effect is Effect.KEYSPACE:
+            return self._keyspace(command, request)
+        keys = command.keys(arguments)
+        if keys is None or not self._concerns(keys) or len(arguments) > UNPACKED:
+            return None
+        match effect:
+            case Effect.ADD | Effect.REMOVE:
+                return self._members(command, keys[0], request)
+            case Effect.REPLACE:
+                return self._run("replace", self._triple(keys[0]), [], request)
+            case Effect.VANISH:
+                return self._vanish(keys, request)
+            case Effect.MOVE_MEMBER:
+                return self._move_member(keys, request)
+            case Effect.RENAME:
+                if len(arguments) != 3:
+                    return None
+                self._mark_like(keys[0], keys[1], now)
+                return self._run("rename", self._pairs(keys), [], request)
+            case Effect.COPY:
+                return self._copy(keys, request, now)
+            case Effect.MOVE:
+                if len(arguments) != 3 or strict_integer(arguments[2]) is None:
+                    return None
+                self._mark_like(keys[0], keys[0], now)
+                return self._run("move", self._triple(keys[0]), [arguments[2]], request)
+            case _:
+                return None
+
+    def _concerns(self, keys: list[bytes]) -> bool:
+        return self._known.blind or not self._known.deadlines.keys().isdisjoint(keys)
+
+    def _triple(self, key: bytes) -> list[bytes]:
+        return [key, self._names.shadow(key), self._names.index]
+
+    def _pairs(self, keys: list[bytes]) -> list[bytes]:
+        pairs = [name for key in keys for name in (key, self._names.shadow(key))]
+        return [*pairs, self._names.index]
+
+    def _mark_like(self, source: bytes, target: bytes, now: float) -> None:
+        self._known.mark(target, self._known.deadlines.get(source, now), now)
+
+    @staticmethod
+    def _run(script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
+        """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
+        if request.header:
+            tail = request.raw[request.header :]
+        else:
+            tail = b"".join(map(bulk, request.arguments))
+        return evaluation(script, keys, extra, tail, request.count)
+
+    def _expire(self, command: Command, arguments: list[bytes], now: float) -> bytes | Refusal:
+        # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
+        name, size = command.name, len(arguments)
+        if size < 4:
+            return wrong_arity(name)
+        takes_unit = name == b"EXPIREMEMBER"
+        options = [option.upper() for option in arguments[4:]]
+        if takes_unit and options and options[0] not in _CONDITIONS:
+            conditions = options[1:]
+        else:
+            conditions = options
+        proper = _CONDITIONS.issuperset(conditions)
+        if not takes_unit and not proper:
+            return wrong_arity(name)
+        number = strict_integer(arguments[3])
+        if number is None:
+            return self._fail(_NOT_AN_INTEGER)
+        if not proper:
+            return self._fail(b"ERR Invalid number of arguments")
+        if takes_unit:
+            unit = 1000 if conditions is options else _UNITS.get(options[0].lower(), 0)
+        else:
+            unit = 1000 if name == b"EXPIREMEMBERAT" else 1
+        if not unit:
+            return self._fail(b"ERR Invalid unit arg")
+        chosen = set(conditions)
+        if b"NX" in chosen and len(chosen) > 1:
+            return self._fail(b"ERR NX and XX, GT or LT options at the same time are not compatible")
+        if {b"GT", b"LT"} <= chosen:
+            return self._fail(b"ERR GT and LT options at the same time are not compatible")
+        milliseconds = number * unit
+        unfit = b"ERR invalid expire time in '%b' command" % name.lower()
+        if not -EXACT <= milliseconds <= EXACT:
+            return self._fail(unfit)
+        relative = name in (b"EXPIREMEMBER", b"PEXPIREMEMBER")
+        key, member = arguments[1], arguments[2]
+        self._known.mark(key, now + milliseconds if relative else milliseconds, now)
+        condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
+        mode = b"relative" if relative else b"absolute"
+        return evaluation("expire", self._triple(key), [member, b"%d" % milliseconds, mode, condition, unfit])
+
+    def _lifetime(self, command: Command, arguments: list[bytes]) -> bytes | None:
+        name, size = command.name, len(arguments)
+        if size < 3:
+            return None
+        key = arguments[1]
+        if size > 3:
+            missing = b"0" if name == b"PERSIST" else b"-2"
+            return evaluation("fail", [key], [b"ERR Invalid arguments", missing])
+        if name == b"PERSIST":
+            return evaluation("persist", self._triple(key), [arguments[2]])
+        unit = b"1000" if name == b"TTL" else b"1"
+        return evaluation("ttl", [key, self._names.shadow(key)], [arguments[2], unit])
+
+    @staticmethod
+    def _fail(message: bytes) -> bytes:
+        return evaluation("fail", [], [message])
+
+    def _keyspace(self, command: Command, request: Request) -> bytes | None:
+        if not self._known and not self._known.blind:
+            return None
+        name, size = command.name, request.count
+        if name == b"DBSIZE" and size == 1:
+            return evaluation("dbsize", [self._names.index, self._names.lease], [])
+        if name == b"RANDOMKEY" and size == 1:
+            return evaluation("randomkey", [], [self._names.prefix])
+        if name == b"KEYS" and size == 2:
+            return self._run("keys", [], [self._names.prefix], request)
+        if name == b"SCAN" and size >= 2:
+            return self._run("scan", [], [self._names.prefix], request)
+        return None
+
+    def _members(self, command: Command, key: bytes, request: Request) -> bytes | None:
+        positions = command.members(request.arguments) if command.members is not None else None
+        if positions is None:
+            return None
+        script = "add" if command.effect is Effect.ADD else "remove"
+        before = 4  # Lua counts from 1, and the positions themselves come first
+        extra = [b"%d" % (positions[0] + before), b"%d" % (positions[-1] + before), b"%d" % positions.step]
+        return self._run(script, self._triple(key), extra, request)
+
+    def _vanish(self, keys: list[bytes], request: Request) -> bytes:
+        concerned = keys if self._known.blind else [key for key in keys if key in self._known.deadlines]
+        pairs = [name for key in dict.fromkeys(concerned) for name in (key, self._names.shadow(key))]
+        return self._run("vanish", [self._names.index, *pairs], [], request)
+
+    def _move_member(self, keys: list[bytes], request: Request) -> bytes | None:
+        name, arguments = request.arguments[0].upper(), request.arguments
+        if name == b"SMOVE" and len(arguments) == 4:
+            where = [b"member", arguments[3]]
+        elif name == b"RPOPLPUSH" and len(arguments) == 3:
+            where = [b"end", b"-1"]
+        elif name == b"LMOVE" and len(arguments) == 5 and arguments[3].upper() in _ENDS:
+            where = [b"end", _ENDS[arguments[3].upper()]]
+        else:
+            return None
+        return self._run("move_member", self._pairs(keys), where, request)
+
+    def _copy(self, keys: list[bytes], request: Request, now: float) -> bytes | None:
+        database, position, arguments = b"", 3, request.arguments
+        while position < len(arguments):
+            option = arguments[position].upper()
+            if option == b"DB" and position + 1 < len(arguments):
+                database = arguments[position + 1]
+                position += 1
+            elif option != b"REPLACE":
+                return None
+            position += 1
+        if database and strict_integer(database) is None:
+            return None
+        self._mark_like(keys[0], keys[1], now)
+        return self._run("copy", self._pairs(keys), [database], request)

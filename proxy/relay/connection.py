@@ -1,0 +1,310 @@
+"""The asyncio shell of a session: one client transport, one upstream transport, and back-pressure both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import structlog
+
+from proxy.relay.session import RemoveDue, RequestTooLarge, Session
+
+log = structlog.get_logger("proxy.relay")
+
+FAREWELL_SECONDS = 1.0
+"""How long a client that is turned away has to read why before its connection is reset."""
+
+LINGER_SECONDS = 30.0
+"""How long a connection whose other side has gone may take to deliver what was left for it."""
+
+
+class Surroundings(Protocol):
+    """What a connection needs of the server that it belongs to."""
+
+    def new_session(self) -> Session:
+        """Return a session for a new client."""
+
+    def now(self) -> float:
+        """Return the server's clock, in Unix ms."""
+
+    async def connect_upstream(
+        self, factory: Callable[[], asyncio.Protocol]
+    ) -> None:
+        """Open a connection to the upstream server. Raises OSError or TimeoutError, bounded in time."""
+
+    def upstream_error(self, error: Exception) -> bytes:
+        """Return the error line for a client when the upstream server cannot be reached."""
+
+    async def answer(self, question: RemoveDue) -> None:
+        """Do what a session asks for. Raises ConnectionError or TimeoutError, bounded in time."""
+
+    def opened(self, connection: ClientConnection) -> None:
+        """Note a new connection."""
+
+    def closed(self, connection: ClientConnection) -> None:
+        """Note that a connection has ended."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """The client's side."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._session = surroundings.new_session()
+        self._transport: asyncio.Transport
+        self._upstream: UpstreamConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._early = b""  # came before upstream was there
+        self._held = True  # until upstream is there, and while a question is open
+        self._clogged = False  # upstream takes no more at present
+        self._ended = False  # the client has sent its last byte
+        self._turned_away = False
+        self._gone = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to connect upstream."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        self._surroundings.opened(self)
+        self._task = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            await self._surroundings.connect_upstream(self._new_upstream)
+        except (OSError, TimeoutError) as error:
+            self._turn_away(self._surroundings.upstream_error(error))
+            return
+        self._held = False
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
+        if self._ended and self._upstream is not None and not self._held:
+            self._upstream.end()
+        self._regulate()
+
+    def _new_upstream(self) -> UpstreamConnection:
+        return UpstreamConnection(self)
+
+    def attach(self, upstream: UpstreamConnection) -> bool:
+        """Take the upstream connection; False when the client has gone meanwhile."""
+        if self._gone:
+            return False
+        self._upstream = upstream
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        """Pass requests on."""
+        upstream = self._upstream
+        if self._turned_away:
+            return  # nothing is asked of the server any more, and the client has been told why
+        if upstream is None:
+            # The loop reads once before it can be told to pause.
+            self._early += data
+            self._regulate()
+            return
+        session = self._session
+        try:
+            out = session.receive(data, self._surroundings.now())
+        except RequestTooLarge:
+            self._refuse_too_large()
+            return
+        if out:
+            upstream.send(out)
+        if session.question is not None and not self._held:
+            self._hold()
+
+    def _hold(self) -> None:
+        self._held = True
+        self._regulate()
+        self._task = asyncio.get_running_loop().create_task(self._answer())
+
+    async def _answer(self) -> None:
+        session, upstream = self._session, self._upstream
+        assert upstream is not None
+        while (question := session.question) is not None:
+            try:
+                await self._surroundings.answer(question)
+            except (OSError, TimeoutError) as error:
+                # To go on would be to let the client see what has expired.
+                log.warning("request not sent on: what is due could not be removed", error=str(error))
+                self._turn_away(self._surroundings.upstream_error(error))
+                return
+            try:
+                out = session.resume(self._surroundings.now())
+            except RequestTooLarge:
+                self._refuse_too_large()
+                return
+            if out:
+                upstream.send(out)
+        self._held = False
+        if self._ended:
+            upstream.end()
+        self._regulate()
+
+    def _refuse_too_large(self) -> None:
+        log.warning("client closed: its request is larger than the limit", bytes=self._session.held)
+        self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
+
+    def _regulate(self) -> None:
+        if self._gone:
+            return
+        stop = (self._held or self._clogged) and not self._turned_away
+        if stop == self._transport.is_reading():
+            if stop:
+                self._transport.pause_reading()
+            elif not self._ended:
+                self._transport.resume_reading()
+
+    def set_clogged(self, clogged: bool) -> None:
+        """Note whether upstream takes no more at present."""
+        self._clogged = clogged
+        self._regulate()
+
+    def pause_writing(self) -> None:
+        """The client does not read fast enough: let upstream wait."""
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def deliver(self, data: bytes) -> None:
+        """Pass replies to the client."""
+        replies = self._session.replies
+        if replies.outstanding:
+            data = replies.receive(data)
+            if data:
+                self._transport.write(data)
+            if self._turned_away and not replies.outstanding:
+                self._transport.close()
+            return
+        self._transport.write(data)
+
+    def eof_received(self) -> bool:
+        """Let the client's half close reach upstream behind its last request; replies may still come."""
+        self._ended = True
+        if self._turned_away:
+            return False
+        if self._upstream is not None and not self._held:
+            self._upstream.end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
+        self._gone = True
+        self._surroundings.closed(self)
+        if self._upstream is not None:
+            self._upstream.leave()
+
+    def upstream_lost(self) -> None:
+        """The server has closed: so does the client's connection, after what is left for it."""
+        if not self._gone and not self._transport.is_closing():
+            self._transport.close()
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
+    def _turn_away(self, line: bytes) -> None:
+        """Tell the client why, and close so that it can read it: an unread request would reset the connection."""
+        if self._gone:
+            return
+        self._turned_away = True
+        self._transport.write(line)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._regulate()
+        asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.close)
+
+    def finish(self) -> None:
+        """Take no more requests; close when all that were sent have been answered."""
+        if self._turned_away or self._gone:
+            return
+        sign = self._session.drain()
+        if sign is None or self._upstream is None:
+            self.abandon()
+            return
+        self._turned_away = True
+        self._transport.pause_reading()
+        self._upstream.send(sign)
+
+    def abandon(self) -> None:
+        """Close without waiting for replies."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._upstream is not None:
+            self._upstream.abort()
+        if not self._gone:
+            self._transport.abort()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """The server's side."""
+
+    def __init__(self, client: ClientConnection) -> None:
+        self._client = client
+        self._deliver: Callable[[bytes], None] = client.deliver
+        self._transport: asyncio.Transport
+        self._ended = False
+        self._lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Attach to the client, if it is still there."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        if not self._client.attach(self):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass replies on."""
+        self._deliver(data)
+
+    def send(self, data: bytes) -> None:
+        """Send requests."""
+        if not self._ended:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read no replies for now."""
+        if not self._lost:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read replies again."""
+        if not self._lost and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """The server does not read fast enough: let the client wait."""
+        self._client.set_clogged(True)
+
+    def resume_writing(self) -> None:
+        """The server has caught up."""
+        self._client.set_clogged(False)
+
+    def end(self) -> None:
+        """Say that no more requests will come."""
+        self._ended = True
+        if self._lost or self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Close after what was sent has gone out."""
+        if self._lost:
+            return
+        self._transport.close()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if not self._lost:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The server has closed."""
+        self._lost = True
+        self._client.upstream_lost()
+
+

@@ -1,0 +1,294 @@
+"""One client's stream of requests, without I/O: bytes in; bytes for upstream and sometimes a question for the engine out.
+
+Every request becomes exactly one upstream request, in order, so replies need no parsing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
+from proxy.engine.known import KnownKeys
+from proxy.engine.rewrite import Refusal, Rewriter
+from proxy.wire.batch import BatchParser, is_disjoint, request_size
+from proxy.wire.reply import ReplySubstitution
+from proxy.wire.request import Kind, Request, RequestReader
+
+TAIL_LIMIT: Final = 16 * 1024
+"""Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
+
+PLAIN_NAMES_LIMIT: Final = 4096
+"""Spellings of command names kept as plain: they are the client's words, so they are bounded."""
+
+QUEUED_LIMIT: Final = 100_000
+"""Arguments of a transaction that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
+
+_plain_names: set[bytes] = set()
+"""Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDue:
+    """A question for the engine: remove what is due, then `Session.resume`.
+
+    Attributes:
+        keys: in which keys; None for wherever anything is due.
+    """
+
+    keys: tuple[bytes, ...] | None
+
+
+class RequestTooLarge(Exception):
+    """A request that has to be read whole before it can be judged is larger than the limit."""
+
+
+class Session:
+    """The state of one client connection.
+
+    Args:
+        rewriter: what puts other requests in place of some.
+        known: the keys with deadlines.
+        prefix: what the reserved names begin with.
+        request_limit: bytes of a request that may have to be held before it can be judged.
+
+    Attributes:
+        question: what the engine is to do before the session can go on; None while it is not held up.
+        replies: what the replies from upstream have to pass through while `replies.outstanding`.
+    """
+
+    def __init__(self, rewriter: Rewriter, known: KnownKeys, prefix: bytes, request_limit: int) -> None:
+        self.question: RemoveDue | None = None
+        self.replies = ReplySubstitution()
+        self._rewriter = rewriter
+        self._known = known
+        self._prefix = prefix
+        self._request_limit = request_limit
+        self._batch = BatchParser()
+        self._reader = RequestReader()
+        self._exact = False  # whether the reader, not the batch parser, has the stream
+        self._tail = b""
+        self._out: list[bytes] = []
+        self._queued: set[bytes] | None = None  # arguments of the open transaction
+        self._queued_marks: list[bytes] = []
+        self._queued_keyspace = False
+        self._pending: Request | None = None  # what is held up by the question
+
+    @property
+    def held(self) -> int:
+        """Bytes of requests that have been received and not been sent on."""
+        return self._reader.held + len(self._tail) + (len(self._pending.raw) if self._pending else 0)
+
+    def receive(self, data: bytes, now: float) -> bytes:
+        """Take bytes from the client.
+
+        Args:
+            data: the bytes.
+            now: the server's clock, in Unix ms.
+
+        Returns:
+            The bytes to send upstream. Look at `question` afterwards.
+
+        Raises:
+            RequestTooLarge: more would have to be held than `request_limit` allows.
+        """
+        if self._exact:
+            self._reader.feed(data)
+            if self.question is not None:
+                return b""
+            return self._read_exactly(now)
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        parsed = self._batch.parse(data)
+        if parsed is None:
+            return self._switch_to_exact(data, now)
+        requests, whole = parsed
+        try:
+            if self._is_plain(requests, data):
+                if whole:
+                    return data
+                end = sum(map(request_size, requests))
+                return data[:end] + self._keep(data[end:], now)
+            return self._judge_batch(requests, data, now)
+        except (TypeError, IndexError):
+            return self._switch_to_exact(data, now)
+
+    def resume(self, now: float) -> bytes:
+        """Go on after the engine has dealt with `question`.
+
+        Args:
+            now: the server's clock, in Unix ms.
+
+        Returns:
+            The bytes to send upstream. There may be another `question`.
+        """
+        self.question = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._forward(pending, now)
+        return self._read_exactly(now)
+
+    def drain(self) -> bytes | None:
+        """Ask upstream for a sign that every request so far has been answered.
+
+        Returns:
+            What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
+            in part, so that no other can be put behind it.
+        """
+        return None if self._reader.within else self.replies.expect(b"")
+
+    def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
+        """Tell whether a chunk can go as it came. Raises TypeError or IndexError where elements are not as they seem."""
+        if self._queued is not None or not {request[0] for request in requests} <= _plain_names:
+            return False
+        known = self._known
+        if known.blind or self._prefix in data:
+            return False
+        return not known.deadlines or is_disjoint(known.deadlines.keys(), requests)
+
+    def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
+        position = 0
+        # Checked before any is judged, for judging has effects, and cannot be done again by the reader.
+        for request in requests:
+            if set(map(type, request)) != {bytes}:
+                raise TypeError
+        for arguments in requests:
+            size = request_size(arguments)
+            raw = data[position : position + size]
+            header = 3 + len(str(len(arguments)))
+            position += size
+            self._judge(Request(Kind.WHOLE, arguments, raw, len(arguments), header), now)
+            if self.question is not None:
+                if position < len(data):
+                    self._reader.feed(data[position:])
+                return self._take_out()
+        return self._take_out() + self._keep(data[position:], now)
+
+    def _keep(self, tail: bytes, now: float) -> bytes:
+        if len(tail) <= TAIL_LIMIT:
+            self._tail = tail
+            return b""
+        return self._switch_to_exact(tail, now)
+
+    def _switch_to_exact(self, data: bytes, now: float) -> bytes:
+        self._exact = True
+        self._reader.feed(data)
+        return self._read_exactly(now)
+
+    def _read_exactly(self, now: float) -> bytes:
+        reader = self._reader
+        while self.question is None:
+            request = reader.next_request()
+            if request is None:
+                if reader.held > TAIL_LIMIT:
+                    self._stream(now)
+                break
+            self._judge(request, now)
+        if not reader.held and not reader.within and not reader.broken and self.question is None:
+            self._exact = False
+        return self._take_out()
+
+    def _take_out(self) -> bytes:
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def _stream(self, now: float) -> None:
+        """Send on what has come of a long request, if what has come is enough to judge it."""
+        arguments = self._reader.arguments
+        if len(arguments) >= 2 and arguments[0].upper() in STREAMED and not self._known.is_known(arguments[1]):
+            head = self._reader.take_head()
+            if head is not None:
+                self._forward(head, now)
+                return
+        if self._reader.held > self._request_limit:
+            raise RequestTooLarge
+
+    def _judge(self, request: Request, now: float) -> None:
+        """Send a request on, or ask the question that has to be answered before."""
+        if request.kind is Kind.WHOLE and request.arguments:
+            due = self._due(request, now)
+            if due is not None:
+                self.question = due
+                self._pending = request
+                self._exact = True
+                return
+        self._forward(request, now)
+
+    def _due(self, request: Request, now: float) -> RemoveDue | None:
+        known = self._known
+        if not known.deadlines:
+            return None
+        command = self._command(request.arguments[0])
+        names: set[bytes] | list[bytes] = request.arguments
+        if self._queued is not None:
+            if command is None or command.effect is not Effect.EXEC:
+                return None
+            names = self._queued
+            if len(names) > QUEUED_LIMIT or self._queued_keyspace:
+                return RemoveDue(None) if known.any_due(now) else None
+        elif command is not None and command.effect is Effect.KEYSPACE:
+            return RemoveDue(None) if known.any_due(now) else None
+        if known.deadlines.keys().isdisjoint(names):
+            return None
+        due = known.due(names, now)
+        return RemoveDue(tuple(dict.fromkeys(due))) if due else None
+
+    @staticmethod
+    def _command(name: bytes) -> Command | None:
+        if name in _plain_names:
+            return COMMANDS.get(name.upper())
+        command = COMMANDS.get(name.upper())
+        if (command is None or not command.always) and len(_plain_names) < PLAIN_NAMES_LIMIT and len(name) < 64:
+            _plain_names.add(name)
+        return command
+
+    def _forward(self, request: Request, now: float) -> None:
+        arguments = request.arguments
+        if not arguments:
+            self._out.append(request.raw)
+            return
+        command = self._command(arguments[0])
+        if self._queued is not None:
+            self._queue(arguments)
+            if command is not None and command.effect is Effect.KEYSPACE:
+                self._queued_keyspace = True
+        if command is None or request.kind is not Kind.WHOLE:
+            self._out.append(request.raw)
+            return
+        if command.effect in (Effect.MULTI, Effect.EXEC, Effect.DISCARD):
+            self._transaction(command.effect, now)
+            self._out.append(request.raw)
+            return
+        instead = self._rewriter.rewrite(command, request, now)
+        if instead is None:
+            self._out.append(request.raw)
+        elif isinstance(instead, Refusal):
+            self._out.append(self.replies.expect(b"-%b\r\n" % instead.message))
+        else:
+            self._out.append(instead)
+            if self._queued is not None and command.effect in _MARKING:
+                self._queued_marks += command.keys(arguments) or ()
+
+    def _queue(self, arguments: list[bytes]) -> None:
+        queued = self._queued
+        if queued is not None and len(queued) <= QUEUED_LIMIT:
+            queued.update(arguments[1:])
+
+    def _transaction(self, effect: Effect, now: float) -> None:
+        if effect is Effect.MULTI:
+            if self._queued is None:
+                self._queued = set()
+            return
+        if effect is Effect.EXEC:
+            # The marks were made when the requests were queued; they count from when these run.
+            for key in self._queued_marks:
+                self._known.mark(key, self._known.deadlines.get(key, now), now)
+        self._queued = None
+        self._queued_marks = []
+        self._queued_keyspace = False
+
+
+_MARKING: Final = frozenset((Effect.EXPIRE, Effect.RENAME, Effect.COPY, Effect.MOVE))
+"""Effects by which a key may come to have deadlines."""

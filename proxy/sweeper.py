@@ -1,0 +1,84 @@
+"""Removes members on time: sleeps until the next deadline, not for a fixed interval, and works in bounded batches."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from proxy.clock import ServerClock
+from proxy.engine.expiry import Engine
+from proxy.engine.known import KnownKeys
+from proxy.tracker import Tracker
+
+log = structlog.get_logger("proxy.sweeper")
+
+_LONGEST_SLEEP: Final = 60.0
+"""Seconds after which the index is looked at in any case."""
+
+_AFTER_FAILURE: Final = 1.0
+
+
+class Sweeper:
+    """The task that removes what is due.
+
+    Args:
+        engine: does it.
+        known: gives the alarm when an earlier deadline becomes known.
+        clock: the server's clock.
+        tracker: tells whether the server is there.
+        enabled: whether to remove, or only to keep an eye on what is due.
+    """
+
+    def __init__(self, engine: Engine, known: KnownKeys, clock: ServerClock, tracker: Tracker, *, enabled: bool) -> None:
+        self._engine = engine
+        self._known = known
+        self._clock = clock
+        self._tracker = tracker
+        self._enabled = enabled
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Sweep for ever; ends when cancelled."""
+        while True:
+            await self._tracker.connected.wait()
+            try:
+                await self._sweep_and_sleep()
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("sweep failed; trying again", error=" ".join(str(error).split()))
+                await asyncio.sleep(_AFTER_FAILURE)
+
+    async def _sweep_and_sleep(self) -> None:
+        known = self._known
+        known.begin_watch()
+        looks = await self._engine.look()
+        due = False
+        for look in looks:
+            if look.due and self._enabled:
+                due = True
+                await self._sweep(look.database, look.due)
+        if due:
+            return
+        earliest = min((look.earliest for look in looks), default=math.inf)
+        self._wake.clear()
+        known.end_watch(earliest, self._wake.set)
+        seconds = (known.next_deadline - self._clock.now()) / 1000
+        if not self._enabled:
+            seconds = max(seconds, _AFTER_FAILURE)
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(min(seconds, _LONGEST_SLEEP)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _sweep(self, database: int, keys: list[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._engine.sweep(database, keys)
+        # As long for others as for the sweep: a mass expiry takes at most half of the server.
+        await asyncio.sleep(loop.time() - began)

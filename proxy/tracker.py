@@ -1,0 +1,215 @@
+"""Keeps the known keys current: reads the index at start, then follows the server's own invalidation messages.
+
+The server tells, on one RESP3 connection in broadcasting mode (`CLIENT TRACKING ON BCAST PREFIX`), the name of every key
+under the reserved prefix that changes, whoever changes it. The name of a shadow tells the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from proxy.engine.expiry import PAGE, Engine
+from proxy.engine.known import KnownKeys
+from proxy.engine.naming import Names
+from proxy.clock import ServerClock
+from proxy.upstream import Upstream
+
+log = structlog.get_logger("proxy.tracker")
+
+SOON_MS: Final = 60_000
+"""Deadlines within this time are loaded before the first client is served: no other key can be due before the rest is."""
+
+_FIRST_BACKOFF: Final = 0.05
+_LAST_BACKOFF: Final = 2.0
+_PING_SECONDS: Final = 5.0
+_DATABASES_SECONDS: Final = 0.02
+"""How often the list of databases is asked for at most."""
+
+
+class Tracker:
+    """Follows the index.
+
+    Args:
+        upstream: the server.
+        engine: reads deadlines.
+        known: what is kept current.
+        names: the names of the proxy's own keys.
+        clock: the server's clock.
+
+    Attributes:
+        settled: set when what is due soon is known for the first time, so that clients can be served.
+        tried: set when the first attempt to reach the server has ended, well or not.
+        connected: set while the server is followed.
+    """
+
+    def __init__(
+        self, upstream: Upstream, engine: Engine, known: KnownKeys, names: Names, clock: ServerClock
+    ) -> None:
+        self.settled = asyncio.Event()
+        self.tried = asyncio.Event()
+        self.connected = asyncio.Event()
+        self._upstream = upstream
+        self._engine = engine
+        self._known = known
+        self._names = names
+        self._clock = clock
+        self._changed: set[bytes] = set()
+        self._everything = False  # the server said that anything may have changed
+        self._news = asyncio.Event()
+        self._heard = False
+        self._loaded = False
+        self._databases_read = -math.inf
+
+    async def run(self) -> None:
+        """Follow the server for ever, whatever happens to it; ends when cancelled."""
+        backoff = _FIRST_BACKOFF
+        while True:
+            try:
+                await self._follow()
+            except (RedisError, OSError, TimeoutError) as error:
+                if self.connected.is_set():
+                    backoff = _FIRST_BACKOFF
+                self._lost(error)
+            finally:
+                self.connected.clear()
+                self._known.blind = True
+                self.tried.set()
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the attempts of several proxies
+            backoff = min(backoff * 2, _LAST_BACKOFF)
+
+    def _lost(self, error: Exception) -> None:
+        state = f"unreachable ({_one_line(error)})" if isinstance(error, OSError | TimeoutError) else _one_line(error)
+        if state != self._upstream.state:
+            log.warning("no control connection to the upstream; trying again", upstream=str(self._upstream), state=state)
+        self._upstream.state = state
+
+    async def _follow(self) -> None:
+        connection = self._upstream.listening_connection()
+        try:
+            await connection.connect()
+            # redis-py hands a push to the handler for its kind, and gives what that returns.
+            connection._parser.set_invalidation_push_handler(self._invalidated)
+            await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
+            await connection.read_response()
+            self._changed.clear()
+            self._everything = False
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listen(connection))
+                tasks.create_task(self._keep_current())
+        except ExceptionGroup as group:
+            # Either task ends both; why the first one failed is what matters.
+            raise group.exceptions[0] from None
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _listen(self, connection: Any) -> None:
+        """Read pushes; a PING now and then, whose answer is read here too, tells a dead connection from a quiet one."""
+        awaiting_pong = False
+        while True:
+            response = await connection.read_response(push_request=True, timeout=_PING_SECONDS)
+            if response == b"PONG":
+                awaiting_pong = False
+            elif response is None and not self._heard:
+                if awaiting_pong:
+                    raise TimeoutError("the upstream does not answer")
+                awaiting_pong = True
+                await connection.send_command("PING", check_health=False)
+            self._heard = False
+
+    async def _invalidated(self, push: list[Any]) -> None:
+        self._heard = True
+        names = push[1]
+        if names is None:
+            self._everything = True
+            self._news.set()
+            return
+        for name in names:
+            key = self._names.key(name)
+            if key is not None:
+                self._changed.add(key)
+                self._news.set()
+
+    async def _keep_current(self) -> None:
+        await self._load()
+        while True:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+            if self._everything:
+                self._everything = False
+                # Emptied, or a whole database swapped: what was known may be gone, and others may have come.
+                self._known.forget_all()
+                await self._load()
+            self._changed.update(self._known.stale_marks(self._clock.now()))
+            if self._changed:
+                await self._learn_changed()
+
+    async def _learn_changed(self) -> None:
+        keys = list(self._changed)
+        self._changed.clear()
+        without = await self._engine.learn(keys)
+        loop = asyncio.get_running_loop()
+        if without and loop.time() - self._databases_read >= _DATABASES_SECONDS:
+            # Gone, or in a database that had no keys before.
+            before = self._engine.databases
+            await self._read_databases()
+            if self._engine.databases != before:
+                await self._engine.learn(without)
+
+    async def _read_databases(self) -> None:
+        await self._engine.find_databases()
+        self._databases_read = asyncio.get_running_loop().time()
+
+    async def _load(self) -> None:
+        """Read the index of every database, earliest deadlines first."""
+        started = self._clock.local()
+        await self._read_databases()
+        looks = await self._engine.look()
+        soon = self._clock.now() + SOON_MS
+        cursors = {look.database: (-math.inf, 0) for look in looks if look.earliest < math.inf}
+        count = 0
+        while cursors:
+            for database, (cursor, offset) in list(cursors.items()):
+                page = await self._engine.read_index(database, cursor, offset)
+                for key, deadline in page:
+                    if key not in self._changed:
+                        self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)))
+                count += len(page)
+                if len(page) < PAGE:
+                    del cursors[database]
+                else:
+                    last = page[-1][1]
+                    ties = sum(1 for _, deadline in page if deadline == last)
+                    cursors[database] = (last, ties + offset if last == cursor else ties)
+            if self._changed:
+                await self._learn_changed()
+            if all(cursor > soon for cursor, _ in cursors.values()):
+                self._open()
+        self._open()
+        self._known.blind = False
+        say = log.debug if self._loaded else log.info
+        self._loaded = True
+        say("deadlines loaded", keys=count, databases=len(looks), ms=round(self._clock.local() - started))
+
+    def _open(self) -> None:
+        if self.connected.is_set():
+            return
+        if self.settled.is_set():
+            log.info("control connection to the upstream is back", upstream=str(self._upstream))
+        self._upstream.state = "reachable"
+        self.connected.set()
+        self.settled.set()
+        self.tried.set()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

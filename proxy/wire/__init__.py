@@ -1,0 +1,1 @@
+"""RESP bytes and nothing else: requests read and written, a line found in a stream of replies."""

@@ -1,0 +1,363 @@
+"""Reads a client's stream of requests at exactly the boundaries at which Redis reads it.
+
+The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of a tidy
+protocol description, because a proxy that saw another boundary than the server would judge other requests than
+those that run. Where servers differ, the reader is as lenient as the most lenient one: a request that the server
+then refuses does no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+INLINE_LIMIT = 64 * 1024
+"""Bytes that Redis buffers of a line (inline request, or a count) before it gives up (PROTO_INLINE_MAX_SIZE)."""
+
+_STAR = 0x2A
+_SPACES = frozenset(b" \n\r\t\v\f")
+_ENDS = frozenset(b" \n\r\t")  # what ends an argument without quotes: fewer than what may stand between two
+_QUOTED = re.compile(rb"[\"'\v\f]")
+_ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+
+
+class Kind(Enum):
+    """What a `Request` stands for."""
+
+    WHOLE = "whole"
+    """A complete request."""
+    HEAD = "head"
+    """The beginning of a request that is still arriving: `arguments` are those that are complete."""
+    BODY = "body"
+    """Further bytes of a request whose head was taken."""
+    BROKEN = "broken"
+    """Bytes after which the server answers with a protocol error and closes: nothing after them is ever run."""
+
+
+class Request:
+    """A request, or a part of one.
+
+    Attributes:
+        kind: what this is.
+        arguments: its arguments, the command's name first. Empty for an empty request, a body and what is broken.
+        raw: the very bytes that the client sent.
+        count: how many arguments the request has in all.
+        header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
+    """
+
+    __slots__ = ("arguments", "count", "header", "kind", "raw")
+
+    def __init__(self, kind: Kind, arguments: list[bytes], raw: bytes, count: int, header: int) -> None:
+        self.kind = kind
+        self.arguments = arguments
+        self.raw = raw
+        self.count = count
+        self.header = header
+
+    def __repr__(self) -> str:
+        return f"Request({self.kind.name}, {self.arguments!r:.80}, {len(self.raw)} bytes)"
+
+
+class RequestReader:
+    """Cuts a stream of bytes into requests, without I/O.
+
+    Feed it with `feed`, then call `next_request` until it returns None. What it holds is at most one incomplete
+    request and what was fed after it; `held` tells how many bytes.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._position = 0  # where the request that is being read begins
+        self._later: list[bytes] = []  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
+        self._later_size = 0
+        self._need = 0  # bytes, from the start of the buffer, without which reading on is of no use
+        # The multi bulk request that is being read: its arguments so far, and where the next one begins.
+        self._arguments: list[bytes] = []
+        self._count = 0
+        self._header = 0
+        self._next = 0
+        # A request whose head was taken: how many arguments, and bytes of the present one, are still to pass.
+        self._body_arguments = 0
+        self._body_bytes = 0
+        self._in_body = False
+        self._broken = False
+
+    @property
+    def held(self) -> int:
+        """Bytes fed and not yet returned in a request."""
+        return len(self._buffer) - self._position + self._later_size
+
+    @property
+    def within(self) -> bool:
+        """Whether the server has been, or will be, sent a part of a request that is not yet complete."""
+        return self._in_body
+
+    @property
+    def broken(self) -> bool:
+        """Whether the stream has come to a protocol error, after which the server runs nothing."""
+        return self._broken
+
+    @property
+    def arguments(self) -> list[bytes]:
+        """The complete arguments of the request that is still arriving."""
+        return self._arguments
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes of the stream."""
+        if self._later or self._position < len(self._buffer):
+            self._later.append(data)
+            self._later_size += len(data)
+        else:
+            self._need = 0
+            self._buffer = data
+            self._position = 0
+
+    def next_request(self) -> Request | None:
+        """Return the next whole request, body or broken rest; None when more bytes are needed for one."""
+        if self._later_size:
+            if self._need > len(self._buffer) + self._later_size:
+                return None
+            self._join()
+        if self._position == len(self._buffer) or self._need > len(self._buffer):
+            return None
+        if self._broken:
+            return self._take(Kind.BROKEN, [], len(self._buffer))
+        if self._in_body:
+            return self._body()
+        if self._count or self._buffer[self._position] == _STAR:
+            return self._multi_bulk()
+        return self._inline()
+
+    def take_head(self) -> Request | None:
+        """Return what has arrived of an incomplete multi bulk request, and pass the rest of it on as bodies.
+
+        Returns:
+            The head, or None when there is no such request, or not one argument of it is complete.
+        """
+        if not self._arguments or self._in_body:
+            return None
+        if self._later_size:
+            self._join()
+        begin, count, header = self._position, self._count, self._header
+        arguments, position = self._arguments, self._next
+        self._position = position
+        self._body_arguments = count - len(arguments)
+        self._body_bytes = 0
+        self._in_body = True
+        self._end_request()
+        passed = self._body()
+        end = self._position if passed is not None else position
+        return Request(Kind.HEAD, arguments, self._buffer[begin:end], count, header)
+
+    def _join(self) -> None:
+        self._buffer = b"".join((self._buffer[self._position :], *self._later))
+        self._later.clear()
+        self._later_size = 0
+        self._next -= self._position
+        self._need = 0
+        self._position = 0
+
+    def _take(self, kind: Kind, arguments: list[bytes], end: int, count: int = 0, header: int = 0) -> Request:
+        raw = self._buffer[self._position : end]
+        self._position = end
+        return Request(kind, arguments, raw, count, header)
+
+    def _break(self) -> Request:
+        self._broken = True
+        self._end_request()
+        return self._take(Kind.BROKEN, [], len(self._buffer))
+
+    def _end_request(self) -> None:
+        self._arguments = []
+        self._count = 0
+        self._need = 0
+
+    def _line_end(self, begin: int) -> int:
+        """Find the carriage return of the line at `begin`: -1 when it is still to come, -2 when it never will.
+
+        The server looks for it as in a C string, and steps over the byte after it without looking at it.
+        """
+        buffer = self._buffer
+        end = buffer.find(b"\r", begin)
+        stop = end if end >= 0 else len(buffer)
+        if buffer.find(b"\0", begin, stop) >= 0 or stop - begin > INLINE_LIMIT:
+            return -2
+        if end < 0 or end + 1 >= len(buffer):
+            return -1
+        return end
+
+    def _multi_bulk(self) -> Request | None:
+        buffer = self._buffer
+        if not self._count:
+            begin = self._position
+            end = self._line_end(begin)
+            if end == -1:
+                return None
+            count = _integer(buffer[begin + 1 : end]) if end >= 0 else None
+            if count is None or count > 0x7FFFFFFF:
+                return self._break()
+            if count <= 0:
+                return self._take(Kind.WHOLE, [], end + 2, 0, end + 2 - begin)
+            self._count = count
+            self._header = end + 2 - begin
+            self._next = end + 2
+            self._arguments = []
+        arguments, count, size = self._arguments, self._count, len(buffer)
+        position = self._next
+        while len(arguments) < count:
+            if position >= size:
+                self._next = position
+                return None
+            if buffer[position] != 0x24:
+                return self._break()
+            end = self._line_end(position)
+            if end == -1:
+                self._next = position
+                return None
+            length = _integer(buffer[position + 1 : end]) if end >= 0 else None
+            if length is None or length < 0:
+                return self._break()
+            after = end + 2 + length + 2
+            if after > size:
+                self._next = position
+                self._need = after
+                return None
+            arguments.append(buffer[end + 2 : after - 2])
+            position = after
+        header = self._header
+        self._end_request()
+        return self._take(Kind.WHOLE, arguments, position, count, header)
+
+    def _body(self) -> Request | None:
+        """Pass on what is at hand of a request whose head was taken."""
+        buffer, size = self._buffer, len(self._buffer)
+        position = self._position
+        while True:
+            step = min(self._body_bytes, size - position)
+            position += step
+            self._body_bytes -= step
+            if self._body_bytes:
+                break
+            if not self._body_arguments:
+                self._in_body = False
+                break
+            if position >= size:
+                break
+            if buffer[position] != 0x24:
+                self._in_body = False
+                return self._break()
+            end = self._line_end(position)
+            if end == -1:
+                break
+            length = _integer(buffer[position + 1 : end]) if end >= 0 else None
+            if length is None or length < 0:
+                self._in_body = False
+                return self._break()
+            position = end + 2
+            self._body_bytes = length + 2
+            self._body_arguments -= 1
+        if position == self._position:
+            return None
+        return self._take(Kind.BODY, [], position)
+
+    def _inline(self) -> Request | None:
+        buffer, begin = self._buffer, self._position
+        end = buffer.find(b"\n", begin)
+        stop = end if end >= 0 else len(buffer)
+        if buffer.find(b"\0", begin, stop) >= 0 or (end < 0 and stop - begin > INLINE_LIMIT):
+            return self._break()
+        if end < 0:
+            return None
+        line = buffer[begin:end]
+        arguments = split_inline(line.removesuffix(b"\r"))
+        if arguments is None:
+            return self._break()
+        return self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
+
+
+def _integer(text: bytes) -> int | None:
+    """Read a decimal integer as `string2ll` does: no sign but a minus, no leading zeros, no blanks; else None."""
+    digits = text[1:] if text[:1] == b"-" else text
+    if not digits.isdigit() or len(text) > 20:
+        return None
+    if digits[0] == 0x30 and len(text) > 1:
+        return None
+    value = int(text)
+    return value if -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF else None
+
+
+def strict_integer(text: bytes) -> int | None:
+    """Read a 64-bit integer argument as Redis does.
+
+    Args:
+        text: the argument.
+
+    Returns:
+        The integer, or None where Redis would answer "value is not an integer or out of range".
+    """
+    return _integer(text)
+
+
+def split_inline(line: bytes) -> list[bytes] | None:
+    r"""Split an inline request into arguments, as `sdssplitargs` does.
+
+    Args:
+        line: the line, without its end.
+
+    Returns:
+        The arguments ("double quotes" with \n \r \t \b \a \xHH escapes, 'single quotes' with \'), or None when the
+        quotes are not balanced.
+    """
+    if not _QUOTED.search(line):
+        return line.split()
+    arguments: list[bytes] = []
+    position, size = 0, len(line)
+    while True:
+        while position < size and line[position] in _SPACES:
+            position += 1
+        if position >= size:
+            return arguments
+        argument = bytearray()
+        quote = 0
+        while True:
+            byte = line[position] if position < size else -1
+            if quote:
+                if byte < 0:
+                    return None
+                if byte == 0x5C and quote == 0x22 and position + 1 < size:
+                    escaped = line[position + 1 : position + 4]
+                    if len(escaped) == 3 and escaped[0] == 0x78 and escaped[1] in _HEX and escaped[2] in _HEX:
+                        argument.append(int(escaped[1:], 16))
+                        position += 3
+                    else:
+                        argument.append(_ESCAPES.get(escaped[0], escaped[0]))
+                        position += 1
+                elif byte == 0x5C and quote == 0x27 and line[position + 1 : position + 2] == b"'":
+                    argument.append(0x27)
+                    position += 1
+                elif byte == quote:
+                    if position + 1 < size and line[position + 1] not in _SPACES:
+                        return None
+                    position += 1
+                    break
+                else:
+                    argument.append(byte)
+            elif byte < 0 or byte in _ENDS:
+                break
+            elif byte in (0x22, 0x27):
+                quote = byte
+            else:
+                argument.append(byte)
+            position += 1
+        arguments.append(bytes(argument))
+
+
+def bulk(data: bytes) -> bytes:
+    """Encode one bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:
+    """Encode a request."""
+    return b"*%d\r\n%b" % (len(arguments), b"".join(map(bulk, arguments)))
