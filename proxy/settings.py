@@ -38,21 +38,21 @@ class Settings(BaseSettings):
     )
     upstream: str = Field(
         default="redis://127.0.0.1:6379",
-        description="The Redis or Valkey to stand in front of: redis://, rediss:// (TLS) or unix://. User, password and "
-        "database are the proxy's own; clients log in with theirs.",
+        description="The Redis or Valkey to stand in front of: redis://, rediss:// (TLS) or unix://. User, password "
+        "and database in it are for the proxy itself; clients log in with theirs.",
     )
     embedded: bool = Field(
         default=False, description="Start a Redis of its own and stand in front of it, instead of an upstream."
     )
     embedded_dir: Path | None = Field(
-        default=None, description="Folder in which the embedded Redis keeps its data. Without it, data goes at the end."
+        default=None, description="Folder where the embedded Redis keeps its data. Without it, data goes at the end."
     )
     prefix: str = Field(
         default="__expiremember__:",
         min_length=1,
         max_length=64,
         pattern=r"^[^{}\s]+$",
-        description="What the names of the proxy's own keys in Redis begin with. The same for all proxies of one Redis.",
+        description="What the names of the proxy's own keys begin with. The same for all proxies of one Redis.",
     )
     tls_ca_file: Path | None = Field(
         default=None, description="Certificates that a rediss:// upstream is checked against, instead of the system's."
@@ -132,7 +132,7 @@ class Settings(BaseSettings):
     def _check_together(self) -> Self:
         if self.embedded_dir is not None and not self.embedded:
             raise ValueError("embedded_dir goes with embedded")
-        if self.embedded and "upstream" in self.model_fields_set:
+        if self.embedded and self.upstream != type(self).model_fields["upstream"].default:
             raise ValueError("embedded and upstream exclude each other")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_cert_file and tls_key_file go together")

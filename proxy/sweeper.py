@@ -33,7 +33,9 @@ class Sweeper:
         enabled: whether to remove, or only to keep an eye on what is due.
     """
 
-    def __init__(self, engine: Engine, known: KnownKeys, clock: ServerClock, tracker: Tracker, *, enabled: bool) -> None:
+    def __init__(
+        self, engine: Engine, known: KnownKeys, clock: ServerClock, tracker: Tracker, *, enabled: bool
+    ) -> None:
         self._engine = engine
         self._known = known
         self._clock = clock

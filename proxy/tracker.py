@@ -1,7 +1,7 @@
 """Keeps the known keys current: reads the index at start, then follows the server's own invalidation messages.
 
-The server tells, on one RESP3 connection in broadcasting mode (`CLIENT TRACKING ON BCAST PREFIX`), the name of every key
-under the reserved prefix that changes, whoever changes it. The name of a shadow tells the key.
+The server tells, on one RESP3 connection in broadcasting mode (`CLIENT TRACKING ON BCAST PREFIX`), the name of every
+key under the reserved prefix that changes, whoever changes it. The name of a shadow tells the key.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError
 
+from proxy.clock import ServerClock
 from proxy.engine.expiry import PAGE, Engine
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
-from proxy.clock import ServerClock
 from proxy.upstream import Upstream
 
 log = structlog.get_logger("proxy.tracker")
 
 SOON_MS: Final = 60_000
-"""Deadlines within this time are loaded before the first client is served: no other key can be due before the rest is."""
+"""Deadlines within this time are loaded before the first client is served; no other can pass before the rest is."""
 
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
@@ -48,9 +48,7 @@ class Tracker:
         connected: set while the server is followed.
     """
 
-    def __init__(
-        self, upstream: Upstream, engine: Engine, known: KnownKeys, names: Names, clock: ServerClock
-    ) -> None:
+    def __init__(self, upstream: Upstream, engine: Engine, known: KnownKeys, names: Names, clock: ServerClock) -> None:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
         self.connected = asyncio.Event()
@@ -80,21 +78,24 @@ class Tracker:
                 self.connected.clear()
                 self._known.blind = True
                 self.tried.set()
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the attempts of several proxies
+            # Several proxies shall not all come back in the same instant.
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
             backoff = min(backoff * 2, _LAST_BACKOFF)
 
     def _lost(self, error: Exception) -> None:
         state = f"unreachable ({_one_line(error)})" if isinstance(error, OSError | TimeoutError) else _one_line(error)
         if state != self._upstream.state:
-            log.warning("no control connection to the upstream; trying again", upstream=str(self._upstream), state=state)
+            log.warning(
+                "no control connection to the upstream; trying again", upstream=str(self._upstream), state=state
+            )
         self._upstream.state = state
 
     async def _follow(self) -> None:
         connection = self._upstream.listening_connection()
         try:
-            await connection.connect()
+            await connection.connect()  # type: ignore[no-untyped-call]
             # redis-py hands a push to the handler for its kind, and gives what that returns.
-            connection._parser.set_invalidation_push_handler(self._invalidated)
+            connection._parser.set_invalidation_push_handler(self._invalidated)  # type: ignore[attr-defined]
             await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
             await connection.read_response()
             self._changed.clear()

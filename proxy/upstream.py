@@ -6,11 +6,12 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
-from redis.backoff import NoBackoff
 from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from proxy.settings import Settings
 
@@ -95,9 +96,9 @@ class Upstream:
             return UnixDomainSocketConnection
         return SSLConnection if self._tls else Connection
 
-    def _options(self, protocol: int) -> dict[str, object]:
+    def _options(self, protocol: int) -> dict[str, Any]:
         settings = self._settings
-        options: dict[str, object] = {
+        options: dict[str, Any] = {
             "username": self._user,
             "password": self._password,
             "db": self._database,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -64,12 +64,11 @@ class Engine:
 
     async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int]) -> Any:
         keys = list(keys)
-        call = self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
-        return await cast(Awaitable[Any], call)
+        return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
     async def find_databases(self) -> None:
         """Find the databases that have keys at all."""
-        keyspace = await cast(Awaitable[dict[str, Any]], self._control.info("keyspace"))
+        keyspace = await self._control.info("keyspace")
         self.databases = sorted({0, *(int(name[2:]) for name in keyspace if name.startswith("db"))})
 
     async def look(self) -> list[Look]:
@@ -91,9 +90,7 @@ class Engine:
         """
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
-        moment, removed, left = await self._evaluate(
-            "sweep", [self._names.index, *pairs], [database, self._batch]
-        )
+        moment, removed, left = await self._evaluate("sweep", [self._names.index, *pairs], [database, self._batch])
         self._clock.observe(sent, self._clock.local(), moment)
         if len(self.databases) == 1:
             for key, deadline in zip(keys, left, strict=True):

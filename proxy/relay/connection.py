@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 import structlog
 
-from proxy.relay.session import RemoveDue, RequestTooLarge, Session
+from proxy.relay.session import RemoveDue, RequestTooLargeError, Session
 
 log = structlog.get_logger("proxy.relay")
 
@@ -28,9 +28,7 @@ class Surroundings(Protocol):
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
 
-    async def connect_upstream(
-        self, factory: Callable[[], asyncio.Protocol]
-    ) -> None:
+    async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection to the upstream server. Raises OSError or TimeoutError, bounded in time."""
 
     def upstream_error(self, error: Exception) -> bytes:
@@ -105,7 +103,7 @@ class ClientConnection(asyncio.Protocol):
         session = self._session
         try:
             out = session.receive(data, self._surroundings.now())
-        except RequestTooLarge:
+        except RequestTooLargeError:
             self._refuse_too_large()
             return
         if out:
@@ -131,7 +129,7 @@ class ClientConnection(asyncio.Protocol):
                 return
             try:
                 out = session.resume(self._surroundings.now())
-            except RequestTooLarge:
+            except RequestTooLargeError:
                 self._refuse_too_large()
                 return
             if out:
@@ -177,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
             data = replies.receive(data)
             if data:
                 self._transport.write(data)
-            if self._turned_away and not replies.outstanding:
+            if self._turned_away and not self._session.replies.outstanding:
                 self._transport.close()
             return
         self._transport.write(data)
@@ -185,11 +183,9 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._ended = True
-        if self._turned_away:
-            return False
         if self._upstream is not None and not self._held:
             self._upstream.end()
-        return True
+        return not self._turned_away
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
@@ -306,5 +302,3 @@ class UpstreamConnection(asyncio.Protocol):
         """The server has closed."""
         self._lost = True
         self._client.upstream_lost()
-
-

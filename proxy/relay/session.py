@@ -1,4 +1,4 @@
-"""One client's stream of requests, without I/O: bytes in; bytes for upstream and sometimes a question for the engine out.
+"""One client's stream of requests, without I/O: bytes in; bytes for upstream, sometimes a question for the engine, out.
 
 Every request becomes exactly one upstream request, in order, so replies need no parsing.
 """
@@ -39,7 +39,7 @@ class RemoveDue:
     keys: tuple[bytes, ...] | None
 
 
-class RequestTooLarge(Exception):
+class RequestTooLargeError(Exception):
     """A request that has to be read whole before it can be judged is larger than the limit."""
 
 
@@ -90,7 +90,7 @@ class Session:
             The bytes to send upstream. Look at `question` afterwards.
 
         Raises:
-            RequestTooLarge: more would have to be held than `request_limit` allows.
+            RequestTooLargeError: more would have to be held than `request_limit` allows.
         """
         if self._exact:
             self._reader.feed(data)
@@ -139,7 +139,7 @@ class Session:
         return None if self._reader.within else self.replies.expect(b"")
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
-        """Tell whether a chunk can go as it came. Raises TypeError or IndexError where elements are not as they seem."""
+        """Tell whether a chunk can go as it came. Raises TypeError or IndexError where elements are not bytes."""
         if self._queued is not None or not {request[0] for request in requests} <= _plain_names:
             return False
         known = self._known
@@ -203,7 +203,7 @@ class Session:
                 self._forward(head, now)
                 return
         if self._reader.held > self._request_limit:
-            raise RequestTooLarge
+            raise RequestTooLargeError
 
     def _judge(self, request: Request, now: float) -> None:
         """Send a request on, or ask the question that has to be answered before."""

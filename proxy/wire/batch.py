@@ -8,6 +8,7 @@ What else hiredis would take (inline requests, other RESP types) is left to `Req
 from __future__ import annotations
 
 import re
+from collections.abc import KeysView
 from itertools import chain
 from typing import Final
 
@@ -17,6 +18,7 @@ _SLICE: Final = 16 * 1024
 """Bytes fed at once: hiredis moves what is left in its buffer after each KiB it consumes."""
 
 _STAR: Final = 0x2A
+_EMPTY: Final = b"*0\r\n"
 _LIST: Final = {list}
 _MORE: Final = object()
 _LOOKALIKE: Final = re.compile(rb"[~|]-?[0-9]+\r\n")
@@ -62,14 +64,20 @@ class BatchParser:
         except hiredis.ProtocolError:
             self._reader = _reader()
             return None
-        if reader.has_data():
+        whole = self._ends_at_boundary()
+        if not whole:
             self._reader = _reader()
-            whole = False
-        else:
-            whole = True
         if requests and (set(map(type, requests)) != _LIST or [] in requests):
             return None
         return requests, whole
+
+    def _ends_at_boundary(self) -> bool:
+        """Tell whether what was fed ends where a request does: only there is an empty array a reply of its own."""
+        self._reader.feed(_EMPTY)
+        try:
+            return self._reader.gets() == []  # type: ignore[no-any-return]
+        except hiredis.ProtocolError:
+            return False
 
 
 def request_size(request: list[bytes]) -> int:
@@ -81,7 +89,7 @@ def request_size(request: list[bytes]) -> int:
     return size
 
 
-def is_disjoint(names: set[bytes] | frozenset[bytes], requests: list[list[bytes]]) -> bool:
+def is_disjoint(names: KeysView[bytes], requests: list[list[bytes]]) -> bool:
     """Tell whether no argument of the requests is one of the names.
 
     Raises:

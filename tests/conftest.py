@@ -1,0 +1,131 @@
+"""Fixtures: a server of every kind that is installed, and a proxy in front of each, both started once a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.servers import BINARIES, KINDS, Proxy, Server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests of many minutes too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+class StartServer(Protocol):
+    def __call__(self, kind: str, *args: str) -> Server: ...
+
+
+class StartProxy(Protocol):
+    def __call__(
+        self,
+        upstream: Server | None,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        ready: bool = True,
+    ) -> Proxy: ...
+
+
+def _installed(kind: str) -> str:
+    if kind not in BINARIES:
+        pytest.fail(f"{kind} is not installed; found: {', '.join(BINARIES) or 'no server'}")
+    return kind
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Callable[[str], Server]]:
+    """Gives the server of a kind that all tests of this worker share."""
+    servers: dict[str, Server] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str) -> Server:
+            if kind not in servers:
+                servers[kind] = Server(_installed(kind))
+                stack.callback(servers[kind].close)
+            return servers[kind]
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def shared_proxy(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
+    """Gives the proxy in front of the shared server of a kind; it must end in order after the last test."""
+    proxies: dict[str, Proxy] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str) -> Proxy:
+            if kind not in proxies:
+                proxies[kind] = Proxy("--upstream", shared_server(kind).url)
+                stack.callback(proxies[kind].close)
+                stack.callback(proxies[kind].stop)
+            return proxies[kind]
+
+        yield get
+
+
+@pytest.fixture(params=KINDS or ["no server"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Every kind of server, such as ``redis-7.0``."""
+    return _installed(str(request.param))
+
+
+@pytest.fixture
+def upstream(kind: str, shared_server: Callable[[str], Server]) -> Server:
+    """A server of every kind, empty."""
+    server = shared_server(kind)
+    server.flush()
+    return server
+
+
+@pytest.fixture
+def proxy(upstream: Server, shared_proxy: Callable[[str], Proxy]) -> Proxy:
+    """The proxy in front of `upstream`."""
+    return shared_proxy(upstream.kind)
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """Starts servers of the test's own: ``start_server(kind, *args)``."""
+    with ExitStack() as stack:
+
+        def start(kind: str, *args: str) -> Server:
+            server = Server(_installed(kind), *args)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def start_proxy() -> Iterator[StartProxy]:
+    """Starts proxies of the test's own: ``start_proxy(upstream, *args, env=…)``, where upstream may be None."""
+    with ExitStack() as stack:
+
+        def start(
+            upstream: Server | None,
+            *args: str,
+            env: Mapping[str, str] | None = None,
+            cwd: Path | None = None,
+            ready: bool = True,
+        ) -> Proxy:
+            if upstream is not None:
+                args = ("--upstream", upstream.url, *args)
+            started = Proxy(*args, env=env, cwd=cwd, ready=ready)
+            stack.callback(started.close)
+            return started
+
+        yield start

@@ -1,0 +1,303 @@
+"""Starts what the tests talk to: real Redis and Valkey servers, and the real proxy, each as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import psutil
+
+from proxy.embedded import GUARD, ServerBinary, find_servers
+from tests.raw import Address, Raw
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parent.parent
+
+REQUIRED = ("redis-6.2", "redis-7.0", "valkey-8.0")
+"""What continuous integration must test on; elsewhere the tests run on whatever is installed."""
+
+BINARIES: Mapping[str, ServerBinary] = {binary.label: binary for binary in find_servers()}
+
+KINDS: tuple[str, ...] = tuple(sorted({*BINARIES, *(REQUIRED if os.environ.get("CI") else ())}))
+
+
+def until(predicate: Callable[[], T], timeout: float = 10, what: str = "the condition") -> T:
+    """Ask until the answer is true, and give it back; fail if that takes longer than `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = predicate()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"{what} was not met in {timeout} s"
+        time.sleep(0.005)
+
+
+def free_port() -> int:
+    """A free port on the loopback address, below those that the system gives to outgoing connections."""
+    while True:
+        port = random.randrange(10000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class Process:
+    """A running command whose output is read as it comes; it ends with the tests, however they end.
+
+    Args:
+        command: the program and its arguments.
+        env: its whole environment; the tests' own where not given.
+        cwd: the folder to run it in.
+    """
+
+    def __init__(self, command: list[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+        self.command = command
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARD), "0", "", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+        )
+        assert self._guard.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._guard.stdout,), daemon=True)
+        self._reader.start()
+        guard = psutil.Process(self._guard.pid)
+        until(lambda: guard.children() or self.ended, what=f"a start of {command}")
+        self.pid = next((child.pid for child in guard.children()), 0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._guard.poll() is not None
+
+    @property
+    def output(self) -> str:
+        """All that it has said so far."""
+        with self._news:
+            return "\n".join(self.lines)
+
+    def line(self, matches: Callable[[str], object], timeout: float = 20) -> str:
+        """Wait for the first line of output that matches, said already or still to come, and return it."""
+
+        def find() -> str | None:
+            return next((line for line in self.lines if matches(line)), None)
+
+        with self._news:
+            self._news.wait_for(lambda: find() is not None or self._ended, timeout)
+            found = find()
+        assert found is not None, f"{self.command} did not say it:\n{self.output}"
+        return found
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.pid and not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 20) -> int:
+        """Wait until it has ended, and return its exit status; 128 and the signal's number where one ended it."""
+        status = self._guard.wait(timeout)
+        self._reader.join(timeout)
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+        return status
+
+    def end(self, number: int = signal.SIGTERM, timeout: float = 20) -> int:
+        """Send a signal and wait for the end; past the timeout, kill it and fail."""
+        self.send_signal(number)
+        try:
+            return self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.command} did not end in {timeout} s:\n{self.output[-4000:]}") from None
+
+    def kill(self) -> None:
+        """End it with SIGKILL. Harmless when it has ended."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                with self._news:
+                    self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+
+class Server:
+    """A Redis or Valkey on a loopback port, with its files in a temporary folder of its own.
+
+    Args:
+        kind: which of `KINDS`.
+        args: further arguments for it.
+    """
+
+    def __init__(self, kind: str, *args: str) -> None:
+        self.kind = kind
+        self.args = args
+        self.port = free_port()
+        self.folder = tempfile.TemporaryDirectory(prefix="expiremember-test-")
+        self.process: Process | None = None
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        return BINARIES[self.kind].version
+
+    @property
+    def address(self) -> Address:
+        return "127.0.0.1", self.port
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, the first time or again, and wait until it answers."""
+        assert self.process is None
+        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder.name, "--daemonize", "no"]
+        options += ["--save", "", "--enable-debug-command", "yes"] if self.version >= (7,) else ["--save", ""]
+        self.process = Process([str(BINARIES[self.kind].path), *options, *self.args])
+        until(self._answers, what=f"an answer from {self.kind}")
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it, in order or with another signal; its files stay."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.end(number)
+
+    def close(self) -> None:
+        """End it and remove its files."""
+        try:
+            if self.process is not None:
+                self.process.kill()
+        finally:
+            self.folder.cleanup()
+
+    def connect(self, timeout: float = 20) -> Raw:
+        return Raw(self.address, timeout)
+
+    def command(self, *args: str | bytes | int) -> bytes:
+        """Send one request on a connection of its own and return the reply."""
+        with self.connect() as client:
+            return client.command(*args)
+
+    def flush(self) -> None:
+        """Remove all data of all databases."""
+        assert self.command("FLUSHALL") == b"+OK\r\n"
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.ended:
+            raise AssertionError(f"{self.kind} ended at once:\n{self.process.output}")
+        try:
+            # An error is an answer too: a server may ask for a password.
+            return not self.command("PING").startswith(b"-LOADING")
+        except OSError:
+            return False
+
+
+class Proxy:
+    """The proxy as its users run it, a process with a log.
+
+    Args:
+        args: its arguments; without ``--listen`` it listens on a free loopback port.
+        env: environment variables besides the tests' own, from which the proxy's settings are removed.
+        cwd: the folder to run it in.
+        ready: whether to wait until it accepts.
+    """
+
+    def __init__(
+        self, *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, ready: bool = True
+    ) -> None:
+        self.address: Address
+        listen = args[args.index("--listen") + 1] if "--listen" in args else f"127.0.0.1:{free_port()}"
+        if listen.startswith("unix://"):
+            self.address = Path(listen.removeprefix("unix://"))
+        else:
+            host, _, port = listen.rpartition(":")
+            self.address = host, int(port)
+        if "--listen" not in args and "EXPIREMEMBER_LISTEN" not in (env or {}) and "--config" not in args:
+            args = ("--listen", listen, *args)
+        if "--log-format" not in args:
+            args = (*args, "--log-format", "json")
+        self.process = Process([sys.executable, "-m", "proxy", *args], proxy_environment(env), cwd)
+        if ready:
+            try:
+                self.until_ready()
+            except BaseException:
+                self.process.kill()
+                raise
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def until_ready(self) -> str:
+        """Wait until it accepts clients, and return the log line that says so."""
+        return self.process.line(is_ready)
+
+    def connect(self, timeout: float = 20) -> Raw:
+        return Raw(self.address, timeout)
+
+    def command(self, *args: str | bytes | int) -> bytes:
+        """Send one request on a connection of its own and return the reply."""
+        with self.connect() as client:
+            return client.command(*args)
+
+    def log(self) -> list[dict[str, Any]]:
+        """Its log so far, without lines that are no JSON."""
+        return [json.loads(line) for line in self.process.output.splitlines() if line.startswith("{")]
+
+    def stop(self) -> None:
+        """Ask it to end, and check that it ends in order."""
+        status = self.process.end()
+        assert status == 0, f"the proxy ended with status {status}:\n{self.process.output[-4000:]}"
+        assert "Traceback" not in self.process.output, self.process.output[-8000:]
+
+    def close(self) -> None:
+        """End it however it is."""
+        self.process.kill()
+
+
+def proxy_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The tests' environment for a proxy of this checkout, without settings that the machine may have."""
+    env = {name: value for name, value in os.environ.items() if not name.upper().startswith("EXPIREMEMBER_")}
+    env["PYTHONPATH"] = str(ROOT)
+    return {**env, **(more or {})}
+
+
+def is_ready(line: str) -> bool:
+    """Whether a line of the proxy's log, in either format, says that it accepts."""
+    if line.startswith("{"):
+        return bool(json.loads(line).get("event") == "ready")
+    return re.search(r"\bready\b", line) is not None

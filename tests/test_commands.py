@@ -1,0 +1,72 @@
+"""The command table against the server's own `COMMAND`: no write to a collection that the table does not place."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from proxy.commands.table import COMMANDS, STREAMED, Effect
+from tests.servers import Server
+
+COLLECTIONS = {"@set", "@hash", "@sortedset", "@list", "@geo"}
+
+REMOVES_UNNAMED = set(
+    b"""SPOP LPOP RPOP LTRIM LMPOP BLPOP BRPOP BLMPOP ZPOPMIN ZPOPMAX ZMPOP BZPOPMIN BZPOPMAX BZMPOP ZREMRANGEBYLEX
+    ZREMRANGEBYRANK ZREMRANGEBYSCORE""".split()
+)
+"""Remove members that the request does not name: their deadlines are void where the members are added again."""
+
+BLOCKING_MOVES = {b"BLMOVE", b"BRPOPLPUSH"}
+"""Cannot run inside a script."""
+
+FIELD_EXPIRY = set(b"HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX".split())
+"""Redis's own expiry of hash fields: removes fields, and adds none."""
+
+
+Described = dict[bytes, tuple[set[str], set[str], list[int]]]
+"""Upper-case name → flags, ACL categories, and position of the first key, of the last, and step."""
+
+
+@pytest.fixture
+def commands(upstream: Server) -> Described:
+    """What the server says of its commands."""
+    with redis.Redis.from_url(upstream.url) as client:
+        client.response_callbacks.clear()
+        rows = client.execute_command("COMMAND")
+    found = {}
+    for row in rows:
+        flags = {flag.decode() for flag in row[2]}
+        categories = {category.decode() for category in row[6]}
+        found[row[0].upper()] = (flags, categories, [int(row[3]), int(row[4]), int(row[5])])
+    return found
+
+
+def test_every_write_to_a_collection_is_placed(commands: Described) -> None:
+    writes = {
+        name for name, (flags, categories, _) in commands.items() if "write" in flags and categories & COLLECTIONS
+    }
+    assert len(writes) > 45
+    assert writes - COMMANDS.keys() - REMOVES_UNNAMED - BLOCKING_MOVES - FIELD_EXPIRY == set()
+
+
+def test_the_keys_stand_where_the_server_says(commands: Described) -> None:
+    checked = 0
+    for name, command in COMMANDS.items():
+        if name not in commands or command.effect in (Effect.KEYSPACE, Effect.MULTI, Effect.EXEC, Effect.DISCARD):
+            continue
+        first, last, step = commands[name][2]
+        arguments = [name, *(b"a%d" % position for position in range(1, 9))]
+        ours = command.keys(arguments)
+        if ours is None:
+            continue  # SORT, GEORADIUS: their target stands behind a word of its own
+        theirs = arguments[first : (last + 1 if last >= 0 else len(arguments) + last + 1) : step or 1]
+        assert set(ours) <= set(theirs), name
+        checked += 1
+    assert checked > 30
+
+
+def test_what_is_streamed_has_its_only_key_in_front(
+    commands: dict[bytes, tuple[set[str], set[str], list[int]]],
+) -> None:
+    for name in STREAMED & commands.keys():
+        assert commands[name][2] in ([1, 1, 1], [0, 0, 0]), name

@@ -1,0 +1,168 @@
+"""The sans-I/O session: the same bytes go upstream however the stream is cut, and what is forwarded is untouched."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.engine.known import KnownKeys
+from proxy.engine.naming import Names
+from proxy.engine.rewrite import Rewriter
+from proxy.relay.session import RemoveDue, RequestTooLargeError, Session
+from proxy.wire.request import Kind, RequestReader, encode
+from tests.streams import cuts, streams
+
+NOW = 1_700_000_000_000.0
+NAMES = Names(b"__expiremember__:")
+
+
+class Driver:
+    """Plays the shell's part: feeds a session, answers its questions, keeps what it sends."""
+
+    def __init__(self, *, blind: bool = False, request_limit: int = 1 << 30, **deadlines: float) -> None:
+        self.known = KnownKeys()
+        self.known.blind = blind
+        self.known.next_deadline = float("inf")
+        for key, deadline in deadlines.items():
+            self.known.learn(key.encode(), deadline)
+        self.session = Session(Rewriter(NAMES, self.known), self.known, NAMES.prefix, request_limit)
+        self.sent = b""
+        self.questions: list[RemoveDue] = []
+
+    def feed(self, *pieces: bytes) -> bytes:
+        for piece in pieces:
+            self.sent += self.session.receive(piece, NOW)
+            while (question := self.session.question) is not None:
+                self.questions.append(question)
+                for key in question.keys or ():
+                    self.known.learn(key, None)
+                self.sent += self.session.resume(NOW)
+        return self.sent
+
+
+def without_tokens(sent: bytes) -> bytes:
+    return re.sub(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n", b"<token>", sent)
+
+
+@settings(max_examples=300)
+@given(st.data(), st.booleans())
+def test_any_cut_sends_the_same_bytes(data: st.DataObject, blind: bool) -> None:
+    stream = data.draw(streams)
+    whole = Driver(blind=blind, k1=NOW + 5, k2=NOW - 5)
+    whole.feed(stream)
+    cut = Driver(blind=blind, k1=NOW + 5, k2=NOW - 5)
+    cut.feed(*data.draw(cuts(stream)))
+    assert without_tokens(cut.sent) == without_tokens(whole.sent)
+    assert cut.questions == whole.questions
+    assert cut.known.deadlines == whole.known.deadlines
+
+
+@given(st.data())
+def test_one_request_goes_upstream_for_each_that_comes(data: st.DataObject) -> None:
+    stream = data.draw(streams)
+    driver = Driver(k1=NOW + 5, k2=NOW - 5)
+    sent = driver.feed(stream)
+
+    def count(requests: bytes) -> int:
+        reader = RequestReader()
+        reader.feed(requests)
+        found = 0
+        while (request := reader.next_request()) is not None:
+            found += request.kind is Kind.WHOLE
+        return found
+
+    assert count(sent) == count(stream)
+
+
+@given(st.data())
+def test_what_touches_no_known_key_is_forwarded_as_it_came(data: st.DataObject) -> None:
+    requests = data.draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    encode([b"SET", b"other", b"v"]),
+                    encode([b"hset", b"other", b"f", b"v"]),
+                    encode([b"TTL", b"k1"]),
+                    encode([b"NOSUCH", b"x" * 70_000]),
+                    encode([b"SET", b"other", b"x" * 70_000]),
+                    b"GET other\r\n",
+                ]
+            ),
+            min_size=1,
+        )
+    )
+    stream = b"".join(requests)
+    assert Driver(k1=NOW + 5).feed(*data.draw(cuts(stream))) == stream
+
+
+def test_a_known_key_is_seen_by_the_next_request_of_the_same_pipeline() -> None:
+    driver = Driver()
+    expire = encode([b"EXPIREMEMBER", b"k", b"m", b"10"])
+    add = encode([b"SADD", b"k", b"m"])
+    assert driver.feed(add) == add
+    sent = Driver().feed(expire + add)
+    assert sent.count(b"EVAL") == 2
+    assert add not in sent
+
+
+def test_a_request_for_a_key_that_is_due_waits_and_so_does_what_follows() -> None:
+    driver = Driver(due=NOW - 1)
+    first, second, third = encode([b"PING"]), encode([b"SMEMBERS", b"due"]), encode([b"GET", b"x"])
+    assert driver.session.receive(first + second + third, NOW) == first
+    assert driver.session.question == RemoveDue((b"due",))
+    assert driver.session.receive(third, NOW) == b""
+    assert driver.session.held == len(second + third + third)
+    driver.known.learn(b"due", None)
+    assert driver.session.resume(NOW) == second + third + third
+    assert driver.session.question is None
+
+
+def test_a_transaction_waits_for_what_is_due_at_its_end() -> None:
+    driver = Driver(due=NOW - 1)
+    queued = encode([b"MULTI"]) + encode([b"SCARD", b"due"])
+    assert driver.session.receive(queued, NOW) == queued
+    assert driver.session.question is None
+    assert driver.session.receive(encode([b"EXEC"]), NOW) == b""
+    assert driver.session.question == RemoveDue((b"due",))
+
+
+def test_a_transaction_that_is_dropped_does_not_wait() -> None:
+    driver = Driver(due=NOW - 1)
+    stream = encode([b"MULTI"]) + encode([b"SCARD", b"due"]) + encode([b"DISCARD"]) + encode([b"EXEC"])
+    assert driver.session.receive(stream, NOW) == stream
+
+
+def test_while_blind_every_key_counts_as_known() -> None:
+    add = encode([b"SADD", b"k", b"m"])
+    sent = Driver(blind=True).feed(add)
+    assert sent.startswith(b"*12\r\n$4\r\nEVAL\r\n")
+    assert sent.endswith(add[4:])
+
+
+def test_a_huge_value_streams_through_without_being_held() -> None:
+    driver = Driver(k1=NOW + 5)
+    stream = encode([b"SET", b"big", b"v" * 10_000_000])
+    most = 0
+    for begin in range(0, len(stream), 65_536):
+        driver.feed(stream[begin : begin + 65_536])
+        most = max(most, driver.session.held)
+    assert driver.sent == stream
+    assert most <= 65_536
+
+
+def test_what_must_be_read_whole_is_bounded() -> None:
+    driver = Driver(request_limit=100_000, k1=NOW + 5)
+    stream = encode([b"SADD", b"k1", b"v" * 200_000])
+    with pytest.raises(RequestTooLargeError):
+        driver.feed(stream[:65_536], stream[65_536:131_072], stream[131_072:])
+
+
+def test_draining_asks_for_a_sign_behind_the_last_whole_request() -> None:
+    driver = Driver()
+    assert re.fullmatch(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n", driver.session.drain() or b"")
+    within = Driver()
+    within.feed(encode([b"SET", b"big", b"v" * 100_000])[:50_000])
+    assert within.session.drain() is None

@@ -1,0 +1,99 @@
+"""The settings have one source: the shipped configuration and the help text say what `Settings` says."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from proxy.cli import command
+from proxy.settings import Settings, SettingsError, load, parse_address
+
+SHIPPED = Path(__file__).parents[1] / "config" / "proxy.toml"
+
+
+def test_the_shipped_configuration_has_every_setting_with_its_default_and_its_line() -> None:
+    text = SHIPPED.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    written = tomllib.loads(text)
+    for name, field in Settings.model_fields.items():
+        if field.default is None:
+            place = lines.index(f'# {name} = ""')
+        else:
+            assert written.pop(name) == field.default
+            place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} = "))
+        assert lines[place - 1] == f"# {field.description}"
+    assert written == {}
+
+
+def test_the_shipped_configuration_loads() -> None:
+    assert load({}, SHIPPED).model_dump() == load({}, None).model_dump()
+
+
+def test_the_help_names_every_setting() -> None:
+    shown = " ".join(CliRunner().invoke(command(), ["--help"]).output.split())
+    for name, field in Settings.model_fields.items():
+        assert "--" + name.replace("_", "-") in shown
+        assert field.description is not None
+        assert field.description in shown
+
+
+def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "proxy.toml"
+    file.write_text('log_level = "error"\nsweep_batch = 1\nprefix = "file:"\nlisten = ["a:1", "b:2"]\n')
+    monkeypatch.setenv("EXPIREMEMBER_SWEEP_BATCH", "2")
+    monkeypatch.setenv("EXPIREMEMBER_PREFIX", "environment:")
+    settings = load({"prefix": "flag:"}, file)
+    assert (settings.log_level, settings.sweep_batch, settings.prefix) == ("error", 2, "flag:")
+    assert settings.listen == ["a:1", "b:2"]
+    monkeypatch.setenv("EXPIREMEMBER_LISTEN", "c:3, unix:///d")
+    assert load({}, file).listen == ["c:3", "unix:///d"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"listen": ["nowhere"]}, "listen: 'nowhere' is neither host:port nor unix:///path"),
+        ({"listen": ["h:99999"]}, "neither host:port"),
+        ({"upstream": "http://x"}, "upstream: must begin with redis://"),
+        ({"upstream": "redis://h:1/zero"}, "upstream: the database"),
+        ({"upstream": "unix://"}, "upstream: names no socket"),
+        ({"sweep_batch": "many"}, "sweep_batch: "),
+        ({"sweep_batch": 0}, "sweep_batch: "),
+        ({"prefix": "a{b}"}, "prefix: "),
+        ({"log_level": "loud"}, "log_level: "),
+        ({"embedded_dir": "/x"}, "embedded_dir goes with embedded"),
+        ({"embedded": True, "upstream": "redis://h"}, "embedded and upstream exclude each other"),
+        ({"tls_cert_file": "/x"}, "tls_cert_file and tls_key_file go together"),
+    ],
+)
+def test_a_bad_setting_is_named_in_one_line(flags: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load(flags, None)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["nosuch = 1", "= broken", 'listen = "x:1"\nsweep = "perhaps"'])
+def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "proxy.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load({}, file)
+    assert "\n" not in str(error.value)
+    with pytest.raises(SettingsError, match="no such file"):
+        load({}, tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [
+        ("127.0.0.1:6380", ("127.0.0.1", 6380)),
+        ("[::1]:1", ("::1", 1)),
+        ("unix:///run/x.sock", Path("/run/x.sock")),
+    ],
+)
+def test_addresses(address: str, parsed: object) -> None:
+    assert parse_address(address) == parsed

@@ -1,0 +1,183 @@
+"""The bytes: requests are read at the boundaries at which Redis reads them, whatever the cuts; replies put in place."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.wire.batch import BatchParser, request_size
+from proxy.wire.reply import ReplySubstitution
+from proxy.wire.request import Kind, RequestReader, encode, split_inline, strict_integer
+from tests.streams import commands, cuts, streams
+
+
+def read(pieces: list[bytes]) -> tuple[list[tuple[Kind, list[bytes], bytes]], int]:
+    reader = RequestReader()
+    requests = []
+    for piece in pieces:
+        reader.feed(piece)
+        while (request := reader.next_request()) is not None:
+            requests.append((request.kind, request.arguments, request.raw))
+    return requests, reader.held
+
+
+@given(st.data())
+def test_any_cut_gives_the_same_requests(data: st.DataObject) -> None:
+    stream = data.draw(streams)
+    whole, held = read([stream])
+    cut, held_of_cut = read(data.draw(cuts(stream)))
+
+    def judged(requests: list[tuple[Kind, list[bytes], bytes]]) -> list[tuple[list[bytes], bytes]]:
+        return [(arguments, raw) for kind, arguments, raw in requests if kind is Kind.WHOLE]
+
+    def rest(requests: list[tuple[Kind, list[bytes], bytes]]) -> bytes:
+        return b"".join(raw for kind, _, raw in requests if kind is Kind.BROKEN)
+
+    assert judged(cut) == judged(whole)
+    assert held_of_cut == held
+    assert rest(cut) == rest(whole)
+
+
+@given(st.lists(commands, min_size=1, max_size=30))
+def test_what_is_encoded_is_read_back(requests: list[list[bytes]]) -> None:
+    stream = b"".join(map(encode, requests))
+    assert [arguments for _, arguments, _ in read([stream])[0]] == requests
+
+
+@given(st.lists(commands, min_size=1, max_size=400))
+def test_the_batch_parser_reads_what_the_reader_reads(requests: list[list[bytes]]) -> None:
+    stream = b"".join(map(encode, requests)) + b"*2\r\n$3\r\nGE"
+    parsed = BatchParser().parse(stream)
+    if parsed is None:
+        assert re.search(rb"[~|]", stream)  # what looks like another RESP type is left to the reader
+        return
+    assert parsed == (requests, False)
+    assert sum(map(request_size, requests)) == len(stream) - 10
+
+
+@given(streams)
+def test_the_batch_parser_takes_nothing_that_the_reader_reads_otherwise(stream: bytes) -> None:
+    parsed = BatchParser().parse(stream)
+    if parsed is None:
+        return
+    for ours, (kind, arguments, raw) in zip(parsed[0], read([stream])[0], strict=False):
+        if kind is Kind.BROKEN:
+            assert set(map(type, ours)) != {bytes} or b"+ok" in raw  # the server closes here
+            return
+        assert ours == arguments
+        assert request_size(ours) == len(raw)
+
+
+def test_a_long_request_can_be_passed_on_before_it_is_complete() -> None:
+    stream = encode([b"SET", b"key", b"v" * 100_000, b"EX", b"10"]) + encode([b"PING"])
+    reader = RequestReader()
+    reader.feed(stream[:50_000])
+    assert reader.next_request() is None
+    head = reader.take_head()
+    assert head is not None
+    assert (head.kind, head.arguments, head.count) == (Kind.HEAD, [b"SET", b"key"], 5)
+    assert reader.within
+    raw = head.raw
+    requests = []
+    for begin in range(50_000, len(stream), 7):
+        reader.feed(stream[begin : begin + 7])
+        while (request := reader.next_request()) is not None:
+            requests.append(request)
+    assert raw + b"".join(request.raw for request in requests) == stream
+    assert requests[-1].arguments == [b"PING"]
+    assert {request.kind for request in requests[:-1]} == {Kind.BODY}
+    assert not reader.within
+
+
+def test_a_long_request_that_breaks_is_passed_on_as_broken() -> None:
+    reader = RequestReader()
+    reader.feed(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n")
+    assert reader.next_request() is None
+    assert reader.take_head() is not None
+    reader.feed(b":5\r\nSET")
+    broken = reader.next_request()
+    assert broken is not None
+    assert broken.kind is Kind.BROKEN
+    assert reader.broken
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        (b"", []),
+        (b"  PING  ", [b"PING"]),
+        (b"set k 'a b'", [b"set", b"k", b"a b"]),
+        (rb'set "\x41\n\t\\\"" x', [b"set", b'A\n\t\\"', b"x"]),
+        (rb"set 'it\'s' \x41", [b"set", b"it's", rb"\x41"]),
+        (b"a\vb c", [b"a\vb", b"c"]),
+        (b'a"b"', [b"ab"]),
+        (b'a "b"c', None),
+        (b"a 'b", None),
+        (b'a "b', None),
+        (b'a ""', [b"a", b""]),
+    ],
+)
+def test_inline_requests_are_split_as_redis_does(line: bytes, arguments: list[bytes] | None) -> None:
+    assert split_inline(line) == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"0", 0),
+        (b"-1", -1),
+        (b"9223372036854775807", 2**63 - 1),
+        (b"-9223372036854775808", -(2**63)),
+        (b"9223372036854775808", None),
+        (b"", None),
+        (b"-", None),
+        (b"+1", None),
+        (b"01", None),
+        (b"-0", None),
+        (b" 1", None),
+        (b"1.0", None),
+        ("٣".encode(), None),
+    ],
+)
+def test_integers_are_read_as_redis_does(text: bytes, value: int | None) -> None:
+    assert strict_integer(text) == value
+
+
+def line_for(request: bytes, quote: bytes) -> bytes:
+    """What a server answers to an unknown command."""
+    name = request.split(b"\r\n")[2]
+    closing = b"`" if quote == b"`" else b"'"
+    return b"-ERR unknown command " + quote + name + closing + b", with args beginning with: \r\n"
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from([b"+OK\r\n", b"-ERR unknown command 'GRT'\r\n", b"$3\r\n-ER\r\n", b"$-1\r\n", None])),
+    st.sampled_from([b"'", b"`"]),
+    st.data(),
+)
+def test_replies_are_put_in_place_at_any_cut(parts: list[bytes | None], quote: bytes, data: st.DataObject) -> None:
+    substitution = ReplySubstitution()
+    stream, wanted = b"", b""
+    for number, part in enumerate(parts):
+        if part is None:
+            reply = b"-ERR number %d\r\n" % number
+            stream += line_for(substitution.expect(reply), quote)
+            wanted += reply
+        else:
+            stream += part
+            wanted += part
+    passed = b"".join(substitution.receive(piece) for piece in data.draw(cuts(stream or b"x")) if stream)
+    assert passed == wanted
+    assert not stream or not substitution.outstanding
+
+
+def test_a_reply_that_never_comes_is_settled_by_a_later_one() -> None:
+    substitution = ReplySubstitution()
+    substitution.expect(b"-ERR swallowed by CLIENT REPLY OFF\r\n")
+    later = substitution.expect(b"-ERR seen\r\n")
+    assert substitution.receive(b"+OK\r\n" + line_for(later, b"'") + b":1\r\n") == b"+OK\r\n-ERR seen\r\n:1\r\n"
+    assert not substitution.outstanding
