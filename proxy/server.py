@@ -23,9 +23,10 @@ from proxy.embedded import EmbeddedError, EmbeddedServer
 from proxy.engine.expiry import Engine
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
+from proxy.engine.question import Question
 from proxy.engine.rewrite import Rewriter
 from proxy.relay.connection import ClientConnection
-from proxy.relay.session import RemoveDue, Session
+from proxy.relay.session import Session
 from proxy.settings import Settings, SettingsError, parse_address
 from proxy.sweeper import Sweeper
 from proxy.tracker import Tracker
@@ -51,7 +52,9 @@ class Server:
         self._known = KnownKeys()
         self._clock = ServerClock()
         self._control = upstream.control()
-        self._engine = Engine(self._control, self._names, self._known, self._clock, settings.sweep_batch)
+        self._engine = Engine(
+            self._control, upstream.database, self._names, self._known, self._clock, settings.sweep_batch
+        )
         self._rewriter = Rewriter(self._names, self._known)
         self._tracker = Tracker(upstream, self._engine, self._known, self._names, self._clock)
         self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, enabled=settings.sweep)
@@ -91,14 +94,14 @@ class Server:
         text = f"-ERR expiremember-proxy: upstream {self._upstream} is not available: {reason}\r\n"
         return text.encode("utf-8", "replace")
 
-    async def answer(self, question: RemoveDue) -> None:
-        """Remove what a session found to be due.
+    async def answer(self, question: Question) -> None:
+        """Do what a session asks for.
 
         Raises:
             ConnectionError: the upstream server did not do it.
         """
         try:
-            await self._engine.remove_due(question.keys)
+            await self._engine.answer(question)
         except RedisError as error:
             raise ConnectionError(str(error)) from error
 

@@ -19,6 +19,9 @@ log = structlog.get_logger("proxy.sweeper")
 _LONGEST_SLEEP: Final = 60.0
 """Seconds after which the index is looked at in any case."""
 
+_LONGEST_TURN: Final = 0.25
+"""Seconds after which to see again whether the proxy that has the lease does its work."""
+
 _AFTER_FAILURE: Final = 1.0
 
 
@@ -56,20 +59,20 @@ class Sweeper:
     async def _sweep_and_sleep(self) -> None:
         known = self._known
         known.begin_watch()
-        looks = await self._engine.look()
-        due = False
-        for look in looks:
-            if look.due and self._enabled:
-                due = True
+        looks, taken = await self._engine.look(for_sweep=self._enabled)
+        due = [look for look in looks if look.due]
+        if due and self._enabled and not taken:
+            for look in due:
                 await self._sweep(look.database, look.due)
-        if due:
             return
         earliest = min((look.earliest for look in looks), default=math.inf)
         self._wake.clear()
         known.end_watch(earliest, self._wake.set)
         seconds = (known.next_deadline - self._clock.now()) / 1000
-        if not self._enabled:
-            seconds = max(seconds, _AFTER_FAILURE)
+        if due:
+            # Another proxy sweeps; or nobody does, and what is due is removed when somebody looks.
+            await asyncio.sleep(min(max(taken / 1000, 0.01), _LONGEST_TURN))
+            return
         if seconds <= 0:
             return
         try:

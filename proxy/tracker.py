@@ -28,6 +28,7 @@ SOON_MS: Final = 60_000
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
 _PING_SECONDS: Final = 5.0
+_TICK_SECONDS: Final = 1.0
 _DATABASES_SECONDS: Final = 0.02
 """How often the list of databases is asked for at most."""
 
@@ -60,6 +61,7 @@ class Tracker:
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
+        self._unplaced: set[bytes] = set()  # changed since the databases were last counted
         self._heard = False
         self._loaded = False
         self._databases_read = -math.inf
@@ -140,7 +142,7 @@ class Tracker:
         await self._load()
         while True:
             try:
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(_DATABASES_SECONDS if self._unplaced else _TICK_SECONDS):
                     await self._news.wait()
             except TimeoutError:
                 pass
@@ -153,28 +155,32 @@ class Tracker:
             self._changed.update(self._known.stale_marks(self._clock.now()))
             if self._changed:
                 await self._learn_changed()
+            if self._unplaced:
+                await self._find_databases()
 
     async def _learn_changed(self) -> None:
         keys = list(self._changed)
         self._changed.clear()
-        without = await self._engine.learn(keys)
-        loop = asyncio.get_running_loop()
-        if without and loop.time() - self._databases_read >= _DATABASES_SECONDS:
-            # Gone, or in a database that had no keys before.
-            before = self._engine.databases
-            await self._read_databases()
-            if self._engine.databases != before:
-                await self._engine.learn(without)
+        await self._engine.learn(keys)
+        self._unplaced.update(keys)
 
-    async def _read_databases(self) -> None:
+    async def _find_databases(self) -> None:
+        """See whether another proxy, or a script, has put what changed into a database that had no keys before."""
+        now = asyncio.get_running_loop().time()
+        if now - self._databases_read < _DATABASES_SECONDS:
+            return
+        self._databases_read = now
+        before = set(self._known.databases)
+        unplaced, self._unplaced = self._unplaced, set()
         await self._engine.find_databases()
-        self._databases_read = asyncio.get_running_loop().time()
+        if self._known.databases - before:
+            await self._engine.learn(list(unplaced))
 
     async def _load(self) -> None:
         """Read the index of every database, earliest deadlines first."""
         started = self._clock.local()
-        await self._read_databases()
-        looks = await self._engine.look()
+        await self._engine.find_databases()
+        looks, _ = await self._engine.look()
         soon = self._clock.now() + SOON_MS
         cursors = {look.database: (-math.inf, 0) for look in looks if look.earliest < math.inf}
         count = 0

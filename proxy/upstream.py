@@ -27,6 +27,7 @@ class Upstream:
         url: where it is; that of the settings, or the embedded server's.
 
     Attributes:
+        database: the number of the database in which the proxy's own connections begin.
         state: what is known of it, for people: "not tried yet", "reachable" or what went wrong.
     """
 
@@ -39,7 +40,7 @@ class Upstream:
         self._path = unquote(parts.path) if parts.scheme == "unix" else None
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or 6379
-        self._database = int(parts.path.strip("/") or 0) if parts.scheme != "unix" else 0
+        self.database = int(parts.path.strip("/") or 0) if parts.scheme != "unix" else 0
         self._tls = self._tls_context() if parts.scheme == "rediss" else None
 
     def __str__(self) -> str:
@@ -101,7 +102,7 @@ class Upstream:
         options: dict[str, Any] = {
             "username": self._user,
             "password": self._password,
-            "db": self._database,
+            "db": self.database,
             "protocol": protocol,
             "client_name": CLIENT_NAME,
             "socket_timeout": settings.control_timeout,

@@ -16,9 +16,6 @@ REMOVES_UNNAMED = set(
 )
 """Remove members that the request does not name: their deadlines are void where the members are added again."""
 
-BLOCKING_MOVES = {b"BLMOVE", b"BRPOPLPUSH"}
-"""Cannot run inside a script."""
-
 FIELD_EXPIRY = set(b"HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX".split())
 """Redis's own expiry of hash fields: removes fields, and adds none."""
 
@@ -46,7 +43,7 @@ def test_every_write_to_a_collection_is_placed(commands: Described) -> None:
         name for name, (flags, categories, _) in commands.items() if "write" in flags and categories & COLLECTIONS
     }
     assert len(writes) > 45
-    assert writes - COMMANDS.keys() - REMOVES_UNNAMED - BLOCKING_MOVES - FIELD_EXPIRY == set()
+    assert writes - COMMANDS.keys() - REMOVES_UNNAMED - FIELD_EXPIRY == set()
 
 
 def test_the_keys_stand_where_the_server_says(commands: Described) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
+from proxy.engine.question import Question
 from proxy.engine.rewrite import Rewriter
-from proxy.relay.session import RemoveDue, RequestTooLargeError, Session
+from proxy.relay.session import RequestTooLargeError, Session
 from proxy.wire.request import Kind, RequestReader, encode
 from tests.streams import cuts, streams
 
@@ -30,17 +31,24 @@ class Driver:
             self.known.learn(key.encode(), deadline)
         self.session = Session(Rewriter(NAMES, self.known), self.known, NAMES.prefix, request_limit)
         self.sent = b""
-        self.questions: list[RemoveDue] = []
+        self.questions: list[Question] = []
 
     def feed(self, *pieces: bytes) -> bytes:
         for piece in pieces:
-            self.sent += self.session.receive(piece, NOW)
+            if self.session.ordinary and self.session.is_plain(piece):
+                self.sent += piece
+            else:
+                self.sent += self.session.receive(piece, NOW)
             while (question := self.session.question) is not None:
                 self.questions.append(question)
-                for key in question.keys or ():
+                for key in question.due:
                     self.known.learn(key, None)
                 self.sent += self.session.resume(NOW)
         return self.sent
+
+
+# hiredis takes a status in an array for a bulk string; the server closes there, so what is sent behind it never runs.
+run_streams = streams.filter(lambda stream: b"+ok" not in stream)
 
 
 def without_tokens(sent: bytes) -> bytes:
@@ -50,7 +58,7 @@ def without_tokens(sent: bytes) -> bytes:
 @settings(max_examples=300)
 @given(st.data(), st.booleans())
 def test_any_cut_sends_the_same_bytes(data: st.DataObject, blind: bool) -> None:
-    stream = data.draw(streams)
+    stream = data.draw(run_streams)
     whole = Driver(blind=blind, k1=NOW + 5, k2=NOW - 5)
     whole.feed(stream)
     cut = Driver(blind=blind, k1=NOW + 5, k2=NOW - 5)
@@ -62,7 +70,7 @@ def test_any_cut_sends_the_same_bytes(data: st.DataObject, blind: bool) -> None:
 
 @given(st.data())
 def test_one_request_goes_upstream_for_each_that_comes(data: st.DataObject) -> None:
-    stream = data.draw(streams)
+    stream = data.draw(run_streams)
     driver = Driver(k1=NOW + 5, k2=NOW - 5)
     sent = driver.feed(stream)
 
@@ -112,7 +120,7 @@ def test_a_request_for_a_key_that_is_due_waits_and_so_does_what_follows() -> Non
     driver = Driver(due=NOW - 1)
     first, second, third = encode([b"PING"]), encode([b"SMEMBERS", b"due"]), encode([b"GET", b"x"])
     assert driver.session.receive(first + second + third, NOW) == first
-    assert driver.session.question == RemoveDue((b"due",))
+    assert driver.session.question == Question(due=(b"due",))
     assert driver.session.receive(third, NOW) == b""
     assert driver.session.held == len(second + third + third)
     driver.known.learn(b"due", None)
@@ -126,7 +134,7 @@ def test_a_transaction_waits_for_what_is_due_at_its_end() -> None:
     assert driver.session.receive(queued, NOW) == queued
     assert driver.session.question is None
     assert driver.session.receive(encode([b"EXEC"]), NOW) == b""
-    assert driver.session.question == RemoveDue((b"due",))
+    assert driver.session.question == Question(due=(b"due",))
 
 
 def test_a_transaction_that_is_dropped_does_not_wait() -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import TypeAlias
 
 from proxy.commands import members
 from proxy.commands.members import Arguments, Locator
+from proxy.wire.request import strict_integer
 
 
 class Effect(Enum):
@@ -31,7 +33,11 @@ class Effect(Enum):
     MULTI = "opens a transaction"
     EXEC = "runs the transaction"
     DISCARD = "drops the transaction"
+    SCRIPT = "runs a script: deadlines of members absent before it are void"
+    ARRIVE = "may block until a member arrives: deadlines of members absent before it are void"
     KEYSPACE = "shows keys: not the proxy's own"
+    READ = "reads keys that it does not name"
+    DATABASE = "goes to another database"
 
 
 Keys: TypeAlias = Callable[[Arguments], list[bytes] | None]
@@ -48,6 +54,7 @@ class Command:
         keys: finds the keys whose deadlines it affects.
         members: finds the members it adds or removes, for `Effect.ADD` and `Effect.REMOVE`.
         always: whether every such request needs a look, whatever keys have deadlines.
+        everywhere: tells whether a request looks at keys that it does not name.
     """
 
     name: bytes
@@ -55,6 +62,7 @@ class Command:
     keys: Keys
     members: Locator | None = None
     always: bool = False
+    everywhere: Callable[[Arguments], bool] = lambda _: False
 
 
 def _at(*positions: int, least: int = 0) -> Keys:
@@ -85,6 +93,17 @@ def _stored(*options: bytes, first: int) -> Keys:
     return keys
 
 
+def _counted(arguments: Arguments) -> list[bytes] | None:
+    """The keys of a script: EVAL script count key …"""
+    count = strict_integer(arguments[2]) if len(arguments) > 2 else None
+    return arguments[3 : 3 + count] if count is not None and 0 < count <= len(arguments) - 3 else None
+
+
+def _by_pattern(arguments: Arguments) -> bool:
+    """Tell whether a SORT looks into other keys (BY weight_*, GET object_*)."""
+    return any(word.upper() in (b"BY", b"GET") and b"*" in pattern for word, pattern in pairwise(arguments[2:]))
+
+
 def _none(_: Arguments) -> list[bytes] | None:
     return None
 
@@ -92,10 +111,18 @@ def _none(_: Arguments) -> list[bytes] | None:
 def _build() -> dict[bytes, Command]:
     table: dict[bytes, Command] = {}
 
-    def put(effect: Effect, names: str, keys: Keys, locator: Locator | None = None, *, always: bool = False) -> None:
+    def put(
+        effect: Effect,
+        names: str,
+        keys: Keys,
+        locator: Locator | None = None,
+        *,
+        always: bool = False,
+        everywhere: Callable[[Arguments], bool] = lambda _: False,
+    ) -> None:
         for name in names.encode().split():
             assert name not in table
-            table[name] = Command(name, effect, keys, locator, always)
+            table[name] = Command(name, effect, keys, locator, always, everywhere)
 
     key = _at(1)
     put(Effect.EXPIRE, "EXPIREMEMBER EXPIREMEMBERAT PEXPIREMEMBER PEXPIREMEMBERAT", key, always=True)
@@ -118,9 +145,13 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
     put(Effect.MOVE_MEMBER, "LMOVE RPOPLPUSH", _at(1, 2))
 
+    put(Effect.ARRIVE, "BLMOVE BRPOPLPUSH", _at(2))
+    put(Effect.SCRIPT, "EVAL EVALSHA FCALL", _counted)
+
     put(Effect.REPLACE, "SINTERSTORE SUNIONSTORE SDIFFSTORE ZUNIONSTORE ZINTERSTORE ZDIFFSTORE", key)
     put(Effect.REPLACE, "ZRANGESTORE GEOSEARCHSTORE RESTORE", key)
-    put(Effect.REPLACE, "SORT", _stored(b"STORE", first=2))
+    put(Effect.REPLACE, "SORT", _stored(b"STORE", first=2), everywhere=_by_pattern)
+    put(Effect.READ, "SORT_RO", _none, everywhere=_by_pattern)
     put(Effect.REPLACE, "GEORADIUS GEORADIUSBYMEMBER", _stored(b"STORE", b"STOREDIST", first=4))
 
     put(Effect.VANISH, "DEL UNLINK", _from(1))
@@ -135,7 +166,8 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MULTI, "MULTI", _none, always=True)
     put(Effect.EXEC, "EXEC", _none, always=True)
     put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
-    put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True)
+    put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
+    put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
     return table
 
 

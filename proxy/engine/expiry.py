@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,13 +14,20 @@ from redis.asyncio import Redis
 from proxy.clock import ServerClock
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
+from proxy.engine.question import Question
 from proxy.engine.scripts import script
 
 KEYS_AT_ONCE: Final = 128
 """Keys that one script looks at, at most."""
 
+MEMBERS_AT_ONCE: Final = 500
+"""Members, or deadlines, that one script looks at, about."""
+
 PAGE: Final = 1000
 """Entries of the index that are read at once."""
+
+LEASE_MS: Final = 1500
+"""How long the sweeper's lease lasts without renewal: another proxy takes over at the latest then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +50,56 @@ class Engine:
 
     Args:
         control: the connection of the proxy's own.
+        home: the number of the database in which the sweeper's lease is.
         names: the names of the proxy's own keys.
         known: the keys with deadlines; kept current with what the scripts report.
         clock: the server's clock; kept current likewise.
         batch: members that one script removes at most.
 
-    Attributes:
-        databases: the databases that may hold deadlines.
-
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
 
-    def __init__(self, control: Redis, names: Names, known: KnownKeys, clock: ServerClock, batch: int) -> None:
-        self.databases: list[int] = [0]
+    def __init__(
+        self, control: Redis, home: int, names: Names, known: KnownKeys, clock: ServerClock, batch: int
+    ) -> None:
         self._control = control
+        self._home = home
         self._names = names
         self._known = known
         self._clock = clock
         self._batch = batch
+        self._name = secrets.token_hex(8)
         self._busy: dict[bytes, asyncio.Future[None]] = {}
 
-    async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int]) -> Any:
+    async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
         keys = list(keys)
         return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
     async def find_databases(self) -> None:
         """Find the databases that have keys at all."""
         keyspace = await self._control.info("keyspace")
-        self.databases = sorted({0, *(int(name[2:]) for name in keyspace if name.startswith("db"))})
+        self._known.databases.update(int(name[2:]) for name in keyspace if name.startswith("db"))
 
-    async def look(self) -> list[Look]:
-        """Ask, for each database, what is due and when something will be."""
+    async def look(self, *, for_sweep: bool = False) -> tuple[list[Look], float]:
+        """Ask, for each database, what is due and when something will be.
+
+        Args:
+            for_sweep: whether to take the sweeper's lease if anything is due.
+
+        Returns:
+            What is due, and for how many ms another proxy has the lease still (0: it does not).
+        """
+        databases = sorted(self._known.databases)
+        who = self._name if for_sweep else ""
         sent = self._clock.local()
-        moment, found = await self._evaluate("due", [self._names.index], [KEYS_AT_ONCE, *self.databases])
-        self._clock.observe(sent, self._clock.local(), moment)
-        return [Look(int(database), float(first) if first else math.inf, due) for database, first, due in found]
+        moment, taken, found = await self._evaluate(
+            "due", [self._names.index, self._names.lease], [self._home, who, LEASE_MS, KEYS_AT_ONCE, *databases]
+        )
+        self._clock.observe(sent, self._clock.local(), moment / 1000)
+        looks = [Look(int(database), float(first) if first else math.inf, due) for database, first, due in found]
+        # A client may have tried to go to a database that there is not.
+        self._known.databases.difference_update(set(databases) - {look.database for look in looks})
+        return looks, float(taken)
 
     async def sweep(self, database: int, keys: list[bytes]) -> int:
         """Remove what is due in some keys of one database, a batch at most.
@@ -86,16 +109,16 @@ class Engine:
             keys: the keys, `KEYS_AT_ONCE` at most.
 
         Returns:
-            How many members were removed.
+            How many members and deadlines went; fewer than a batch when nothing that is due is left.
         """
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
-        moment, removed, left = await self._evaluate("sweep", [self._names.index, *pairs], [database, self._batch])
-        self._clock.observe(sent, self._clock.local(), moment)
-        if len(self.databases) == 1:
-            for key, deadline in zip(keys, left, strict=True):
+        moment, gone, left = await self._evaluate("sweep", [self._names.index, *pairs], [database, self._batch])
+        self._clock.observe(sent, self._clock.local(), moment / 1000)
+        if len(self._known.databases) == 1:
+            for key, deadline in zip(keys, left, strict=False):
                 self._known.learn(key, float(deadline) if deadline else None)
-        return int(removed)
+        return int(gone)
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
         """Read the earliest deadlines of some keys, and make them known.
@@ -106,8 +129,8 @@ class Engine:
         without: list[bytes] = []
         for begin in range(0, len(keys), PAGE):
             page = keys[begin : begin + PAGE]
-            count = len(self.databases)
-            found = await self._evaluate("deadlines", [self._names.index], [count, *self.databases, *page])
+            databases = sorted(self._known.databases)
+            found = await self._evaluate("deadlines", [self._names.index], [len(databases), *databases, *page])
             for key, deadline in zip(page, found, strict=True):
                 self._known.learn(key, float(deadline) if deadline else None)
                 if not deadline:
@@ -129,15 +152,30 @@ class Engine:
         flat = await self._evaluate("page", [self._names.index], [database, low, offset, PAGE])
         return [(flat[place], float(flat[place + 1])) for place in range(0, len(flat), 2)]
 
-    async def remove_due(self, keys: tuple[bytes, ...] | None) -> None:
-        """Remove all that is due in some keys, in whatever database; or, for None, in all keys.
+    async def answer(self, question: Question) -> None:
+        """Do what a session asks for; in whatever database the keys are."""
+        if question.everywhere:
+            await self._remove_everything_due()
+        if question.due:
+            await self._remove_due(question.due)
+        for key, members in question.absent:
+            for database in sorted(self._known.databases):
+                if members is None:
+                    await self._void_absent(database, key)
+                else:
+                    await self._void_members(database, key, members)
 
-        Requests for the same key at the same time share the work.
-        """
-        if keys is None:
-            while any([await self._drain(look) for look in await self.look()]):
-                pass
-            return
+    async def _remove_everything_due(self) -> None:
+        while True:
+            looks, _ = await self.look()
+            if not any(look.due for look in looks):
+                return
+            for look in looks:
+                if look.due:
+                    await self.sweep(look.database, look.due)
+
+    async def _remove_due(self, keys: tuple[bytes, ...]) -> None:
+        """Remove what is due in some keys; requests for the same key at the same time share the work."""
         while due := self._known.due(keys, self._clock.now()):
             free = [key for key in due if key not in self._busy]
             if not free:
@@ -146,27 +184,48 @@ class Engine:
             done = asyncio.get_running_loop().create_future()
             self._busy.update(dict.fromkeys(free, done))
             try:
-                await self._remove_due(free)
+                for begin in range(0, len(free), KEYS_AT_ONCE):
+                    await self._remove_due_page(free[begin : begin + KEYS_AT_ONCE])
             finally:
                 for key in free:
                     del self._busy[key]
                 done.set_result(None)
 
-    async def _drain(self, look: Look) -> bool:
-        if look.due:
-            await self.sweep(look.database, look.due)
-        return bool(look.due)
-
-    async def _remove_due(self, keys: list[bytes]) -> None:
-        for begin in range(0, len(keys), KEYS_AT_ONCE):
-            page = keys[begin : begin + KEYS_AT_ONCE]
-            for database in self.databases:
-                while await self.sweep(database, page) >= self._batch:
-                    pass
-            if len(self.databases) > 1:
-                await self.learn(page)
-        # By the server's clock the deadline may be some µs away yet.
-        early = [self._known.deadlines.get(key, math.inf) for key in keys]
-        wait = min(early) - self._clock.now()
-        if wait <= 0:
+    async def _remove_due_page(self, keys: list[bytes]) -> None:
+        databases = sorted(self._known.databases)
+        for database in databases:
+            while await self.sweep(database, keys) >= self._batch:
+                pass
+        if len(databases) > 1:
+            await self.learn(keys)
+        if self._known.due(keys, self._clock.now()):
+            # By the server's own clock it is some µs until then.
             await asyncio.sleep(0.0002)
+
+    async def _void_members(self, database: int, key: bytes, members: tuple[bytes, ...]) -> None:
+        for begin in range(0, len(members), MEMBERS_AT_ONCE):
+            page = members[begin : begin + MEMBERS_AT_ONCE]
+            names = [key, self._names.shadow(key), self._names.index]
+            await self._evaluate("void_members", names, [database, *page])
+
+    async def _void_absent(self, database: int, key: bytes) -> None:
+        cursor = b"0"
+        while True:
+            cursor, _, _ = await self.void_page(database, key, cursor)
+            if cursor == b"0":
+                return
+
+    async def void_page(self, database: int, key: bytes, cursor: bytes) -> tuple[bytes, int, int]:
+        """Void, in a part of a key's shadow, the deadlines of absent members.
+
+        Args:
+            database: the key's database.
+            key: the key.
+            cursor: where to go on; b"0" to begin.
+
+        Returns:
+            The next cursor (b"0": that was the end), how many deadlines were looked at, and how many voided.
+        """
+        names = [key, self._names.shadow(key), self._names.index]
+        cursor, seen, voided = await self._evaluate("void_page", names, [database, cursor, MEMBERS_AT_ONCE])
+        return cursor, int(seen), int(voided)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+HIGHEST_DATABASE = 1023
+"""The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
+
 MARK_LIFETIME_MS = 10_000
 """How long a mark of our own outweighs an answer that the key has no deadlines: the answer may be older."""
 
@@ -17,13 +20,16 @@ class KnownKeys:
     sent (`mark`), and is forgotten only on the server's word (`learn`), never while a mark is fresh.
 
     Attributes:
-        deadlines: key → deadline in Unix ms; infinite where only a mark makes the key known. Read it, do not write.
+        deadlines: key → deadline in Unix ms; infinite where only a mark makes the key known. Always the
+            same dictionary, to be read only.
         next_deadline: the earliest deadline of all when the sweeper last looked, in Unix ms.
+        databases: the numbers of those that may hold deadlines.
         blind: whether there may be keys with deadlines that are not known, so that every key counts as known.
     """
 
     def __init__(self) -> None:
         self.deadlines: dict[bytes, float] = {}
+        self.databases: set[int] = {0}
         self.blind = True
         self._marks: dict[bytes, float] = {}
         self.next_deadline = -math.inf
@@ -41,6 +47,11 @@ class KnownKeys:
         """Return those of the names that are keys with a deadline that has passed, at `now` in Unix ms."""
         deadlines = self.deadlines
         return [name for name in names if name in deadlines and deadlines[name] <= now]
+
+    def visit(self, database: int) -> None:
+        """Make a database known because a client goes there, or sends keys there."""
+        if 0 <= database <= HIGHEST_DATABASE:
+            self.databases.add(database)
 
     def any_due(self, now: float) -> bool:
         """Tell whether any key may have a deadline that has passed, at `now` in Unix ms."""
@@ -74,7 +85,8 @@ class KnownKeys:
 
     def forget_all(self) -> None:
         """Forget every key but those with a fresh mark: the server has been emptied, or another one is asked."""
-        self.deadlines = dict.fromkeys(self._marks, math.inf)
+        self.deadlines.clear()
+        self.deadlines.update(dict.fromkeys(self._marks, math.inf))
 
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""

@@ -91,6 +91,7 @@ class Rewriter:
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
+                self._known.visit(int(arguments[2]))
                 self._mark_like(keys[0], keys[0], now)
                 return self._run("move", self._triple(keys[0]), [arguments[2]], request)
             case _:
@@ -228,5 +229,7 @@ class Rewriter:
             position += 1
         if database and strict_integer(database) is None:
             return None
+        if database:
+            self._known.visit(int(database))
         self._mark_like(keys[0], keys[1], now)
         return self._run("copy", self._pairs(keys), [database], request)

@@ -8,7 +8,9 @@ from typing import Protocol, cast
 
 import structlog
 
-from proxy.relay.session import RemoveDue, RequestTooLargeError, Session
+from proxy.engine.question import Question
+from proxy.relay.session import RequestTooLargeError, Session
+from proxy.wire.reply import ReplySubstitution
 
 log = structlog.get_logger("proxy.relay")
 
@@ -34,7 +36,7 @@ class Surroundings(Protocol):
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached."""
 
-    async def answer(self, question: RemoveDue) -> None:
+    async def answer(self, question: Question) -> None:
         """Do what a session asks for. Raises ConnectionError or TimeoutError, bounded in time."""
 
     def opened(self, connection: ClientConnection) -> None:
@@ -52,6 +54,7 @@ class ClientConnection(asyncio.Protocol):
         self._session = surroundings.new_session()
         self._transport: asyncio.Transport
         self._upstream: UpstreamConnection | None = None
+        self._send: Callable[[bytes], None] | None = None  # to upstream, as long as requests are taken
         self._task: asyncio.Task[None] | None = None
         self._early = b""  # came before upstream was there
         self._held = True  # until upstream is there, and while a question is open
@@ -81,35 +84,49 @@ class ClientConnection(asyncio.Protocol):
         self._regulate()
 
     def _new_upstream(self) -> UpstreamConnection:
-        return UpstreamConnection(self)
+        return UpstreamConnection(self, self._transport.write)
 
     def attach(self, upstream: UpstreamConnection) -> bool:
-        """Take the upstream connection; False when the client has gone meanwhile."""
+        """Take the upstream connection, which is there now; False when the client has gone meanwhile."""
         if self._gone:
             return False
         self._upstream = upstream
+        self._send = upstream.write
         return True
 
     def data_received(self, data: bytes) -> None:
         """Pass requests on."""
-        upstream = self._upstream
+        session = self._session
+        if session.ordinary and self._send is not None and session.is_plain(data):
+            self._send(data)
+            return
         if self._turned_away:
             return  # nothing is asked of the server any more, and the client has been told why
-        if upstream is None:
+        if self._send is None:
             # The loop reads once before it can be told to pause.
             self._early += data
             self._regulate()
             return
-        session = self._session
         try:
             out = session.receive(data, self._surroundings.now())
         except RequestTooLargeError:
             self._refuse_too_large()
             return
         if out:
-            upstream.send(out)
+            self._send_out(out)
         if session.question is not None and not self._held:
             self._hold()
+
+    def _send_out(self, out: bytes) -> None:
+        assert self._send is not None
+        if self._session.replies.outstanding and self._upstream is not None:
+            self._upstream.substitute(self._session.replies, self._settled)
+        self._send(out)
+
+    def _settled(self) -> None:
+        """All replies that were to be put in place have been."""
+        if self._turned_away:
+            self._transport.close()
 
     def _hold(self) -> None:
         self._held = True
@@ -133,7 +150,7 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse_too_large()
                 return
             if out:
-                upstream.send(out)
+                self._send_out(out)
         self._held = False
         if self._ended:
             upstream.end()
@@ -168,18 +185,6 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.resume()
 
-    def deliver(self, data: bytes) -> None:
-        """Pass replies to the client."""
-        replies = self._session.replies
-        if replies.outstanding:
-            data = replies.receive(data)
-            if data:
-                self._transport.write(data)
-            if self._turned_away and not self._session.replies.outstanding:
-                self._transport.close()
-            return
-        self._transport.write(data)
-
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._ended = True
@@ -205,6 +210,7 @@ class ClientConnection(asyncio.Protocol):
         if self._gone:
             return
         self._turned_away = True
+        self._send = None
         self._transport.write(line)
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -220,8 +226,10 @@ class ClientConnection(asyncio.Protocol):
             self.abandon()
             return
         self._turned_away = True
+        self._send = None
         self._transport.pause_reading()
-        self._upstream.send(sign)
+        self._upstream.substitute(self._session.replies, self._settled)
+        self._upstream.write(sign)
 
     def abandon(self) -> None:
         """Close without waiting for replies."""
@@ -234,29 +242,48 @@ class ClientConnection(asyncio.Protocol):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """The server's side."""
+    """The server's side.
 
-    def __init__(self, client: ClientConnection) -> None:
+    Args:
+        client: the client's side.
+        deliver: takes replies for the client; the loop calls it directly, as long as none is to be put in place.
+    """
+
+    def __init__(self, client: ClientConnection, deliver: Callable[[bytes], None]) -> None:
         self._client = client
-        self._deliver: Callable[[bytes], None] = client.deliver
+        self._deliver = deliver
         self._transport: asyncio.Transport
         self._ended = False
         self._lost = False
+        self.write: Callable[[bytes], None]
+        # Set on the instance: one frame of Python less for every chunk of replies.
+        self.data_received = deliver  # type: ignore[method-assign,assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Attach to the client, if it is still there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        self.write = self._transport.write
         if not self._client.attach(self):
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        """Pass replies on."""
-        self._deliver(data)
+    def substitute(self, replies: ReplySubstitution, settled: Callable[[], None]) -> None:
+        """Pass replies through a substitution until it has nothing outstanding; then call `settled`."""
 
-    def send(self, data: bytes) -> None:
-        """Send requests."""
-        if not self._ended:
-            self._transport.write(data)
+        def receive(data: bytes) -> None:
+            data = replies.receive(data)
+            if data:
+                self._deliver(data)
+            if not replies.outstanding:
+                self._receive_by(self._deliver)
+                settled()
+
+        if self.data_received == self._deliver:
+            self._receive_by(receive)
+
+    def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
+        self.data_received = receiver  # type: ignore[method-assign,assignment]
+        # The loop looks the method up when the protocol is set.
+        self._transport.set_protocol(self)
 
     def pause(self) -> None:
         """Read no replies for now."""

@@ -5,15 +5,16 @@ Every request becomes exactly one upstream request, in order, so replies need no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
 from proxy.engine.known import KnownKeys
-from proxy.engine.rewrite import Refusal, Rewriter
+from proxy.engine.question import Question
+from proxy.engine.rewrite import UNPACKED, Refusal, Rewriter
+from proxy.relay.plain import plain_check
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import Kind, Request, RequestReader
+from proxy.wire.request import Kind, Request, RequestReader, strict_integer
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
@@ -26,17 +27,6 @@ QUEUED_LIMIT: Final = 100_000
 
 _plain_names: set[bytes] = set()
 """Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveDue:
-    """A question for the engine: remove what is due, then `Session.resume`.
-
-    Attributes:
-        keys: in which keys; None for wherever anything is due.
-    """
-
-    keys: tuple[bytes, ...] | None
 
 
 class RequestTooLargeError(Exception):
@@ -53,12 +43,16 @@ class Session:
         request_limit: bytes of a request that may have to be held before it can be judged.
 
     Attributes:
+        ordinary: whether the stream stands between two requests, outside of a transaction and with nothing held.
+        is_plain: while `ordinary`, tells whether a chunk can go upstream as it came, without `receive`.
         question: what the engine is to do before the session can go on; None while it is not held up.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
     """
 
     def __init__(self, rewriter: Rewriter, known: KnownKeys, prefix: bytes, request_limit: int) -> None:
-        self.question: RemoveDue | None = None
+        self.ordinary = True
+        self.is_plain = plain_check(_plain_names, known, prefix)
+        self.question: Question | None = None
         self.replies = ReplySubstitution()
         self._rewriter = rewriter
         self._known = known
@@ -71,7 +65,8 @@ class Session:
         self._out: list[bytes] = []
         self._queued: set[bytes] | None = None  # arguments of the open transaction
         self._queued_marks: list[bytes] = []
-        self._queued_keyspace = False
+        self._queued_everywhere = False
+        self._queued_blindly: set[bytes] = set()  # keys to which the transaction may add members unjudged
         self._pending: Request | None = None  # what is held up by the question
 
     @property
@@ -92,6 +87,14 @@ class Session:
         Raises:
             RequestTooLargeError: more would have to be held than `request_limit` allows.
         """
+        out = self._receive(data, now)
+        self._note_state()
+        return out
+
+    def _note_state(self) -> None:
+        self.ordinary = not self._exact and not self._tail and self._queued is None
+
+    def _receive(self, data: bytes, now: float) -> bytes:
         if self._exact:
             self._reader.feed(data)
             if self.question is not None:
@@ -127,7 +130,9 @@ class Session:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._forward(pending, now)
-        return self._read_exactly(now)
+        out = self._read_exactly(now)
+        self._note_state()
+        return out
 
     def drain(self) -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -208,32 +213,52 @@ class Session:
     def _judge(self, request: Request, now: float) -> None:
         """Send a request on, or ask the question that has to be answered before."""
         if request.kind is Kind.WHOLE and request.arguments:
-            due = self._due(request, now)
-            if due is not None:
-                self.question = due
+            question = self._question(request, now)
+            if question is not None:
+                self.question = question
                 self._pending = request
                 self._exact = True
                 return
         self._forward(request, now)
 
-    def _due(self, request: Request, now: float) -> RemoveDue | None:
+    def _question(self, request: Request, now: float) -> Question | None:
+        """Tell what has to be done before a request may go."""
         known = self._known
-        if not known.deadlines:
+        if not known.deadlines and not known.blind:
             return None
         command = self._command(request.arguments[0])
         names: set[bytes] | list[bytes] = request.arguments
+        everywhere = command is not None and command.everywhere(request.arguments)
+        absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
         if self._queued is not None:
             if command is None or command.effect is not Effect.EXEC:
                 return None
             names = self._queued
-            if len(names) > QUEUED_LIMIT or self._queued_keyspace:
-                return RemoveDue(None) if known.any_due(now) else None
-        elif command is not None and command.effect is Effect.KEYSPACE:
-            return RemoveDue(None) if known.any_due(now) else None
-        if known.deadlines.keys().isdisjoint(names):
-            return None
-        due = known.due(names, now)
-        return RemoveDue(tuple(dict.fromkeys(due))) if due else None
+            everywhere = self._queued_everywhere or len(names) > QUEUED_LIMIT
+            absent = [(key, None) for key in self._queued_blindly if known.is_known(key)]
+        elif command is not None:
+            absent = self._absent(command, request.arguments)
+        everywhere = everywhere and known.any_due(now)
+        due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
+        return Question(due, everywhere, tuple(absent)) if due or everywhere or absent else None
+
+    def _absent(self, command: Command, arguments: list[bytes]) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
+        """Tell in which known keys a request may add members without a script that looks which are absent."""
+        keys = self._blind_keys(command, arguments)
+        members: tuple[bytes, ...] | None = None
+        if keys and command.effect is Effect.ADD and command.members is not None:
+            positions = command.members(arguments)
+            if positions is not None:
+                members = tuple(arguments[positions.start : positions.stop : positions.step])
+        return [(key, members) for key in dict.fromkeys(keys) if self._known.is_known(key)]
+
+    @staticmethod
+    def _blind_keys(command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys to which a request may add members without such a script."""
+        effect = command.effect
+        if effect in (Effect.SCRIPT, Effect.ARRIVE) or (effect is Effect.ADD and len(arguments) > UNPACKED):
+            return command.keys(arguments) or []
+        return []
 
     @staticmethod
     def _command(name: bytes) -> Command | None:
@@ -251,12 +276,13 @@ class Session:
             return
         command = self._command(arguments[0])
         if self._queued is not None:
-            self._queue(arguments)
-            if command is not None and command.effect is Effect.KEYSPACE:
-                self._queued_keyspace = True
+            self._queue(command, arguments)
         if command is None or request.kind is not Kind.WHOLE:
             self._out.append(request.raw)
             return
+        if command.effect is Effect.DATABASE:
+            for argument in arguments[1:3]:
+                self._known.visit(strict_integer(argument) or 0)
         if command.effect in (Effect.MULTI, Effect.EXEC, Effect.DISCARD):
             self._transaction(command.effect, now)
             self._out.append(request.raw)
@@ -271,10 +297,20 @@ class Session:
             if self._queued is not None and command.effect in _MARKING:
                 self._queued_marks += command.keys(arguments) or ()
 
-    def _queue(self, arguments: list[bytes]) -> None:
+    def _queue(self, command: Command | None, arguments: list[bytes]) -> None:
+        """Remember what a transaction touches, for the question before EXEC."""
         queued = self._queued
         if queued is not None and len(queued) <= QUEUED_LIMIT:
             queued.update(arguments[1:])
+        if command is None:
+            return
+        self._queued_everywhere = self._queued_everywhere or command.everywhere(arguments)
+        keys = self._blind_keys(command, arguments)
+        if command.effect in (Effect.ADD, Effect.MOVE_MEMBER) and not keys:
+            # Forwarded as it came while the key is not known: it may be when the transaction runs.
+            keys = [key for key in command.keys(arguments) or () if not self._known.is_known(key)]
+        if len(self._queued_blindly) <= QUEUED_LIMIT:
+            self._queued_blindly.update(keys)
 
     def _transaction(self, effect: Effect, now: float) -> None:
         if effect is Effect.MULTI:
@@ -287,7 +323,8 @@ class Session:
                 self._known.mark(key, self._known.deadlines.get(key, now), now)
         self._queued = None
         self._queued_marks = []
-        self._queued_keyspace = False
+        self._queued_everywhere = False
+        self._queued_blindly = set()
 
 
 _MARKING: Final = frozenset((Effect.EXPIRE, Effect.RENAME, Effect.COPY, Effect.MOVE))

@@ -18,10 +18,13 @@ _SLICE: Final = 16 * 1024
 """Bytes fed at once: hiredis moves what is left in its buffer after each KiB it consumes."""
 
 _STAR: Final = 0x2A
+# As integers: looking for a byte that is given as bytes costs twenty times as much.
+_TILDE: Final = 0x7E
+_BAR: Final = 0x7C
 _EMPTY: Final = b"*0\r\n"
 _LIST: Final = {list}
 _MORE: Final = object()
-_LOOKALIKE: Final = re.compile(rb"[~|]-?[0-9]+\r\n")
+LOOKALIKE: Final = re.compile(rb"[~|]-?[0-9]+\r\n")
 """A RESP3 set or attribute, which hiredis gives as a list too."""
 
 
@@ -48,7 +51,7 @@ class BatchParser:
         """
         if chunk[0] != _STAR:
             return None
-        if (b"~" in chunk or b"|" in chunk) and _LOOKALIKE.search(chunk):
+        if (_TILDE in chunk or _BAR in chunk) and LOOKALIKE.search(chunk):
             return None
         reader = self._reader
         size = len(chunk)

@@ -4,16 +4,14 @@
 -- Result: for each key its earliest deadline in any of the databases, in ms ('' for none)
 -- Complexity: O(d k) for d databases and k keys
 local found, count = {}, tonumber(ARGV[1])
+for place = count + 2, #ARGV do found[#found + 1] = '' end
 for position = 2, count + 1 do
-  redis.call('select', ARGV[position])
-  for place = count + 2, #ARGV do
-    local deadline = redis.call('zscore', KEYS[1], ARGV[place])
-    local slot = place - count - 1
-    local known = found[slot]
-    if deadline and (not known or known == '' or tonumber(deadline) < tonumber(known)) then
-      found[slot] = deadline
-    elseif not known then
-      found[slot] = ''
+  if not redis.pcall('select', ARGV[position]).err then
+    for place = 1, #found do
+      local deadline = redis.call('zscore', KEYS[1], ARGV[count + 1 + place])
+      if deadline and (found[place] == '' or tonumber(deadline) < tonumber(found[place])) then
+        found[place] = deadline
+      end
     end
   end
 end

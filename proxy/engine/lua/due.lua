@@ -1,19 +1,29 @@
--- Looks, in each of some databases, for what is due.
+-- Looks, in each of some databases, for what is due; where anything is, tries to take or keep the sweeper's lease.
 -- uses: now
--- KEYS: the index
--- ARGV: how many due keys to name in all; then the databases
--- Result: the clock in ms, then for each database: its number, its earliest deadline in ms (or '' for an empty index),
---   and its due keys, earliest first
+-- KEYS: the index, the sweeper's lease
+-- ARGV: the lease's database, who asks, for how many ms; how many due keys to name in all; then the databases
+-- Result: the clock in µs; 0 when the lease is the asker's or not needed, else the ms that another has it still; then for
+--   each database that there is: its number, its earliest deadline in ms ('' for an empty index), its due keys in order
 -- Complexity: O(d log n + k) for d databases and k keys named
-local moment, room, found = now(), tonumber(ARGV[1]), {}
-for position = 2, #ARGV do
-  redis.call('select', ARGV[position])
-  local first = redis.call('zrange', KEYS[1], 0, 0, 'withscores')[2]
-  local due = {}
-  if first and tonumber(first) <= moment and room > 0 then
-    due = redis.call('zrangebyscore', KEYS[1], '-inf', moment, 'limit', 0, room)
-    room = room - #due
+local moment, exactly = now()
+local room, found, taken = tonumber(ARGV[4]), {}, 0
+for position = 5, #ARGV do
+  if not redis.pcall('select', ARGV[position]).err then
+    local first = redis.call('zrange', KEYS[1], 0, 0, 'withscores')[2]
+    local due = {}
+    if first and tonumber(first) <= moment and room > 0 then
+      due = redis.call('zrangebyscore', KEYS[1], '-inf', moment, 'limit', 0, room)
+      room = room - #due
+    end
+    found[#found + 1] = {ARGV[position], first or '', due}
   end
-  found[#found + 1] = {ARGV[position], first or '', due}
 end
-return {moment, found}
+if room < tonumber(ARGV[4]) and ARGV[2] ~= '' then
+  redis.call('select', ARGV[1])
+  if redis.call('get', KEYS[2]) == ARGV[2] then
+    redis.call('pexpire', KEYS[2], ARGV[3])
+  elseif not redis.call('set', KEYS[2], ARGV[2], 'px', ARGV[3], 'nx') then
+    taken = math.max(1, redis.call('pttl', KEYS[2]))
+  end
+end
+return {exactly, taken, found}

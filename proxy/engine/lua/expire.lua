@@ -5,7 +5,7 @@
 --   error for a time that does not fit
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
-local deadline, moment = tonumber(ARGV[2]), now()
+local deadline, moment = tonumber(ARGV[2]), (now())
 if ARGV[3] == 'relative' then deadline = deadline + moment end
 if deadline > 9007199254740992 or deadline < -9007199254740992 then return redis.error_reply(ARGV[5]) end
 local key, shadow, index, member, condition = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[4]

@@ -3,5 +3,5 @@
 -- ARGV: the database; the deadline in ms to begin at; how many entries to pass over; how many to read
 -- Result: keys, each followed by its deadline in ms
 -- Complexity: O(log n + passed over + read)
-redis.call('select', ARGV[1])
+if redis.pcall('select', ARGV[1]).err then return {} end
 return redis.call('zrangebyscore', KEYS[1], ARGV[2], '+inf', 'withscores', 'limit', ARGV[3], ARGV[4])

@@ -2,10 +2,12 @@
 -- uses: index, now, remove
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; how many members to remove at most
--- Result: the clock in ms, how many members and deadlines went (fewer than asked for: nothing is left that is due), and for each key its earliest deadline afterwards ('' for none)
+-- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
+--   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
-redis.call('select', ARGV[1])
-local index, moment, room, left = KEYS[1], now(), tonumber(ARGV[2]), {}
+local moment, exactly = now()
+local index, room, left = KEYS[1], tonumber(ARGV[2]), {}
+if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left} end
 for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
   local kind = redis.call('type', key).ok
@@ -27,4 +29,4 @@ for position = 2, #KEYS, 2 do
   end
   left[#left + 1] = refresh(key, shadow, index) or ''
 end
-return {moment, tonumber(ARGV[2]) - room, left}
+return {exactly, tonumber(ARGV[2]) - room, left}

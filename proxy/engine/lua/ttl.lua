@@ -12,6 +12,6 @@ if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
   deadline = -deadline
 end
-local left, unit = deadline - now(), tonumber(ARGV[2])
+local left, unit = deadline - (now()), tonumber(ARGV[2])
 if left <= 0 then return -1 end
 return math.floor((left + unit / 2) / unit)
