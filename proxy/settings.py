@@ -82,6 +82,14 @@ class Settings(BaseSettings):
     sweep_batch: int = Field(
         default=500, ge=1, le=5000, description="Members that one sweep removes at most: Redis serves nobody meanwhile."
     )
+    reserved_names: bool = Field(
+        default=True, description="Refuse clients' requests that name the proxy's own keys. Off only for maintenance."
+    )
+    leftovers_rate: int = Field(
+        default=1000,
+        ge=0,
+        description="Deadlines a second to check, in the background, for members that went unnoticed; 0 for none.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least severe messages to log."
     )

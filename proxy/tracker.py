@@ -12,9 +12,10 @@ import random
 from typing import Any, Final
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from proxy.clock import ServerClock
+from proxy.commands.server import ServerCommands
 from proxy.engine.expiry import PAGE, Engine
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
@@ -42,6 +43,7 @@ class Tracker:
         known: what is kept current.
         names: the names of the proxy's own keys.
         clock: the server's clock.
+        commands: the server's commands, read when it is reached.
 
     Attributes:
         settled: set when what is due soon is known for the first time, so that clients can be served.
@@ -49,7 +51,15 @@ class Tracker:
         connected: set while the server is followed.
     """
 
-    def __init__(self, upstream: Upstream, engine: Engine, known: KnownKeys, names: Names, clock: ServerClock) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        engine: Engine,
+        known: KnownKeys,
+        names: Names,
+        clock: ServerClock,
+        commands: ServerCommands,
+    ) -> None:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
         self.connected = asyncio.Event()
@@ -58,6 +68,7 @@ class Tracker:
         self._known = known
         self._names = names
         self._clock = clock
+        self._commands = commands
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
@@ -176,9 +187,17 @@ class Tracker:
         if self._known.databases - before:
             await self._engine.learn(list(unplaced))
 
+    async def _read_commands(self) -> None:
+        try:
+            self._commands.read(await self._engine.commands())
+        except ResponseError as error:
+            log.warning("COMMAND is refused: requests cannot be checked as the server does", error=_one_line(error))
+
     async def _load(self) -> None:
         """Read the index of every database, earliest deadlines first."""
         started = self._clock.local()
+        if not self.connected.is_set():
+            await self._read_commands()
         await self._engine.find_databases()
         looks, _ = await self._engine.look()
         soon = self._clock.now() + SOON_MS

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.commands.server import ServerCommands
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
 from proxy.engine.question import Question
@@ -29,7 +30,7 @@ class Driver:
         self.known.next_deadline = float("inf")
         for key, deadline in deadlines.items():
             self.known.learn(key.encode(), deadline)
-        self.session = Session(Rewriter(NAMES, self.known), self.known, NAMES.prefix, request_limit)
+        self.session = Session(Rewriter(NAMES, self.known, ServerCommands()), self.known, NAMES.prefix, request_limit)
         self.sent = b""
         self.questions: list[Question] = []
 

@@ -23,6 +23,7 @@ class Effect(Enum):
     EXPIRE = "sets a deadline"
     LIFETIME = "tells or drops the deadline, when it names a member"
     ADD = "adds members: deadlines of those that were absent are void"
+    COUNT = "may add a member, and answers with an integer too large for a script: as ADD, in two steps"
     REMOVE = "removes members: their deadlines are void"
     REPLACE = "replaces the whole value: all deadlines of the key are void"
     VANISH = "may end the collection: then all its deadlines are void"
@@ -129,7 +130,8 @@ def _build() -> dict[bytes, Command]:
     put(Effect.LIFETIME, "TTL PTTL PERSIST", key, always=True)
 
     put(Effect.ADD, "HSET HMSET", key, members.every(2, 2))
-    put(Effect.ADD, "HSETNX HINCRBY HINCRBYFLOAT", key, members.one(2, 4))
+    put(Effect.ADD, "HSETNX HINCRBYFLOAT", key, members.one(2, 4))
+    put(Effect.COUNT, "HINCRBY", key, members.one(2, 4))
     put(Effect.ADD, "HSETEX", key, members.fields_with_values)
     put(Effect.ADD, "SADD LPUSH RPUSH LPUSHX RPUSHX", key, members.every(2))
     put(Effect.ADD, "ZADD", key, members.zadd)

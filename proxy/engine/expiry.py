@@ -75,6 +75,16 @@ class Engine:
         keys = list(keys)
         return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
+    async def commands(self) -> list[list[Any]]:
+        """Read what the server says of its commands, as it says it."""
+        connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.send_command("COMMAND")
+            rows: list[list[Any]] = await connection.read_response()
+        finally:
+            await self._control.connection_pool.release(connection)
+        return rows
+
     async def find_databases(self) -> None:
         """Find the databases that have keys at all."""
         keyspace = await self._control.info("keyspace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.commands.server import ServerCommands
 from proxy.commands.table import Command, Effect
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
@@ -45,11 +46,23 @@ class Rewriter:
     Args:
         names: the names of the proxy's own keys.
         known: the keys with deadlines; commands that may give a key deadlines mark it here.
+        server: what the server at hand says of its commands: what it would refuse goes to it as it came.
     """
 
-    def __init__(self, names: Names, known: KnownKeys) -> None:
+    def __init__(self, names: Names, known: KnownKeys, server: ServerCommands) -> None:
         self._names = names
         self._known = known
+        self._server = server
+
+    def reserved(self, request: Request) -> Refusal | None:
+        """Refuse a request that names one of the proxy's own keys; None for any other."""
+        prefix = self._names.prefix
+        if request.header and prefix not in request.raw:
+            return None
+        for key in self._server.keys(request.arguments):
+            if key.startswith(prefix):
+                return Refusal(b"ERR names that begin with '%b' are reserved for expiremember-proxy" % prefix)
+        return None
 
     def rewrite(self, command: Command, request: Request, now: float) -> bytes | Refusal | None:
         """Decide on one request.
@@ -71,6 +84,8 @@ class Rewriter:
             return self._keyspace(command, request)
         keys = command.keys(arguments)
         if keys is None or not self._concerns(keys) or len(arguments) > UNPACKED:
+            return None
+        if not self._server.accepts(command.name, request.count):
             return None
         match effect:
             case Effect.ADD | Effect.REMOVE:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -16,6 +18,9 @@ log = structlog.get_logger("proxy.relay")
 
 FAREWELL_SECONDS = 1.0
 """How long a client that is turned away has to read why before its connection is reset."""
+
+SALVAGED = 64 * 1024
+"""Bytes that are still read from a connection that was reset."""
 
 LINGER_SECONDS = 30.0
 """How long a connection whose other side has gone may take to deliver what was left for it."""
@@ -79,9 +84,16 @@ class ClientConnection(asyncio.Protocol):
         early, self._early = self._early, b""
         if early:
             self.data_received(early)
-        if self._ended and self._upstream is not None and not self._held:
-            self._upstream.end()
+        self._end_if_ended()
         self._regulate()
+
+    def _end_if_ended(self) -> None:
+        """Let the client's half close reach upstream, behind all that it has sent."""
+        if self._ended and self._send is not None and self._upstream is not None and not self._held:
+            rest = self._session.rest()
+            if rest:
+                self._send(rest)
+            self._upstream.end()
 
     def _new_upstream(self) -> UpstreamConnection:
         return UpstreamConnection(self, self._transport.write)
@@ -134,8 +146,7 @@ class ClientConnection(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._answer())
 
     async def _answer(self) -> None:
-        session, upstream = self._session, self._upstream
-        assert upstream is not None
+        session = self._session
         while (question := session.question) is not None:
             try:
                 await self._surroundings.answer(question)
@@ -152,8 +163,7 @@ class ClientConnection(asyncio.Protocol):
             if out:
                 self._send_out(out)
         self._held = False
-        if self._ended:
-            upstream.end()
+        self._end_if_ended()
         self._regulate()
 
     def _refuse_too_large(self) -> None:
@@ -188,8 +198,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._ended = True
-        if self._upstream is not None and not self._held:
-            self._upstream.end()
+        self._end_if_ended()
         return not self._turned_away
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -325,7 +334,24 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._lost:
             self._transport.abort()
 
+    def _salvage(self) -> None:
+        """Deliver what the server said before it closed and a request that it had not read reset the connection.
+
+        The loop gives up at the failed write; the reason (too many clients, a protocol error) is still to be read.
+        """
+        connection = self._transport.get_extra_info("socket")
+        try:
+            with socket.socket(fileno=os.dup(connection.fileno())) as rest:
+                rest.setblocking(False)
+                data = rest.recv(SALVAGED)
+        except OSError:
+            return
+        if data:
+            self.data_received(data)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
         self._lost = True
+        if exc is not None:
+            self._salvage()
         self._client.upstream_lost()

@@ -41,6 +41,7 @@ class Session:
         known: the keys with deadlines.
         prefix: what the reserved names begin with.
         request_limit: bytes of a request that may have to be held before it can be judged.
+        guarded: whether to refuse requests that name the proxy's own keys.
 
     Attributes:
         ordinary: whether the stream stands between two requests, outside of a transaction and with nothing held.
@@ -49,7 +50,9 @@ class Session:
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
     """
 
-    def __init__(self, rewriter: Rewriter, known: KnownKeys, prefix: bytes, request_limit: int) -> None:
+    def __init__(
+        self, rewriter: Rewriter, known: KnownKeys, prefix: bytes, request_limit: int, *, guarded: bool = True
+    ) -> None:
         self.ordinary = True
         self.is_plain = plain_check(_plain_names, known, prefix)
         self.question: Question | None = None
@@ -58,6 +61,7 @@ class Session:
         self._known = known
         self._prefix = prefix
         self._request_limit = request_limit
+        self._guarded = guarded
         self._batch = BatchParser()
         self._reader = RequestReader()
         self._exact = False  # whether the reader, not the batch parser, has the stream
@@ -112,7 +116,7 @@ class Session:
                 if whole:
                     return data
                 end = sum(map(request_size, requests))
-                return data[:end] + self._keep(data[end:], now)
+                return data[:end] + self._keep(data, end, now)
             return self._judge_batch(requests, data, now)
         except (TypeError, IndexError):
             return self._switch_to_exact(data, now)
@@ -168,12 +172,16 @@ class Session:
                 if position < len(data):
                     self._reader.feed(data[position:])
                 return self._take_out()
-        return self._take_out() + self._keep(data[position:], now)
+        return self._take_out() + self._keep(data, position, now)
 
-    def _keep(self, tail: bytes, now: float) -> bytes:
-        if len(tail) <= TAIL_LIMIT:
+    def _keep(self, data: bytes, position: int, now: float) -> bytes:
+        """Keep the beginning of a request, from `position` on, for the next chunk."""
+        tail = data[position:]
+        if not tail or (position and len(tail) <= TAIL_LIMIT):
             self._tail = tail
             return b""
+        # Not one request was complete, or this one is long: the reader goes on where it stopped, and sees at once where
+        # the server would refuse to.
         return self._switch_to_exact(tail, now)
 
     def _switch_to_exact(self, data: bytes, now: float) -> bytes:
@@ -186,7 +194,9 @@ class Session:
         while self.question is None:
             request = reader.next_request()
             if request is None:
-                if reader.held > TAIL_LIMIT:
+                if reader.oversized:
+                    self._pass_head(now)
+                elif reader.held > TAIL_LIMIT:
                     self._stream(now)
                 break
             self._judge(request, now)
@@ -202,16 +212,34 @@ class Session:
     def _stream(self, now: float) -> None:
         """Send on what has come of a long request, if what has come is enough to judge it."""
         arguments = self._reader.arguments
-        if len(arguments) >= 2 and arguments[0].upper() in STREAMED and not self._known.is_known(arguments[1]):
-            head = self._reader.take_head()
-            if head is not None:
-                self._forward(head, now)
-                return
+        if (
+            len(arguments) >= 2
+            and arguments[0].upper() in STREAMED
+            and not self._known.is_known(arguments[1])
+            and not arguments[1].startswith(self._prefix)
+        ):
+            self._pass_head(now)
+            return
         if self._reader.held > self._request_limit:
             raise RequestTooLargeError
 
+    def _pass_head(self, now: float) -> None:
+        head = self._reader.take_head()
+        if head is not None:
+            self._forward(head, now)
+
+    def rest(self) -> bytes:
+        """Return what the client has sent of a request that will not be completed: its stream has ended."""
+        rest, self._tail = self._tail, b""
+        return rest or self._reader.rest()
+
     def _judge(self, request: Request, now: float) -> None:
-        """Send a request on, or ask the question that has to be answered before."""
+        """Send a request on, refuse it, or ask the question that has to be answered before."""
+        if self._guarded and request.arguments:
+            refusal = self._rewriter.reserved(request)
+            if refusal is not None:
+                self._out.append(self.replies.expect(b"-%b\r\n" % refusal.message))
+                return
         if request.kind is Kind.WHOLE and request.arguments:
             question = self._question(request, now)
             if question is not None:
@@ -246,7 +274,7 @@ class Session:
         """Tell in which known keys a request may add members without a script that looks which are absent."""
         keys = self._blind_keys(command, arguments)
         members: tuple[bytes, ...] | None = None
-        if keys and command.effect is Effect.ADD and command.members is not None:
+        if keys and command.members is not None:
             positions = command.members(arguments)
             if positions is not None:
                 members = tuple(arguments[positions.start : positions.stop : positions.step])
@@ -256,7 +284,9 @@ class Session:
     def _blind_keys(command: Command, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may add members without such a script."""
         effect = command.effect
-        if effect in (Effect.SCRIPT, Effect.ARRIVE) or (effect is Effect.ADD and len(arguments) > UNPACKED):
+        if effect in (Effect.SCRIPT, Effect.ARRIVE, Effect.COUNT) or (
+            effect is Effect.ADD and len(arguments) > UNPACKED
+        ):
             return command.keys(arguments) or []
         return []
 

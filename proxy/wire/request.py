@@ -11,6 +11,10 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+COUNT_LIMIT = 1024 * 1024
+BULK_LIMIT = 512 * 1024 * 1024
+"""What servers refuse, at the header, where they are not configured otherwise (`proto-max-bulk-len`)."""
+
 INLINE_LIMIT = 64 * 1024
 """Bytes that Redis buffers of a line (inline request, or a count) before it gives up (PROTO_INLINE_MAX_SIZE)."""
 
@@ -82,6 +86,15 @@ class RequestReader:
         self._body_bytes = 0
         self._in_body = False
         self._broken = False
+        self._oversized = False
+
+    @property
+    def oversized(self) -> bool:
+        """Whether a header in the request that is still arriving announces more than servers usually take.
+
+        Such a request is not to be waited for: the server may refuse it at once.
+        """
+        return self._oversized
 
     @property
     def held(self) -> int:
@@ -133,9 +146,9 @@ class RequestReader:
         """Return what has arrived of an incomplete multi bulk request, and pass the rest of it on as bodies.
 
         Returns:
-            The head, or None when there is no such request, or not one argument of it is complete.
+            The head, or None when there is no such request.
         """
-        if not self._arguments or self._in_body:
+        if not self._count or self._in_body:
             return None
         if self._later_size:
             self._join()
@@ -149,6 +162,14 @@ class RequestReader:
         passed = self._body()
         end = self._position if passed is not None else position
         return Request(Kind.HEAD, arguments, self._buffer[begin:end], count, header)
+
+    def rest(self) -> bytes:
+        """Return all that is held, unjudged, and forget it: the stream has ended."""
+        if self._later_size:
+            self._join()
+        rest, self._buffer, self._position = self._buffer[self._position :], b"", 0
+        self._end_request()
+        return rest
 
     def _join(self) -> None:
         self._buffer = b"".join((self._buffer[self._position :], *self._later))
@@ -172,6 +193,7 @@ class RequestReader:
         self._arguments = []
         self._count = 0
         self._need = 0
+        self._oversized = False
 
     def _line_end(self, begin: int) -> int:
         """Find the carriage return of the line at `begin`: -1 when it is still to come, -2 when it never will.
@@ -200,6 +222,7 @@ class RequestReader:
             if count <= 0:
                 return self._take(Kind.WHOLE, [], end + 2, 0, end + 2 - begin)
             self._count = count
+            self._oversized = count > COUNT_LIMIT
             self._header = end + 2 - begin
             self._next = end + 2
             self._arguments = []
@@ -219,6 +242,8 @@ class RequestReader:
             if length is None or length < 0:
                 return self._break()
             after = end + 2 + length + 2
+            if length > BULK_LIMIT:
+                self._oversized = True
             if after > size:
                 self._next = position
                 self._need = after

@@ -1,0 +1,65 @@
+"""What the server at hand says of its own commands: which there are, how many arguments, where keys stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+_CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
+"""Commands whose subcommands take keys, which older servers do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the server says of one command.
+
+    Attributes:
+        arity: number of arguments, the name included; negative: at least so many.
+        first: position of the first key; 0 for none.
+        last: position of the last key; negative: counted from the end.
+        step: from one key to the next.
+        movable: whether keys stand in other places too.
+    """
+
+    arity: int
+    first: int
+    last: int
+    step: int
+    movable: bool
+
+
+class ServerCommands:
+    """The commands of the server at hand. Before they are read every command may exist, with any argument a key."""
+
+    def __init__(self) -> None:
+        self._described: dict[bytes, Description] = {}
+
+    def read(self, rows: Iterable[list[Any]]) -> None:
+        """Take over the server's reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
+        self._described = {
+            bytes(row[0]).upper(): Description(
+                int(row[1]), int(row[3]), int(row[4]), int(row[5]), b"movablekeys" in row[2]
+            )
+            for row in rows
+        }
+
+    def accepts(self, name: bytes, count: int) -> bool:
+        """Tell whether the server has a command of that upper-case name that takes so many arguments."""
+        if not self._described:
+            return True
+        described = self._described.get(name)
+        if described is None:
+            return False
+        return count == described.arity if described.arity >= 0 else count >= -described.arity
+
+    def keys(self, arguments: list[bytes]) -> list[bytes]:
+        """Return the arguments of a request that may be keys."""
+        name = arguments[0].upper()
+        described = self._described.get(name)
+        if described is None or described.movable or name in _CONTAINERS:
+            return arguments[1:]
+        if not described.first:
+            return []
+        last = described.last if described.last >= 0 else len(arguments) + described.last
+        return arguments[described.first : last + 1 : max(described.step, 1)]

@@ -1,0 +1,65 @@
+"""Finds, slowly and in the background, deadlines of members that went by ways the proxy does not see, and voids them.
+
+Members go by pops, scripts, eviction, the expiry of their key, a writer beside the proxy. Their deadlines would do no
+harm to a member that comes back through the proxy, which voids them then; this pass frees what they take, and protects
+most members that come back by other ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from proxy.engine.expiry import Engine
+from proxy.engine.known import KnownKeys
+from proxy.tracker import Tracker
+
+log = structlog.get_logger("proxy.leftovers")
+
+_BETWEEN_ROUNDS: Final = 10.0
+_LEAST_COST: Final = 10
+"""Deadlines that a look at a key counts for at least."""
+
+
+class Leftovers:
+    """The background pass over all known keys.
+
+    Args:
+        engine: does it.
+        known: which keys there are.
+        tracker: tells whether the server is there.
+        rate: deadlines a second to check at most.
+    """
+
+    def __init__(self, engine: Engine, known: KnownKeys, tracker: Tracker, rate: int) -> None:
+        self._engine = engine
+        self._known = known
+        self._tracker = tracker
+        self._rate = rate
+
+    async def run(self) -> None:
+        """Go round for ever; ends when cancelled."""
+        while True:
+            await self._tracker.connected.wait()
+            try:
+                await self._round()
+            except (RedisError, OSError, TimeoutError) as error:
+                log.debug("round ended early", error=str(error))
+            await asyncio.sleep(_BETWEEN_ROUNDS)
+
+    async def _round(self) -> None:
+        voided = 0
+        for key in list(self._known.deadlines):
+            for database in sorted(self._known.databases):
+                cursor = b"0"
+                while True:
+                    cursor, seen, gone = await self._engine.void_page(database, key, cursor)
+                    voided += gone
+                    await asyncio.sleep(max(seen, _LEAST_COST) / self._rate)
+                    if cursor == b"0":
+                        break
+        if voided:
+            log.debug("deadlines of members that had gone are void", count=voided)
