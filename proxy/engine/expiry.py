@@ -12,7 +12,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from proxy.clock import ServerClock
-from proxy.engine.known import KnownKeys
+from proxy.engine.known import AHEAD_MS, KnownKeys
 from proxy.engine.naming import Names
 from proxy.engine.question import Question
 from proxy.engine.scripts import script
@@ -25,6 +25,9 @@ MEMBERS_AT_ONCE: Final = 500
 
 PAGE: Final = 1000
 """Entries of the index that are read at once."""
+
+_NEARLY: Final = 0.0002
+"""Seconds between two looks at a deadline that is about to pass."""
 
 LEASE_MS: Final = 1500
 """How long the sweeper's lease lasts without renewal: another proxy takes over at the latest then."""
@@ -179,7 +182,9 @@ class Engine:
         while True:
             looks, _ = await self.look()
             if not any(look.due for look in looks):
-                return
+                if min((look.earliest for look in looks), default=math.inf) > self._clock.now() + AHEAD_MS:
+                    return
+                await asyncio.sleep(_NEARLY)
             for look in looks:
                 if look.due:
                     await self.sweep(look.database, look.due)
@@ -210,7 +215,7 @@ class Engine:
             await self.learn(keys)
         if self._known.due(keys, self._clock.now()):
             # By the server's own clock it is some µs until then.
-            await asyncio.sleep(0.0002)
+            await asyncio.sleep(_NEARLY)
 
     async def _void_members(self, database: int, key: bytes, members: tuple[bytes, ...]) -> None:
         for begin in range(0, len(members), MEMBERS_AT_ONCE):

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable
 HIGHEST_DATABASE = 1023
 """The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
 
+AHEAD_MS = 0.5
+"""A deadline so near counts as passed: a request sent now would run when it is, or the clock may be estimated late."""
+
 MARK_LIFETIME_MS = 10_000
 """How long a mark of our own outweighs an answer that the key has no deadlines: the answer may be older."""
 
@@ -44,9 +47,14 @@ class KnownKeys:
         return self.blind or key in self.deadlines
 
     def due(self, names: Iterable[bytes], now: float) -> list[bytes]:
-        """Return those of the names that are keys with a deadline that has passed, at `now` in Unix ms."""
-        deadlines = self.deadlines
-        return [name for name in names if name in deadlines and deadlines[name] <= now]
+        """Return those of the names that are keys with a deadline that has passed, or is about to.
+
+        Args:
+            names: the names.
+            now: the clock, in Unix ms.
+        """
+        deadlines, limit = self.deadlines, now + AHEAD_MS
+        return [name for name in names if name in deadlines and deadlines[name] <= limit]
 
     def visit(self, database: int) -> None:
         """Make a database known because a client goes there, or sends keys there."""
@@ -54,8 +62,8 @@ class KnownKeys:
             self.databases.add(database)
 
     def any_due(self, now: float) -> bool:
-        """Tell whether any key may have a deadline that has passed, at `now` in Unix ms."""
-        return self.next_deadline <= now or self._horizon <= now
+        """Tell whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
+        return min(self.next_deadline, self._horizon) <= now + AHEAD_MS
 
     def mark(self, key: bytes, deadline: float, now: float) -> None:
         """Make a key known because a request that is about to be sent may give it a deadline.
