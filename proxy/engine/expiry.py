@@ -23,6 +23,9 @@ KEYS_AT_ONCE: Final = 128
 MEMBERS_AT_ONCE: Final = 500
 """Members, or deadlines, that one script looks at, about."""
 
+LEARNT_AT_ONCE: Final = 250
+"""Keys whose deadlines are asked for at once: clients wait while the question is encoded."""
+
 PAGE: Final = 1000
 """Entries of the index that are read at once."""
 
@@ -140,8 +143,8 @@ class Engine:
             The keys that have none.
         """
         without: list[bytes] = []
-        for begin in range(0, len(keys), PAGE):
-            page = keys[begin : begin + PAGE]
+        for begin in range(0, len(keys), LEARNT_AT_ONCE):
+            page = keys[begin : begin + LEARNT_AT_ONCE]
             databases = sorted(self._known.databases)
             found = await self._evaluate("deadlines", [self._names.index], [len(databases), *databases, *page])
             for key, deadline in zip(page, found, strict=True):

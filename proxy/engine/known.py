@@ -73,7 +73,8 @@ class KnownKeys:
             deadline: the earliest that it may be, in Unix ms.
             now: the clock, in Unix ms.
         """
-        self._marks[key] = now
+        self._marks.pop(key, None)
+        self._marks[key] = now  # last again: the marks stand in the order of their age
         known = self.deadlines.get(key)
         if known is None or deadline < known:
             self.deadlines[key] = deadline
@@ -98,7 +99,11 @@ class KnownKeys:
 
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""
-        old = [key for key, since in self._marks.items() if since <= now - MARK_LIFETIME_MS]
+        old: list[bytes] = []
+        for key, since in self._marks.items():
+            if since > now - MARK_LIFETIME_MS:
+                break
+            old.append(key)
         for key in old:
             del self._marks[key]
         return old
