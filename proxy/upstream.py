@@ -13,7 +13,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from proxy.settings import Settings
+from proxy.settings import Settings, SettingsError
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
@@ -25,6 +25,9 @@ class Upstream:
     Args:
         settings: the settings.
         url: where it is; that of the settings, or the embedded server's.
+
+    Raises:
+        SettingsError: a certificate cannot be used.
 
     Attributes:
         database: the number of the database in which the proxy's own connections begin.
@@ -52,12 +55,24 @@ class Upstream:
 
     def _tls_context(self) -> ssl.SSLContext:
         settings = self._settings
-        context = ssl.create_default_context(cafile=settings.tls_ca_file)
+        try:
+            context = ssl.create_default_context(cafile=settings.tls_ca_file)
+            if settings.tls_cert_file is not None:
+                context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+        except OSError as error:
+            files = ", ".join(
+                f"{name} {path}"
+                for name, path in (
+                    ("tls_ca_file", settings.tls_ca_file),
+                    ("tls_cert_file", settings.tls_cert_file),
+                    ("tls_key_file", settings.tls_key_file),
+                )
+                if path is not None
+            )
+            raise SettingsError(f"{files}: cannot be used: {error.strerror or error}") from None
         if not settings.tls_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if settings.tls_cert_file is not None:
-            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
         return context
 
     async def connect(self, factory: Callable[[], asyncio.Protocol]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.commands.server import ServerCommands
+from proxy.commands.table import COMMANDS
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
 from proxy.engine.question import Question
@@ -175,3 +176,33 @@ def test_draining_asks_for_a_sign_behind_the_last_whole_request() -> None:
     within = Driver()
     within.feed(encode([b"SET", b"big", b"v" * 100_000])[:50_000])
     assert within.session.drain() is None
+
+
+def test_a_transaction_is_spoilt_when_a_queued_key_gets_its_first_deadline_from_elsewhere() -> None:
+    driver = Driver()
+    driver.feed(encode([b"MULTI"]) + encode([b"SREM", b"k", b"m"]) + encode([b"SADD", b"k", b"m"]))
+    driver.known.mark(b"k", NOW + 1000, NOW)
+    before = len(driver.sent)
+    sent = driver.feed(encode([b"EXEC"]))[before:]
+    assert without_tokens(sent) == b"<token>" + encode([b"EXEC"])
+
+
+def test_a_transaction_that_sets_the_first_deadline_itself_runs() -> None:
+    driver = Driver()
+    stream = encode([b"MULTI"]) + encode([b"SADD", b"k", b"m"]) + encode([b"EXPIREMEMBER", b"k", b"m", b"9"])
+    driver.feed(stream + encode([b"EXEC"]))
+    assert b"<token>" not in without_tokens(driver.sent)
+    assert driver.sent.endswith(encode([b"EXEC"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target"),
+    [
+        ([b"SORT", b"l", b"BY", b"store", b"ASC"], None),
+        ([b"SORT", b"l", b"LIMIT", b"0", b"1", b"STORE", b"d"], [b"d"]),
+        ([b"SORT", b"l", b"GET", b"STORE", b"STORE", b"d"], [b"d"]),
+        ([b"GEORADIUS", b"g", b"1", b"2", b"3", b"m", b"COUNT", b"1", b"STOREDIST", b"d"], [b"d"]),
+    ],
+)
+def test_the_target_of_a_sort_is_not_taken_from_a_pattern(arguments: list[bytes], target: list[bytes] | None) -> None:
+    assert COMMANDS[arguments[0]].keys(arguments) == target

@@ -82,14 +82,21 @@ def _from(first: int, step: int = 1) -> Keys:
     return keys
 
 
+_OPTION_VALUES = {b"BY": 1, b"GET": 1, b"LIMIT": 2, b"COUNT": 1, b"STORE": 1, b"STOREDIST": 1}
+"""Options of SORT and GEORADIUS, with how many values follow each: a value may be spelled like an option."""
+
+
 def _stored(*options: bytes, first: int) -> Keys:
     """The key after the last of the options (SORT … STORE key); None when there is none."""
 
     def keys(arguments: Arguments) -> list[bytes] | None:
-        for position in range(len(arguments) - 2, first - 1, -1):
-            if arguments[position].upper() in options:
-                return [arguments[position + 1]]
-        return None
+        position, target = first, None
+        while position < len(arguments):
+            option = arguments[position].upper()
+            if option in options and position + 1 < len(arguments):
+                target = [arguments[position + 1]]
+            position += 1 + _OPTION_VALUES.get(option, 0)
+        return target
 
     return keys
 

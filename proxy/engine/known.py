@@ -27,6 +27,7 @@ class KnownKeys:
             same dictionary, to be read only.
         next_deadline: the earliest deadline of all when the sweeper last looked, in Unix ms.
         databases: the numbers of those that may hold deadlines.
+        ever: whether any key has been known, so that the proxy's own keys may be in a database.
         blind: whether there may be keys with deadlines that are not known, so that every key counts as known.
     """
 
@@ -34,6 +35,7 @@ class KnownKeys:
         self.deadlines: dict[bytes, float] = {}
         self.databases: set[int] = {0}
         self.blind = True
+        self.ever = False
         self._marks: dict[bytes, float] = {}
         self.next_deadline = -math.inf
         self._horizon = math.inf
@@ -75,6 +77,7 @@ class KnownKeys:
         """
         self._marks.pop(key, None)
         self._marks[key] = now  # last again: the marks stand in the order of their age
+        self.ever = True
         known = self.deadlines.get(key)
         if known is None or deadline < known:
             self.deadlines[key] = deadline
@@ -84,6 +87,7 @@ class KnownKeys:
     def learn(self, key: bytes, deadline: float | None) -> None:
         """Take over what the server says of a key: its earliest deadline in Unix ms, or None when it has none."""
         if deadline is not None:
+            self.ever = True
             self.deadlines[key] = deadline
             if deadline < self._horizon:
                 self._alarm(deadline)

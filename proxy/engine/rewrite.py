@@ -15,7 +15,7 @@ from proxy.wire.request import Request, bulk, strict_integer
 EXACT: Final = 1 << 53
 """The greatest integer up to which a sorted set's score, a double, holds every one."""
 
-UNPACKED: Final = 4_000
+UNPACKED: Final = 7_000
 """Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
@@ -193,7 +193,7 @@ class Rewriter:
         return evaluation("fail", [], [message])
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
-        if not self._known and not self._known.blind:
+        if not self._known.ever and not self._known.blind:
             return None
         name, size = command.name, request.count
         if name == b"DBSIZE" and size == 1:

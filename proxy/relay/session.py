@@ -70,7 +70,8 @@ class Session:
         self._queued: set[bytes] | None = None  # arguments of the open transaction
         self._queued_marks: list[bytes] = []
         self._queued_everywhere = False
-        self._queued_blindly: set[bytes] = set()  # keys to which the transaction may add members unjudged
+        self._queued_blindly: set[bytes] = set()  # keys to which scripts in the transaction may add members
+        self._queued_unjudged: set[bytes] = set()  # keys without deadlines when requests for them were queued
         self._pending: Request | None = None  # what is held up by the question
 
     @property
@@ -258,6 +259,7 @@ class Session:
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
+        replaced: tuple[bytes, ...] = ()
         if self._queued is not None:
             if command is None or command.effect is not Effect.EXEC:
                 return None
@@ -266,9 +268,12 @@ class Session:
             absent = [(key, None) for key in self._queued_blindly if known.is_known(key)]
         elif command is not None:
             absent = self._absent(command, request.arguments)
+            if command.effect is Effect.REPLACE and request.count > UNPACKED:
+                replaced = tuple(filter(known.is_known, command.keys(request.arguments) or ()))
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
-        return Question(due, everywhere, tuple(absent)) if due or everywhere or absent else None
+        question = Question(due, everywhere, tuple(absent), replaced)
+        return None if question == _NOTHING else question
 
     def _absent(self, command: Command, arguments: list[bytes]) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
         """Tell in which known keys a request may add members without a script that looks which are absent."""
@@ -313,6 +318,11 @@ class Session:
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
                 self._known.visit(strict_integer(argument) or 0)
+        foreign = self._queued_unjudged.difference(self._queued_marks)
+        if command.effect is Effect.EXEC and any(map(self._known.is_known, foreign)):
+            # A key of a queued request has got its first deadline from elsewhere, and the request would run as if it
+            # had none. Spoil the transaction, by a request whose own reply nobody sees: EXEC answers with EXECABORT.
+            self._out.append(self.replies.expect(b""))
         if command.effect in (Effect.MULTI, Effect.EXEC, Effect.DISCARD):
             self._transaction(command.effect, now)
             self._out.append(request.raw)
@@ -335,12 +345,11 @@ class Session:
         if command is None:
             return
         self._queued_everywhere = self._queued_everywhere or command.everywhere(arguments)
-        keys = self._blind_keys(command, arguments)
-        if command.effect in (Effect.ADD, Effect.MOVE_MEMBER) and not keys:
-            # Forwarded as it came while the key is not known: it may be when the transaction runs.
-            keys = [key for key in command.keys(arguments) or () if not self._known.is_known(key)]
-        if len(self._queued_blindly) <= QUEUED_LIMIT:
-            self._queued_blindly.update(keys)
+        blind = self._blind_keys(command, arguments)
+        self._queued_blindly.update(blind)
+        if not blind and command.effect in _JUDGED:
+            # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
+            self._queued_unjudged.update(key for key in command.keys(arguments) or () if not self._known.is_known(key))
 
     def _transaction(self, effect: Effect, now: float) -> None:
         if effect is Effect.MULTI:
@@ -355,7 +364,13 @@ class Session:
         self._queued_marks = []
         self._queued_everywhere = False
         self._queued_blindly = set()
+        self._queued_unjudged = set()
 
+
+_NOTHING: Final = Question()
+
+_JUDGED: Final = frozenset((Effect.ADD, Effect.REPLACE, Effect.MOVE_MEMBER, Effect.RENAME, Effect.COPY, Effect.MOVE))
+"""Effects that go wrong when a request that has them is forwarded as it came for a key that has deadlines."""
 
 _MARKING: Final = frozenset((Effect.EXPIRE, Effect.RENAME, Effect.COPY, Effect.MOVE))
 """Effects by which a key may come to have deadlines."""

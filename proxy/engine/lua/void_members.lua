@@ -1,13 +1,18 @@
--- Voids the deadlines of those of some members that are absent from their collection.
--- uses: has, index, void
+-- Forgets the deadlines of those of some members that are absent from their collection: they are about to be added.
+-- uses: has, index
 -- KEYS: key, its shadow, the index
 -- ARGV: the database; then the members
--- Result: how many were voided
+-- Result: how many were forgotten
 -- Complexity: O(log n) for each member (O(n) for a list)
 if redis.pcall('select', ARGV[1]).err then return 0 end
-if redis.call('exists', KEYS[2]) == 0 then return 0 end
-local kind, voided = redis.call('type', KEYS[1]).ok, 0
+local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
+if redis.call('exists', shadow) == 0 then return 0 end
+local kind, forgotten = redis.call('type', key).ok, 0
 for position = 2, #ARGV do
-  if void(kind, KEYS[1], KEYS[2], ARGV[position]) then voided = voided + 1 end
+  local member = ARGV[position]
+  if redis.call('zscore', shadow, member) and not has(kind, key, member) then
+    forgotten = forgotten + redis.call('zrem', shadow, member)
+  end
 end
-return voided
+if forgotten > 0 then refresh(key, shadow, index) end
+return forgotten
