@@ -1,0 +1,167 @@
+"""How many SET and GET a second go through the proxy, beside straight to Redis, through HAProxy and through nutcracker.
+
+    python -m benchmarks.relay [--known-keys 100000] [--check]
+
+Load comes from redis-benchmark (or valkey-benchmark): 50 connections, 64-byte values, random keys, without pipelining
+and 32 deep. All paths lead to one Redis, and none is busy while another is measured. A machine is never quiet, so every
+round measures each path in turn, in an order that rotates from round to round. A figure is the median of its rounds,
+with the lowest and the highest behind it; a ratio is the median of the ratios within each round, since those were
+measured within seconds of each other.
+
+HAProxy relays bytes in TCP mode, with one thread, as the proxy and Redis have (`--haproxy-threads 0`: as many as it
+chooses; on two cores that changes little). nutcracker has one server and one connection to it, as its authors advise.
+
+With `--known-keys N` a second Redis holds N sets of one member each whose deadline is far away; the proxy in front of
+it knows all N, and the traffic touches none of them. Its ratio is to the proxy in front of the first Redis, which holds
+as many keys, without deadlines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from benchmarks.figures import Bar, Report, add_output_options, progress, run, table
+from benchmarks.stage import HOST, Connection, Service, Stage, StageError, load_generator
+
+_CONNECTIONS: Final = 50
+_VALUE_BYTES: Final = 64
+_KEYSPACE: Final = 100_000
+_PIPELINED_FACTOR: Final = 8
+"""Pipelined requests take about an eighth of the time."""
+_RUN_SECONDS: Final = 120
+
+_REDIS, _HAPROXY, _NUTCRACKER = "Redis, straight", "HAProxy", "nutcracker"
+_PROXY, _KNOWING = "proxy", "proxy, keys known"
+
+
+class Load(NamedTuple):
+    """One kind of traffic."""
+
+    command: str
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.command}, {self.depth} deep" if self.depth > 1 else self.command
+
+
+_LOADS: Final = (Load("SET", 1), Load("GET", 1), Load("SET", 32), Load("GET", 32))
+
+
+def _requests_per_second(generator: str, port: int, load: Load, requests: int) -> float:
+    command = [generator, "-h", HOST, "-p", str(port), "-t", load.command.lower(), "-c", str(_CONNECTIONS)]
+    command += ["-d", str(_VALUE_BYTES), "-r", str(_KEYSPACE), "-P", str(load.depth), "--csv"]
+    command += ["-n", str(requests * (_PIPELINED_FACTOR if load.depth > 1 else 1))]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise StageError(f"{load} was not done in {_RUN_SECONDS} s: {' '.join(command)}") from None
+    rows = list(csv.reader(result.stdout.splitlines()))
+    if result.returncode or len(rows) < 2 or rows[-1][0] != load.command:
+        raise StageError(f"{' '.join(command)}: {result.stdout}{result.stderr}")
+    return float(rows[-1][1])
+
+
+def _ballast(count: int, deadlines: bool) -> Iterator[tuple[str | int, ...]]:
+    """Make keys that the traffic does not touch: with deadlines, or as many with none."""
+    for number in range(count):
+        yield "SADD", f"untouched:{number}", "member"
+        if deadlines:
+            yield "EXPIREMEMBER", f"untouched:{number}", "member", 1_000_000
+        else:
+            yield "ZADD", f"beside:{number}", 1, "member"
+
+
+def _set_up(stage: Stage, options: argparse.Namespace) -> dict[str, Service]:
+    redis = stage.redis()
+    paths = {
+        _REDIS: redis,
+        _HAPROXY: stage.haproxy(redis, options.haproxy_threads),
+        _NUTCRACKER: stage.nutcracker(redis),
+        _PROXY: stage.proxy(redis, *options.proxy_arg),
+    }
+    if options.known_keys:
+        paths[_KNOWING] = stage.proxy(stage.redis(), *options.proxy_arg)
+        for name, deadlines in ((_KNOWING, True), (_REDIS, False)):
+            progress(f"loading {options.known_keys} keys, deadlines: {deadlines}")
+            with Connection(paths[name].port) as connection:
+                connection.pipeline(_ballast(options.known_keys, deadlines))
+    return paths
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Measure every path under every load."""
+    generator = load_generator()
+    with Stage() as stage:
+        paths = _set_up(stage, options)
+        names = list(paths)
+        figures: dict[Load, dict[str, list[float]]] = {load: {name: [] for name in names} for load in _LOADS}
+        for number in range(options.rounds):
+            progress(f"round {number + 1} of {options.rounds}")
+            first = number % len(names)
+            for load in _LOADS:
+                for name in names[first:] + names[:first]:
+                    figure = _requests_per_second(generator, paths[name].port, load, options.requests)
+                    figures[load][name].append(figure)
+    return _report(figures, options)
+
+
+def _ratio(figures: dict[str, list[float]], name: str, base: str) -> float:
+    return statistics.median(one / other for one, other in zip(figures[name], figures[base], strict=True))
+
+
+def _report(figures: dict[Load, dict[str, list[float]]], options: argparse.Namespace) -> Report:
+    names = list(figures[_LOADS[0]])
+    comparisons = [(_PROXY, _HAPROXY), (_PROXY, _NUTCRACKER), (_PROXY, _REDIS)]
+    bars = [Bar(f"{load}: proxy / HAProxy", _ratio(figures[load], _PROXY, _HAPROXY), 0.95) for load in _LOADS]
+    bars += [
+        Bar(f"{load}: proxy / nutcracker", _ratio(figures[load], _PROXY, _NUTCRACKER), 1.5)
+        for load in _LOADS
+        if load.depth > 1
+    ]
+    if _KNOWING in names:
+        comparisons.append((_KNOWING, _PROXY))
+        what = f"{options.known_keys} keys known / none"
+        bars += [Bar(f"{load}: {what}", _ratio(figures[load], _KNOWING, _PROXY), 0.9) for load in _LOADS]
+    rows = [[name, *(_thousands(figures[load][name]) for load in _LOADS)] for name in names]
+    rows += [
+        [f"{name} / {base}", *(f"{_ratio(figures[load], name, base):.2f}" for load in _LOADS)]
+        for name, base in comparisons
+    ]
+    text = table(["thousand requests a second: median (lowest to highest)", *map(str, _LOADS)], rows)
+    data = {
+        "rounds": options.rounds,
+        "known_keys": options.known_keys,
+        "requests_per_second": {str(load): figures[load] for load in _LOADS},
+        "ratios": {
+            f"{name} / {base}": {str(load): _ratio(figures[load], name, base) for load in _LOADS}
+            for name, base in comparisons
+        },
+    }
+    return Report(text, data, bars)
+
+
+def _thousands(values: list[float]) -> str:
+    return f"{statistics.median(values) / 1000:.1f} ({min(values) / 1000:.1f} to {max(values) / 1000:.1f})"
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="times that each path is measured (5)")
+    parser.add_argument(
+        "--requests", type=int, default=100_000, help="requests of a measurement (100000); pipelined, 8 times as many"
+    )
+    parser.add_argument("--known-keys", type=int, default=0, metavar="N", help="measure with N known keys too (none)")
+    parser.add_argument("--haproxy-threads", type=int, default=1, metavar="N", help="threads of HAProxy (1)")
+    add_output_options(parser)
+    return run(measure, parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""Starts what is measured, each server and relay on a free loopback port, and stops every one of them in the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import hiredis
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+HOST: Final = "127.0.0.1"
+BATCH: Final = 500
+"""Requests sent ahead of their replies at most: few enough for the sockets' buffers to hold both."""
+
+_START_SECONDS: Final = 30.0
+_STOP_SECONDS: Final = 15.0
+_READY: Final = re.compile(r"\bready\b")
+
+
+Request = tuple[str | bytes | int, ...]
+"""The words of a command."""
+
+
+class StageError(Exception):
+    """Something that a measurement needs is missing, did not start, or answered with an error."""
+
+
+def binary(*names: str) -> str:
+    """Find the first of several programs that is installed.
+
+    Raises:
+        StageError: none of them is.
+    """
+    for name in names:
+        if found := shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin"):
+            return found
+    raise StageError(f"{' or '.join(names)} not found: install it, or put its folder on PATH")
+
+
+def load_generator() -> str:
+    """Find the C client that makes traffic."""
+    return binary("redis-benchmark", "valkey-benchmark")
+
+
+class Connection:
+    """A blocking client on a plain socket, cheap enough not to be what is measured."""
+
+    def __init__(self, port: int, timeout: float = 60.0) -> None:
+        self._socket = socket.create_connection((HOST, port), timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(self, packed: bytes) -> None:
+        """Send requests that are packed already."""
+        self._socket.sendall(packed)
+
+    def reply(self) -> Any:
+        """Wait for one reply.
+
+        Raises:
+            StageError: it is an error, or the connection has ended.
+        """
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._receive())
+        if isinstance(reply, hiredis.ReplyError):
+            raise StageError(f"error reply: {reply}")
+        return reply
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._socket.recv(1 << 16)
+        except TimeoutError:
+            raise StageError(f"no reply within {self._socket.gettimeout()} s") from None
+        if not data:
+            raise StageError("connection closed by the other side")
+        return data
+
+    def call(self, *words: str | bytes | int) -> Any:
+        """Send one request and wait for its reply."""
+        self.send(_pack(words))
+        return self.reply()
+
+    def pipeline(self, requests: Iterable[Request]) -> list[Any]:
+        """Send requests in batches and return all replies."""
+        replies: list[Any] = []
+        for packed, count in batches(requests):
+            self.send(packed)
+            replies += [self.reply() for _ in range(count)]
+        return replies
+
+    def count_integers(self, packed: bytes, count: int) -> None:
+        """Send requests that are answered by an integer each, and wait for as many, without parsing them.
+
+        Raises:
+            StageError: a reply is negative or not an integer.
+        """
+        self.send(packed)
+        while count > 0:
+            data = self._receive()
+            if b"-" in data or b"$" in data:
+                raise StageError(f"not the replies expected: {data[:100]!r}")
+            count -= data.count(b"\n")
+
+    def now_ms(self) -> float:
+        """Return the server's own clock, in Unix ms."""
+        return milliseconds(self.call("TIME"))
+
+
+def milliseconds(reply: list[bytes]) -> float:
+    """Convert the reply of TIME to Unix ms."""
+    return int(reply[0]) * 1000 + int(reply[1]) / 1000
+
+
+def _pack(request: Request) -> bytes:
+    packed: bytes = hiredis.pack_command(request)  # type: ignore[arg-type]  # declared as a tuple of one
+    return packed
+
+
+def batches(requests: Iterable[Request], size: int = BATCH) -> Iterator[tuple[bytes, int]]:
+    """Pack requests for the wire: the bytes of each batch, and how many requests are in it."""
+    packed = map(_pack, requests)
+    while batch := list(islice(packed, size)):
+        yield b"".join(batch), len(batch)
+
+
+@dataclass
+class Service:
+    """A running program.
+
+    Attributes:
+        name: what it is called in messages.
+        port: where it listens.
+        process: the running program.
+        log: the file that has what it said.
+        ready_seconds: how long it took to serve.
+    """
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    ready_seconds: float = 0.0
+
+    def said(self) -> str:
+        """Return what it has logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def resident_bytes(self) -> int:
+        """Return the memory that it has in RAM (Linux only)."""
+        match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        if match is None:
+            raise StageError(f"{self.name}: no resident size in /proc")
+        return int(match[1]) * 1024
+
+    def stop(self) -> None:
+        """Stop it, by force when it takes too long."""
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Stage:
+    """A temporary folder and what runs in it. Use it in a `with`: whatever happens, it is empty afterwards."""
+
+    proxy_command: tuple[str, ...] = (sys.executable, "-m", "proxy")
+
+    def __enter__(self) -> Self:
+        self._services: list[Service] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="expiremember-benchmark-"))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that __exit__ runs
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for service in reversed(self._services):
+            service.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def redis(self) -> Service:
+        """Start a Redis (or Valkey) that keeps nothing on disk."""
+        port = free_port()
+        command = [binary("redis-server", "valkey-server"), "--bind", HOST, "--port", str(port)]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder)]
+        return self._start("redis", port, command, _answers)
+
+    def haproxy(self, upstream: Service, threads: int) -> Service:
+        """Start HAProxy in TCP mode; with 0 threads it has as many as it chooses, one a core."""
+        port = free_port()
+        path = self._folder / f"haproxy-{port}.cfg"
+        path.write_text(
+            "global\n"
+            "  maxconn 4096\n" + (f"  nbthread {threads}\n" if threads else "") + "defaults\n"
+            "  mode tcp\n"
+            "  maxconn 4096\n"
+            "  timeout connect 5s\n"
+            "  timeout client 1h\n"
+            "  timeout server 1h\n"
+            "listen relay\n"
+            f"  bind {HOST}:{port}\n"
+            f"  server redis {HOST}:{upstream.port}\n"
+        )
+        return self._start("haproxy", port, [binary("haproxy"), "-db", "-f", str(path)], _answers)
+
+    def nutcracker(self, upstream: Service) -> Service:
+        """Start nutcracker (twemproxy) with one server, one connection to it, and its usual buffers."""
+        port = free_port()
+        path = self._folder / f"nutcracker-{port}.yml"
+        path.write_text(
+            "relay:\n"
+            f"  listen: {HOST}:{port}\n"
+            "  redis: true\n"
+            "  preconnect: true\n"
+            "  server_connections: 1\n"
+            "  auto_eject_hosts: false\n"
+            "  hash: fnv1a_64\n"
+            "  distribution: ketama\n"
+            "  servers:\n"
+            f"    - {HOST}:{upstream.port}:1\n"
+        )
+        command = [binary("nutcracker"), "-c", str(path), "-s", str(free_port()), "-a", HOST]
+        return self._start("nutcracker", port, command, _answers)
+
+    def proxy(self, upstream: Service, *flags: str) -> Service:
+        """Start the proxy, with settings from these flags alone, and wait for its line that says ready."""
+        port = free_port()
+        command = [*self.proxy_command, "--listen", f"{HOST}:{port}"]
+        command += ["--upstream", f"redis://{HOST}:{upstream.port}", *flags]
+        return self._start("proxy", port, command, lambda service: _READY.search(service.said()) is not None)
+
+    def stop(self, service: Service) -> None:
+        """Stop one before the others."""
+        service.stop()
+        self._services.remove(service)
+
+    def _start(self, name: str, port: int, command: list[str], is_ready: Callable[[Service], bool]) -> Service:
+        log = self._folder / f"{name}-{port}.log"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("EXPIREMEMBER_")}
+        began = time.perf_counter()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        service = Service(name, port, process, log)
+        self._services.append(service)
+        while not is_ready(service):
+            if process.poll() is not None:
+                raise StageError(f"{name} ended with status {process.returncode}:\n{service.said()}")
+            if time.perf_counter() - began > _START_SECONDS:
+                raise StageError(f"{name} was not ready in {_START_SECONDS:.0f} s:\n{service.said()}")
+            time.sleep(0.002)
+        service.ready_seconds = time.perf_counter() - began
+        return service
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on at present."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(service: Service) -> bool:
+    try:
+        with Connection(service.port, timeout=1.0) as connection:
+            connection.call("EXISTS", "ready")  # nutcracker knows no PING
+    except (OSError, StageError):
+        return False
+    return True

@@ -1,0 +1,330 @@
+"""Much at once: long pipelines cut anywhere, huge values, slow readers, and clients that leave in the middle."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import psutil
+import pytest
+
+from tests.conftest import StartProxy, StartServer
+from tests.raw import Raw, request
+from tests.servers import Proxy, Server, until
+
+MEGABYTE = 1 << 20
+MEMORY_LIMIT = 150 * MEGABYTE
+"""What the proxy may need besides, however much passes through it."""
+
+
+class Peak:
+    """Watches how much memory a process takes while something goes on: `bytes`, above what it took before."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._before = self._process.memory_info().rss
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.bytes = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.005):
+            self.look()
+        self.look()
+
+
+def send_all(client: Raw, pieces: Iterator[bytes]) -> threading.Thread:
+    """Send pieces in a thread of their own, so that the caller can read meanwhile."""
+
+    def send() -> None:
+        for piece in pieces:
+            client.send(piece)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread
+
+
+def cut(data: bytes, sizes: Callable[[], int]) -> Iterator[bytes]:
+    """Cut bytes into pieces."""
+    position = 0
+    while position < len(data):
+        end = position + sizes()
+        yield data[position:end]
+        position = end
+
+
+def many_requests(count: int, seed: int) -> bytes:
+    """Requests of many kinds on a few keys, of which some will have deadlines."""
+    chance = random.Random(seed)
+    keys = ["plain", "set", "hash", "zset", "list"]
+    pool: list[Callable[[], bytes]] = [
+        lambda: request("SET", "plain", chance.randbytes(chance.randrange(300))),
+        lambda: request("GET", "plain"),
+        lambda: request("INCR", "counter"),
+        lambda: request("SADD", "set", *(chance.choice("abcd") for _ in range(chance.randint(1, 4)))),
+        lambda: request("SREM", "set", chance.choice("abcd")),
+        lambda: request("SISMEMBER", "set", chance.choice("abcd")),
+        lambda: request("SCARD", "set"),
+        lambda: request("HSET", "hash", chance.choice("abcd"), chance.randbytes(chance.randrange(50))),
+        lambda: request("HDEL", "hash", chance.choice("abcd")),
+        lambda: request("HGETALL", "hash"),
+        lambda: request("HINCRBY", "hash", "number", 1),
+        lambda: request("ZADD", "zset", chance.randint(0, 9), chance.choice("abcd")),
+        lambda: request("ZINCRBY", "zset", "0.5", chance.choice("abcd")),
+        lambda: request("ZRANGE", "zset", 0, -1, "WITHSCORES"),
+        lambda: request("RPUSH", "list", "x"),
+        lambda: request("LPOP", "list"),
+        lambda: request("ECHO", b"\r\n*1\r\n$4\r\nPING\r\n"),
+        lambda: request("MULTI") + request("SADD", "set", "m") + request("HSET", "hash", "m", 1) + request("EXEC"),
+        lambda: request("NOSUCH", "x"),
+        lambda: request("SADD", "plain", "x"),
+        lambda: request("HSET", "hash", "f"),
+        lambda: b"PING\r\n",
+        lambda: b'SADD set "a" b\r\n',
+        lambda: request("TTL", chance.choice(keys)),
+        lambda: request("DEL", chance.choice(["plain", "list"])),
+        lambda: request("EVAL", "return {KEYS[1], redis.call('SCARD', KEYS[1])}", 1, "set"),
+    ]
+    return b"".join(chance.choice(pool)() for _ in range(count))
+
+
+@pytest.mark.parametrize("deadlines", [False, True], ids=["plain", "deadlines"])
+@pytest.mark.parametrize("largest", [7, 3000, 100_000], ids=lambda size: f"up-to-{size}-bytes")
+def test_a_long_pipeline_cut_anywhere(upstream: Server, proxy: Proxy, largest: int, deadlines: bool) -> None:
+    data = many_requests(1000 if largest < 10 else 10_000, seed=largest)
+
+    def replies(client: Raw) -> bytes:
+        chance = random.Random(largest)
+        sender = send_all(client, cut(data + request("ECHO", "--end--"), lambda: chance.randint(1, largest)))
+        got = bytearray()
+        while not got.endswith(b"--end--\r\n"):
+            part = client.some()
+            assert part, bytes(got[-500:])
+            got += part
+        sender.join(20)
+        return bytes(got)
+
+    prepare = (
+        request("SADD", "set", "a", "b")
+        + request("HSET", "hash", "a", 1, "b", 2)
+        + request("ZADD", "zset", 1, "a", 2, "b")
+    )
+    with upstream.connect() as straight:
+        straight.send(prepare)
+        straight.replies(3)
+        wanted = replies(straight)
+    upstream.flush()
+    with proxy.connect() as through:
+        through.send(prepare)
+        through.replies(3)
+        if deadlines:
+            for key in ("set", "hash", "zset"):
+                assert through.command("EXPIREMEMBER", key, "a", 10000) == b":1\r\n"
+        got = replies(through)
+    if got != wanted:
+        at = next(place for place, (one, other) in enumerate(zip(wanted, got, strict=False)) if one != other)
+        raise AssertionError(
+            f"at byte {at}: straight {wanted[at - 200 : at + 100]!r}, got {got[at - 200 : at + 100]!r}"
+        )
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 16_383, 16_384, 16_385, 65_536, 1_000_003, 20 * MEGABYTE])
+def test_values_of_any_size(proxy: Proxy, size: int) -> None:
+    value = (random.Random(size).randbytes(min(size, MEGABYTE)) * (size // MEGABYTE + 1))[:size]
+    with proxy.connect(60) as client:
+        assert client.command("SADD", "known", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
+        for head, answer in (
+            (("SET", "string"), b"+OK\r\n"),
+            (("MSET", "small", "x", "string"), b"+OK\r\n"),
+            (("HSET", "hash", "f"), b":1\r\n"),
+            (("RPUSH", "list"), b":1\r\n"),
+            (("SADD", "set"), b":1\r\n"),
+            (("SADD", "known"), b":1\r\n"),
+            (("ZADD", "zset", 1), b":1\r\n"),
+        ):
+            assert client.command(*head, value) == answer, head
+        bulk = b"$%d\r\n%b\r\n" % (size, value)
+        for question in (
+            ("GET", "string"),
+            ("HGET", "hash", "f"),
+            ("LINDEX", "list", 0),
+            ("ECHO", value),
+            ("EVAL", "return ARGV[1]", 0, value),
+        ):
+            assert client.command(*question) == bulk, question
+        assert client.command("STRLEN", "string") == b":%d\r\n" % size
+        for key in ("set", "known"):
+            assert client.command("SISMEMBER", key, value) == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "known", value, 1000) == b":1\r\n"
+        assert client.command("TTL", "known", value) == b":1000\r\n"
+        assert client.command("SREM", "known", value) == b":1\r\n"
+        assert client.command("SADD", "known", value) == b":1\r\n"
+        assert client.command("TTL", "known", value) == b":-1\r\n"
+
+
+def test_a_value_of_256_megabytes_passes_in_little_memory(upstream: Server, proxy: Proxy) -> None:
+    block = random.Random(256).randbytes(MEGABYTE)
+    size = 256 * MEGABYTE
+    checksum = 0
+    for _ in range(256):
+        checksum = zlib.crc32(block, checksum)
+    with proxy.connect(60) as client:
+        assert client.command("PING") == b"+PONG\r\n"
+        with Peak(proxy.pid) as peak:
+            client.send(b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$%d\r\n" % size)
+            for _ in range(256):
+                client.send(block)
+            client.send(b"\r\n" + request("STRLEN", "big"))
+            assert client.replies(2) == [b"+OK\r\n", b":%d\r\n" % size]
+        assert peak.bytes < MEMORY_LIMIT
+        with Peak(proxy.pid) as peak:
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            client.send_command("GET", "big")
+            assert client.line() == b"$%d\r\n" % size
+            received = 0
+            for _ in range(size // (1 << 15)):
+                received = zlib.crc32(client.exactly(1 << 15), received)
+            assert client.exactly(2) == b"\r\n"
+        assert received == checksum
+        assert peak.bytes < MEMORY_LIMIT
+    upstream.flush()
+
+
+def test_a_late_reader_makes_the_server_wait(upstream: Server, proxy: Proxy) -> None:
+    """Replies nobody reads pile up at the server, as without a proxy, and all come in the end."""
+    value = random.Random(1).randbytes(100_000)
+    count = 2000
+    with proxy.connect(60) as client:
+        assert client.command("SET", "k", value) == b"+OK\r\n"
+        assert upstream.command("CONFIG", "RESETSTAT") == b"+OK\r\n"
+        with Peak(proxy.pid) as peak:
+            client.send(request("GET", "k") * count)
+            until(lambda: b"cmdstat_get:calls=%d," % count in upstream.command("INFO", "commandstats"))
+            peak.look()
+            reply = b"$%d\r\n%b\r\n" % (len(value), value)
+            for _ in range(count):
+                assert client.exactly(len(reply)) == reply
+        assert peak.bytes < MEMORY_LIMIT
+        assert client.command("PING") == b"+PONG\r\n"
+
+
+def test_ten_thousand_pings_read_late(upstream: Server, proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        assert upstream.command("CONFIG", "RESETSTAT") == b"+OK\r\n"
+        client.send(request("PING") * 10_000)
+        until(lambda: b"cmdstat_ping:calls=10000," in upstream.command("INFO", "commandstats"))
+        assert client.exactly(70_000) == b"+PONG\r\n" * 10_000
+
+
+def test_a_server_that_does_not_read_makes_the_client_wait(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    proxy = start_proxy(server, "--control-timeout", "60")
+    assert server.process is not None
+    data = request("SET", "k", b"x" * MEGABYTE)
+    with proxy.connect(60) as client:
+        assert client.command("PING") == b"+PONG\r\n"
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with Peak(proxy.pid) as peak:
+                client.socket.setblocking(False)
+                sent = 0
+                # What nothing takes for a quarter of a second is held back by the proxy, not only slow.
+                while select.select([], [client.socket], [], 0.25)[1] and sent < 400 * MEGABYTE:
+                    sent += client.socket.send(data[sent % len(data) :])
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert sent < 100 * MEGABYTE
+        assert peak.bytes < MEMORY_LIMIT
+        client.socket.settimeout(60)
+        whole, part = divmod(sent, len(data))
+        client.send(data[part:])
+        assert set(client.replies(whole + 1)) == {b"+OK\r\n"}
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_request(upstream: Server, proxy: Proxy) -> None:
+    """Nothing half is done, nothing is left open, and the next client is not concerned."""
+    whole = request("SET", "k", b"x" * 50_000)
+    for size in (1, 5, 20, 30, 10_000, len(whole) - 1):
+        for leave in (Raw.close, Raw.reset):
+            client = proxy.connect()
+            client.send(request("SET", f"before-{size}", "v") + whole[:size])
+            until(lambda size=size: upstream.command("EXISTS", f"before-{size}") == b":1\r\n")  # type: ignore[misc]
+            leave(client)
+            assert upstream.command("DEL", f"before-{size}") == b":1\r\n"
+    until(lambda: open_connections(upstream, proxy) == 0)
+    assert proxy.command("EXISTS", "k") == b":0\r\n"
+
+
+def test_clients_that_leave_without_reading(upstream: Server, proxy: Proxy) -> None:
+    assert upstream.command("SET", "k", b"x" * MEGABYTE) == b"+OK\r\n"
+    for leave in (Raw.close, Raw.reset):
+        for _ in range(10):
+            client = proxy.connect()
+            client.send(request("GET", "k") * 50 + request("BLPOP", "nope", 0))
+            assert client.line() == b"$%d\r\n" % MEGABYTE
+            leave(client)
+    until(lambda: open_connections(upstream, proxy) == 0)
+    assert proxy.command("PING") == b"+PONG\r\n"
+
+
+def open_connections(upstream: Server, proxy: Proxy) -> int:
+    """How many connections of clients there are, on the proxy's side and on the server's, but for its own."""
+    accepted = sum(
+        bool(connection.raddr and connection.laddr[:2] == proxy.address)
+        for connection in psutil.Process(proxy.pid).net_connections("tcp")
+    )
+    clients = upstream.command("CLIENT", "LIST").splitlines()[1:-1]
+    relayed = [line for line in clients if line and b"name=expiremember-proxy" not in line]
+    return accepted + len(relayed) - 1  # the one that asks
+
+
+def test_many_clients_get_each_their_own_replies(upstream: Server, proxy: Proxy) -> None:
+    clients = [proxy.connect() for _ in range(200)]
+    try:
+        for round_ in range(10):
+            for number, client in enumerate(clients):
+                client.send(request("ECHO", f"{number}-{round_}") + request("INCR", f"counter-{number}"))
+            for number, client in enumerate(clients):
+                word = f"{number}-{round_}".encode()
+                assert client.replies(2) == [b"$%d\r\n%b\r\n" % (len(word), word), b":%d\r\n" % (round_ + 1)]
+    finally:
+        for client in clients:
+            client.close()
+    assert upstream.command("DBSIZE") == b":200\r\n"
+
+
+def test_a_request_beyond_the_limit_is_refused(upstream: Server, start_proxy: StartProxy) -> None:
+    """What has to be read whole to be judged is bounded; what can be judged by its beginning is not."""
+    proxy = start_proxy(upstream, "--request-limit", "65536")
+    value = os.urandom(MEGABYTE)
+    with proxy.connect() as client:
+        assert client.command("SET", "k", value) == b"+OK\r\n"
+        client.send(request("MSET", "a", value)[:200_000])
+        assert client.line().startswith(b"-ERR request is larger than the proxy's limit")
+        assert client.rest() == b""
+    assert upstream.command("EXISTS", "a") == b":0\r\n"

@@ -1,0 +1,596 @@
+"""The proxy as a program: its command line and settings, its start and its end, and upstream servers that go away."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from proxy import __version__
+from proxy.settings import Settings
+from tests.conftest import StartProxy, StartServer
+from tests.raw import Raw, request
+from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
+
+
+@pytest.fixture
+def server(shared_server: Callable[[str], Server]) -> Server:
+    """A server of one kind, where it does not matter which."""
+    server = shared_server(min(BINARIES))
+    server.flush()
+    return server
+
+
+def run(*args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the proxy's command line to its end."""
+    command = [sys.executable, "-m", "proxy", *args]
+    return subprocess.run(
+        command, env=proxy_environment(env), cwd=cwd, capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+def answers(address: tuple[str, int] | Path) -> bool:
+    """Whether something listens there that answers a PING."""
+    try:
+        with Raw(address) as client:
+            return client.command("PING") == b"+PONG\r\n"
+    except OSError:
+        return False
+
+
+# The command line
+
+
+def test_help_names_every_setting() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "EXPIREMEMBER" in done.stdout
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in done.stdout
+    assert "--config FILE" in done.stdout
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert __version__ in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--no-such-flag"], "--no-such-flag"),
+        (["stray"], "stray"),
+        (["--listen"], "--listen"),
+        (["--listen", "nowhere"], "nowhere"),
+        (["--listen", "127.0.0.1:99999"], "99999"),
+        (["--listen", "unix://relative"], "unix"),
+        (["--upstream", "http://127.0.0.1:1"], "upstream"),
+        (["--upstream", "redis://127.0.0.1:notaport"], "upstream"),
+        (["--upstream", "redis://127.0.0.1/notanumber"], "upstream"),
+        (["--upstream", ""], "upstream"),
+        (["--log-level", "loud"], "log_level"),
+        (["--log-format", "xml"], "log_format"),
+        (["--connect-timeout", "soon"], "connect_timeout"),
+        (["--connect-timeout", "-1"], "connect_timeout"),
+        (["--prefix", ""], "prefix"),
+        (["--prefix", "with{brace"], "prefix"),
+        (["--embedded", "--upstream", "redis://127.0.0.1:1"], "embedded"),
+        (["--embedded-dir", "data"], "embedded"),
+        (["--config", "missing.toml"], "missing.toml"),
+        (["--config", "."], "configuration file"),
+        (["--tls-cert-file", "cert.pem"], "tls_key_file"),
+        (["--upstream", "rediss://127.0.0.1:1", "--tls-ca-file", "missing.pem"], "missing.pem"),
+        (["--listen", "unix:///proc/nowhere/socket"], "/proc/nowhere/socket"),
+    ],
+    ids=lambda value: "-".join(value) or None if isinstance(value, list) else "",
+)
+def test_a_bad_setting_ends_it_with_one_line(tmp_path: Path, args: list[str], says: str) -> None:
+    done = run(*args, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("listen = nonsense", "proxy.toml"),
+        ('no_such_setting = "x"', "no_such_setting"),
+        ("sweep_batch = 0", "sweep_batch"),
+        ("[section]\nlisten = []", "section"),
+        ('listen = ["nowhere"]', "nowhere"),
+        ("listen = []", "listen"),
+    ],
+)
+def test_a_bad_configuration_file_ends_it_with_one_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "proxy.toml").write_text(text)
+    done = run("--config", "proxy.toml", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_bad_environment_variable_ends_it_with_one_line() -> None:
+    done = run(env={"EXPIREMEMBER_SWEEP_BATCH": "many"})
+    assert done.returncode == 2
+    assert "sweep_batch" in done.stderr.lower()
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_address_in_use_ends_it_with_one_line(server: Server) -> None:
+    done = run("--listen", f"127.0.0.1:{server.port}", "--upstream", server.url, "--log-level", "error")
+    assert done.returncode == 2
+    assert f"127.0.0.1:{server.port}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_flags_over_environment_over_file(server: Server, tmp_path: Path) -> None:
+    ports = [free_port() for _ in range(3)]
+    config = tmp_path / "proxy.toml"
+    config.write_text(
+        f'listen = ["127.0.0.1:{ports[0]}"]\nupstream = "{server.url}"\nlog_format = "json"\nlog_level = "debug"\n'
+    )
+    for args, env, port in (
+        ([], {}, ports[0]),
+        ([], {"EXPIREMEMBER_LISTEN": f"127.0.0.1:{ports[1]}"}, ports[1]),
+        (["--listen", f"127.0.0.1:{ports[2]}"], {"EXPIREMEMBER_LISTEN": f"127.0.0.1:{ports[1]}"}, ports[2]),
+    ):
+        command = [sys.executable, "-m", "proxy", "--config", str(config), *args]
+        process = Process(command, proxy_environment(env))
+        try:
+            ready = json.loads(process.line(lambda line: '"ready"' in line))
+            assert ready["listen"] == [f"127.0.0.1:{port}"]
+            assert [number for number in ports if answers(("127.0.0.1", number))] == [port]
+            assert process.end() == 0
+        finally:
+            process.kill()
+
+
+def test_the_environment_alone_configures_it(server: Server) -> None:
+    """As in a container."""
+    port, other = free_port(), free_port()
+    env = {
+        "EXPIREMEMBER_LISTEN": f"127.0.0.1:{port},127.0.0.1:{other}",
+        "EXPIREMEMBER_UPSTREAM": server.url,
+        "EXPIREMEMBER_LOG_FORMAT": "json",
+        "EXPIREMEMBER_SWEEP": "false",
+    }
+    process = Process([sys.executable, "-m", "proxy"], proxy_environment(env))
+    try:
+        process.line(lambda line: '"ready"' in line)
+        assert answers(("127.0.0.1", port))
+        assert answers(("127.0.0.1", other))
+        assert process.end() == 0
+    finally:
+        process.kill()
+
+
+def test_the_log_goes_to_standard_error_in_either_format(server: Server) -> None:
+    for style in ("console", "json"):
+        command = [sys.executable, "-m", "proxy", "--listen", f"127.0.0.1:{free_port()}", "--upstream", server.url]
+        with subprocess.Popen(
+            [*command, "--log-format", style, "--log-level", "debug"],
+            env=proxy_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stderr is not None
+                lines: list[str] = []
+                while not lines or not re.search(r"\bready\b", lines[-1]):
+                    lines.append(process.stderr.readline())
+                assert command[4] in lines[-1]
+                process.terminate()
+                out, err = process.communicate(timeout=10)
+            finally:
+                process.kill()
+        assert out == ""
+        assert process.returncode == 0
+        lines += err.splitlines()
+        if style == "json":
+            assert all({"event", "level", "timestamp"} <= json.loads(line).keys() for line in lines)
+
+
+# Addresses
+
+
+def test_listens_on_several_addresses_and_a_unix_socket(server: Server, short: Path, start_proxy: StartProxy) -> None:
+    path = short / "proxy.sock"
+    port = free_port()
+    proxy = start_proxy(server, "--listen", f"127.0.0.1:{port}", "--listen", f"unix://{path}")
+    assert proxy.command("SADD", "s", "m") == b":1\r\n"
+    with Raw(path) as client:
+        assert client.command("EXPIREMEMBER", "s", "m", 100) == b":1\r\n"
+    assert proxy.command("TTL", "s", "m") == b":100\r\n"
+    proxy.stop()
+    assert not path.exists()
+
+
+def test_replaces_the_socket_of_a_killed_proxy_but_no_living_one(
+    server: Server, short: Path, start_proxy: StartProxy
+) -> None:
+    path = short / "proxy.sock"
+    first = start_proxy(server, "--listen", f"unix://{path}")
+    first.close()
+    assert path.exists()
+    second = start_proxy(server, "--listen", f"unix://{path}")
+    assert second.command("PING") == b"+PONG\r\n"
+    done = run("--listen", f"unix://{path}", "--upstream", server.url)
+    assert done.returncode == 2
+    assert str(path) in done.stderr
+    assert second.command("PING") == b"+PONG\r\n"
+
+
+def test_does_not_replace_a_file(server: Server, short: Path) -> None:
+    path = short / "file"
+    path.write_text("precious")
+    assert run("--listen", f"unix://{path}", "--upstream", server.url).returncode == 2
+    assert path.read_text() == "precious"
+
+
+def test_upstream_on_a_unix_socket(start_server: StartServer, start_proxy: StartProxy, short: Path) -> None:
+    path = short / "redis.sock"
+    start_server(min(BINARIES), "--unixsocket", str(path))
+    proxy = start_proxy(None, "--upstream", f"unix://{path}")
+    assert proxy.command("SADD", "s", "m") == b":1\r\n"
+    assert proxy.command("EXPIREMEMBER", "s", "m", 100) == b":1\r\n"
+    assert proxy.command("TTL", "s", "m") == b":100\r\n"
+    proxy.stop()
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for a Unix socket's."""
+    with tempfile.TemporaryDirectory(prefix="em-") as folder:
+        yield Path(folder)
+
+
+# Users
+
+
+def test_clients_log_in_as_themselves(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    """The proxy's own credentials are for its own connections; every answer is the server's own."""
+    server = start_server(kind, "--requirepass", "main:secret/ä")
+    with server.connect() as admin:
+        assert admin.command("AUTH", "main:secret/ä") == b"+OK\r\n"
+        for user in (("proxy", "on", ">pr%xy@:/", "~*", "&*", "+@all"), ("alice", "on", ">pw", "~a:*", "&*", "+@all")):
+            assert admin.command("ACL", "SETUSER", *user) == b"+OK\r\n"
+        assert admin.command("ACL", "SETUSER", "alice", "-@dangerous", "+eval") == b"+OK\r\n"
+    proxy = start_proxy(None, "--upstream", f"redis://proxy:pr%25xy%40%3A%2F@127.0.0.1:{server.port}/0")
+
+    def talk(client: Raw) -> list[bytes]:
+        with client:
+            return [
+                client.command(*line)
+                for line in (
+                    ("GET", "k"),
+                    ("AUTH", "alice", "wrong"),
+                    ("HELLO", 2, "AUTH", "alice", "wrong"),
+                    ("HELLO", 3),
+                    ("AUTH", "alice", "pw"),
+                    ("ACL", "WHOAMI"),
+                    ("SET", "a:k", "v"),
+                    ("SADD", "a:s", "m"),
+                    ("GET", "b:k"),
+                    ("SADD", "b:s", "m"),
+                    ("CONFIG", "GET", "port"),
+                    ("MULTI",),
+                    ("GET", "b:k"),
+                    ("EXEC",),
+                    ("AUTH", "main:secret/ä"),
+                    ("ACL", "WHOAMI"),
+                    ("AUTH", "nosuch", "x"),
+                    ("DEL", "a:k", "a:s"),
+                )
+            ]
+
+    straight = talk(server.connect())
+    assert talk(proxy.connect()) == straight
+    assert straight[0].startswith(b"-NOAUTH")
+    with proxy.connect() as client:
+        # A request of 11 arguments, or a string of 16 KB, is refused before a login; the connection is closed.
+        client.send(request(*["ECHO"] * 11))
+        assert client.rest().startswith(b"-ERR Protocol error: unauthenticated multibulk length")
+    with proxy.connect() as client:
+        client.send(request("ECHO", "x" * 16385))
+        assert client.rest().startswith(b"-ERR Protocol error: unauthenticated bulk length")
+    with proxy.connect() as client:
+        assert client.command("EXPIREMEMBER", "a:s", "m", 100).startswith(b"-NOAUTH")
+        assert client.command("AUTH", "main:secret/ä") == b"+OK\r\n"
+        assert client.command("SADD", "a:s", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "a:s", "m", 100) == b":1\r\n"
+        assert client.command("TTL", "a:s", "m") == b":100\r\n"
+    proxy.stop()
+
+
+def test_wrong_credentials_are_named(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(min(BINARIES), "--requirepass", "secret")
+    proxy = start_proxy(None, "--upstream", f"redis://:wrong@127.0.0.1:{server.port}")
+    with proxy.connect() as client:
+        line = client.line()
+        assert line.startswith(b"-ERR")
+        assert b"invalid" in line.lower() or b"password" in line.lower()
+        assert b"wrong@" not in line
+        assert client.rest() == b""
+    assert "wrong@" not in proxy.process.output
+    proxy.stop()
+
+
+# An upstream that is not there
+
+
+def test_a_client_is_told_that_the_upstream_is_down(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(min(BINARIES))
+    server.stop()
+    proxy = start_proxy(server)
+    for greeting in (b"", b"PING\r\n", request("SET", "k", b"x" * 1_000_000)):
+        with proxy.connect() as client:
+            client.send(greeting)
+            told = client.rest()
+            assert told.startswith(b"-ERR ")
+            assert told.count(b"\r\n") == 1
+            assert b"unreachable" in told or b"refused" in told
+            assert f"127.0.0.1:{server.port}".encode() in told
+    server.start()
+    until(lambda: answers(proxy.address), timeout=5, what="the proxy's return to the upstream")
+    proxy.stop()
+
+
+def test_ends_in_order_while_the_upstream_is_down(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(min(BINARIES))
+    proxy = start_proxy(server)
+    server.stop(signal.SIGKILL)
+    until(lambda: not answers(proxy.address))
+    proxy.stop()
+
+
+def test_a_client_is_closed_when_the_upstream_goes(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    proxy = start_proxy(server)
+    with proxy.connect() as idle, proxy.connect() as waiting:
+        assert idle.command("PING") == b"+PONG\r\n"
+        waiting.send(request("PING") + request("BLPOP", "nope", 0))
+        assert waiting.reply() == b"+PONG\r\n"
+        server.stop(signal.SIGKILL)
+        assert idle.rest() == b""
+        assert waiting.rest() == b""
+    server.start()
+    until(lambda: answers(proxy.address))
+    proxy.stop()
+
+
+def test_deadlines_outlive_a_restart_of_the_server(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind, "--appendonly", "yes")
+    proxy = start_proxy(server)
+    with proxy.connect() as client:
+        assert client.command("SADD", "s", "soon", "late", "never") == b":3\r\n"
+        assert client.command("EXPIREMEMBER", "s", "soon", 700, "ms") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "s", "late", 1000) == b":1\r\n"
+        assert client.command("SELECT", 3) == b"+OK\r\n"
+        assert client.command("HSET", "h", "f", "v", "g", "w") == b":2\r\n"
+        assert client.command("EXPIREMEMBER", "h", "f", 700, "ms") == b":1\r\n"
+    server.stop()
+    server.start()
+    until(lambda: answers(proxy.address))
+    assert proxy.command("TTL", "s", "late") in (b":1000\r\n", b":999\r\n", b":998\r\n")
+    # Seen straight, so that it is the sweeper that does it, and no reader.
+    until(lambda: server.command("SISMEMBER", "s", "soon") == b":0\r\n")
+    until(lambda: hash_length(server, 3) == b":1\r\n")
+    assert proxy.command("SCARD", "s") == b":2\r\n"
+    proxy.stop()
+
+
+def hash_length(server: Server, database: int) -> bytes:
+    with server.connect() as client:
+        assert client.command("SELECT", database) == b"+OK\r\n"
+        return client.command("HLEN", "h")
+
+
+def test_a_deadline_that_passed_without_a_proxy(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    """Nobody reads an expired member, not even the first client of a proxy that has just started."""
+    upstream = start_server(kind)
+    first = start_proxy(upstream)
+    with first.connect() as client:
+        assert client.command("SADD", "s", "gone", "stays") == b":2\r\n"
+        assert client.command("PEXPIREMEMBER", "s", "gone", 400) == b":1\r\n"
+        deadline = milliseconds(upstream) + 400
+    first.close()
+    until(lambda: milliseconds(upstream) > deadline)
+    assert upstream.command("SISMEMBER", "s", "gone") == b":1\r\n", "the first proxy was to be gone by then"
+    second = start_proxy(upstream, "--no-sweep")
+    assert second.command("SMEMBERS", "s") == b"*1\r\n$5\r\nstays\r\n"
+    second.stop()
+
+
+def milliseconds(server: Server) -> int:
+    """The server's clock, in Unix ms."""
+    _, _, seconds, _, microseconds, _ = server.command("TIME").split(b"\r\n")
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def test_another_proxy_takes_over_the_sweeping(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    upstream = start_server(kind)
+    first, second = start_proxy(upstream), start_proxy(upstream)
+    for number in range(20):
+        assert first.command("SADD", "s", f"m{number}") == b":1\r\n"
+        assert first.command("EXPIREMEMBER", "s", f"m{number}", 10 + 100 * number, "ms") == b":1\r\n"
+    until(lambda: upstream.command("SCARD", "s") != b":20\r\n")
+    first.close()
+    until(lambda: upstream.command("EXISTS", "s") == b":0\r\n")
+    assert second.command("EXISTS", "s") == b":0\r\n"
+    second.stop()
+
+
+# The end
+
+
+def test_running_requests_are_answered_before_the_end(upstream: Server, start_proxy: StartProxy) -> None:
+    slow = "local start = redis.call('TIME') local now = start repeat now = redis.call('TIME')"
+    slow += " until (now[1] - start[1]) * 1000000 + now[2] - start[2] > 500000 return 'done'"
+    for number in (signal.SIGTERM, signal.SIGINT):
+        proxy = start_proxy(upstream)
+        with proxy.connect() as busy, proxy.connect() as idle:
+            assert idle.command("PING") == b"+PONG\r\n"
+            busy.send(request("ECHO", "sent") + request("EVAL", slow, 0) + request("SADD", "s", "m"))
+            assert busy.reply() == b"$4\r\nsent\r\n"
+            proxy.process.send_signal(number)
+            until(lambda proxy=proxy: not accepts(proxy))  # type: ignore[misc]
+            assert busy.rest() == b"$4\r\ndone\r\n:1\r\n"
+            assert idle.rest() == b""
+            assert proxy.process.wait() == 0
+        assert "unanswered" not in proxy.process.output, proxy.process.output
+        assert upstream.command("DEL", "s") == b":1\r\n"
+
+
+def accepts(proxy: Proxy) -> bool:
+    assert not isinstance(proxy.address, Path)
+    try:
+        with socket.create_connection(proxy.address):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_request_that_never_ends_does_not_hold_up_the_end(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server, "--shutdown-timeout", "0.5")
+    with proxy.connect() as blocked, proxy.connect() as half, proxy.connect() as subscriber:
+        blocked.send(request("PING") + request("BLPOP", "nope", 0))
+        half.send(request("PING") + request("SET", "k", "v")[:-4])
+        subscriber.send(request("SUBSCRIBE", "news"))
+        blocked.reply()
+        half.reply()
+        subscriber.reply()
+        assert proxy.process.end(timeout=5) == 0
+        for client in (blocked, half, subscriber):
+            assert client.rest() == b""
+    assert server.command("EXISTS", "k") == b":0\r\n"
+
+
+@contextmanager
+def flushing(server: Server) -> Iterator[None]:
+    """Empty the server again and again, so that the proxy has always something to learn from it."""
+    enough = threading.Event()
+
+    def flush() -> None:
+        with server.connect() as client:
+            while not enough.is_set():
+                client.command("FLUSHALL")
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def test_ends_at_once_in_the_middle_of_its_own_requests(server: Server, start_proxy: StartProxy) -> None:
+    with flushing(server):
+        for _ in range(5):
+            proxy = start_proxy(server)
+            assert proxy.process.end(timeout=5) == 0
+
+
+def test_a_second_signal_does_no_harm(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server, "--shutdown-timeout", "0.5")
+    with proxy.connect() as client:
+        client.send(request("PING") + request("BLPOP", "nope", 0))
+        client.reply()
+        proxy.process.send_signal(signal.SIGTERM)
+        until(lambda: not accepts(proxy))
+        proxy.process.send_signal(signal.SIGINT)
+        assert proxy.process.wait() == 0
+    assert "Traceback" not in proxy.process.output
+
+
+# Embedded
+
+
+def embedded_pid(proxy: Proxy) -> int:
+    found = re.search(rb"process_id:(\d+)", proxy.command("INFO", "server"))
+    assert found is not None
+    return int(found[1])
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that only waits for its parent to take notice of it has."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_embedded(start_proxy: StartProxy) -> None:
+    proxy = start_proxy(None, "--embedded")
+    assert "data goes with the process" in proxy.process.output
+    with proxy.connect() as client:
+        assert client.command("SADD", "s", "a", "b") == b":2\r\n"
+        assert client.command("EXPIREMEMBER", "s", "a", 1) == b":1\r\n"
+        assert client.command("TTL", "s", "a") == b":1\r\n"
+        until(lambda: client.command("SMEMBERS", "s") == b"*1\r\n$1\r\nb\r\n")
+    pid = embedded_pid(proxy)
+    proxy.stop()
+    assert gone(pid)
+
+
+def test_killed_embedded_proxy_takes_its_server_along(start_proxy: StartProxy) -> None:
+    proxy = start_proxy(None, "--embedded")
+    pid = embedded_pid(proxy)
+    assert not gone(pid)
+    proxy.process.send_signal(signal.SIGKILL)
+    until(lambda: gone(pid))
+
+
+def test_embedded_server_that_ends_ends_the_proxy(start_proxy: StartProxy) -> None:
+    proxy = start_proxy(None, "--embedded")
+    psutil.Process(embedded_pid(proxy)).kill()
+    assert proxy.process.wait() == 1
+    assert "Traceback" not in proxy.process.output
+    assert "embedded server has ended" in proxy.process.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_embedded_dir_keeps_data_and_deadlines(start_proxy: StartProxy, tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "data"
+    proxy = start_proxy(None, "--embedded", "--embedded-dir", str(folder))
+    with proxy.connect() as client:
+        assert client.command("SADD", "s", "soon", "late", "never") == b":3\r\n"
+        assert client.command("EXPIREMEMBER", "s", "soon", 300, "ms") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "s", "late", 1000) == b":1\r\n"
+    proxy.process.end(number)
+    proxy = start_proxy(None, "--embedded", "--embedded-dir", str(folder))
+    with proxy.connect() as client:
+        until(lambda: client.command("SISMEMBER", "s", "soon") == b":0\r\n")
+        assert client.command("SCARD", "s") == b":2\r\n"
+        assert client.command("TTL", "s", "late") in (b":1000\r\n", b":999\r\n", b":998\r\n")
+    proxy.stop()
+
+
+def test_embedded_server_that_cannot_start_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("--embedded", "--embedded-dir", str(tmp_path / "file"), "--listen", f"127.0.0.1:{free_port()}")
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "file") in done.stderr
