@@ -72,7 +72,7 @@ class Tracker:
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
-        self._unplaced: set[bytes] = set()  # changed since the databases were last counted
+        self._unplaced = False  # whether something changed since the databases were last counted
         self._heard = False
         self._loaded = False
         self._databases_read = -math.inf
@@ -156,12 +156,11 @@ class Tracker:
                 async with asyncio.timeout(_DATABASES_SECONDS if self._unplaced else _TICK_SECONDS):
                     await self._news.wait()
             except TimeoutError:
-                pass
+                # Another proxy, a script or a SWAPDB may have put an index where there was none.
+                self._unplaced = self._unplaced or self._known.ever
             self._news.clear()
             if self._everything:
                 self._everything = False
-                # Emptied, or a whole database swapped: what was known may be gone, and others may have come.
-                self._known.forget_all()
                 await self._load()
             self._changed.update(self._known.stale_marks(self._clock.now()))
             if self._changed:
@@ -173,19 +172,19 @@ class Tracker:
         keys = list(self._changed)
         self._changed.clear()
         await self._engine.learn(keys)
-        self._unplaced.update(keys)
+        self._unplaced = True
 
     async def _find_databases(self) -> None:
-        """See whether another proxy, or a script, has put what changed into a database that had no keys before."""
+        """See whether what changed is in a database that had no keys before; if so, read what is there."""
         now = asyncio.get_running_loop().time()
         if now - self._databases_read < _DATABASES_SECONDS:
             return
         self._databases_read = now
+        self._unplaced = False
         before = set(self._known.databases)
-        unplaced, self._unplaced = self._unplaced, set()
         await self._engine.find_databases()
         if self._known.databases - before:
-            await self._engine.learn(list(unplaced))
+            await self._load()
 
     async def _read_commands(self) -> None:
         try:
@@ -194,8 +193,9 @@ class Tracker:
             log.warning("COMMAND is refused: requests cannot be checked as the server does", error=_one_line(error))
 
     async def _load(self) -> None:
-        """Read the index of every database, earliest deadlines first."""
+        """Read the index of every database, earliest deadlines first; then forget known keys that were not there."""
         started = self._clock.local()
+        unseen = set(self._known.deadlines)
         if not self.connected.is_set():
             await self._read_commands()
         await self._engine.find_databases()
@@ -207,6 +207,7 @@ class Tracker:
             for database, (cursor, offset) in list(cursors.items()):
                 page = await self._engine.read_index(database, cursor, offset)
                 for key, deadline in page:
+                    unseen.discard(key)
                     if key not in self._changed:
                         self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)))
                 count += len(page)
@@ -220,6 +221,8 @@ class Tracker:
                 await self._learn_changed()
             if all(cursor > soon for cursor, _ in cursors.values()):
                 self._open()
+        for key in unseen - self._changed:
+            self._known.learn(key, None)
         self._open()
         self._known.blind = False
         say = log.debug if self._loaded else log.info

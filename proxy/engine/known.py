@@ -96,11 +96,6 @@ class KnownKeys:
         else:
             self.deadlines.pop(key, None)
 
-    def forget_all(self) -> None:
-        """Forget every key but those with a fresh mark: the server has been emptied, or another one is asked."""
-        self.deadlines.clear()
-        self.deadlines.update(dict.fromkeys(self._marks, math.inf))
-
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""
         old: list[bytes] = []
