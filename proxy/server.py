@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import os
 import resource
 import signal
 import socket
@@ -31,6 +33,7 @@ from proxy.relay.connection import ClientConnection
 from proxy.relay.session import Session
 from proxy.settings import Settings, SettingsError, parse_address
 from proxy.sweeper import Sweeper
+from proxy.tasks import end
 from proxy.tracker import Tracker
 from proxy.upstream import Upstream
 
@@ -64,6 +67,7 @@ class Server:
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
+        self._sockets: list[Path] = []
 
     # What a client's connection needs (relay.connection.Surroundings).
 
@@ -158,14 +162,10 @@ class Server:
         finally:
             for listener in self._listeners:
                 listener.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(tasks)
             await self._control.aclose()
-            for address in self._settings.listen:
-                where = parse_address(address)
-                if isinstance(where, Path):
-                    where.unlink(missing_ok=True)
+            for path in self._sockets:
+                path.unlink(missing_ok=True)
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -175,6 +175,7 @@ class Server:
                 if isinstance(where, Path):
                     await _clear_socket(where)
                     listener = await loop.create_unix_server(self._accept, str(where), backlog=BACKLOG)
+                    self._sockets.append(where)
                 else:
                     listener = await loop.create_server(self._accept, sock=_bind(*where), backlog=BACKLOG)
             except OSError as error:
@@ -223,10 +224,14 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 async def _clear_socket(path: Path) -> None:
-    """Remove the socket that a proxy which was killed has left, but not one that somebody listens on."""
+    """Remove the socket that a proxy which was killed has left.
+
+    Raises:
+        OSError: somebody listens on it, or it is something else: the loop would remove the one, and must not the other.
+    """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            return
+            raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -235,6 +240,10 @@ async def _clear_socket(path: Path) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # its backlog is full: it lives
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _raise_file_limit() -> None:

@@ -19,6 +19,7 @@ from proxy.commands.server import ServerCommands
 from proxy.engine.expiry import PAGE, Engine
 from proxy.engine.known import KnownKeys
 from proxy.engine.naming import Names
+from proxy.tasks import end
 from proxy.upstream import Upstream
 
 log = structlog.get_logger("proxy.tracker")
@@ -113,12 +114,13 @@ class Tracker:
             await connection.read_response()
             self._changed.clear()
             self._everything = False
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._listen(connection))
-                tasks.create_task(self._keep_current())
-        except ExceptionGroup as group:
-            # Either task ends both; why the first one failed is what matters.
-            raise group.exceptions[0] from None
+            tasks = [asyncio.create_task(self._listen(connection)), asyncio.create_task(self._keep_current())]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end(tasks)
+            for task in done:
+                task.result()  # neither ends but by an error
         finally:
             await connection.disconnect(nowait=True)
 

@@ -464,6 +464,9 @@ FRAMES: dict[str, bytes] = {
     "HTTP with a host": b"Host: localhost\r\n\r\n",
     "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
     "long line": b"ECHO " + b"x" * 60_000 + b"\r\n",
+    "line without an end": b"A" * 200_000,
+    "array header without an end": b"*" + b"1" * 200_000,
+    "string header without an end": b"*1\r\n$" + b"1" * 200_000,
     "many words": b"DEL" + b" k" * 30_000 + b"\r\n",
     "many arguments": request("DEL", *range(20_000)),
 }

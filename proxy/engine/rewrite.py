@@ -171,9 +171,11 @@ class Rewriter:
         relative = name in (b"EXPIREMEMBER", b"PEXPIREMEMBER")
         key, member = arguments[1], arguments[2]
         self._known.mark(key, now + milliseconds if relative else milliseconds, now)
-        condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
+        # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
         mode = b"relative" if relative else b"absolute"
-        return evaluation("expire", self._triple(key), [member, b"%d" % milliseconds, mode, condition, unfit])
+        condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
+        terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
+        return evaluation("expire", self._triple(key), [member, terms])
 
     def _lifetime(self, command: Command, arguments: list[bytes]) -> bytes | None:
         name, size = command.name, len(arguments)
@@ -211,8 +213,8 @@ class Rewriter:
         if positions is None:
             return None
         script = "add" if command.effect is Effect.ADD else "remove"
-        before = 4  # Lua counts from 1, and the positions themselves come first
-        extra = [b"%d" % (positions[0] + before), b"%d" % (positions[-1] + before), b"%d" % positions.step]
+        before = 2  # Lua counts from 1, and the positions themselves come first
+        extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
         return self._run(script, self._triple(key), extra, request)
 
     def _vanish(self, keys: list[bytes], request: Request) -> bytes:

@@ -228,10 +228,10 @@ class ClientConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Take no more requests; close when all that were sent have been answered."""
-        if self._turned_away or self._gone:
-            return
+        if self._turned_away or self._gone or self._ended:
+            return  # no more requests come anyway, and upstream closes after the last reply
         sign = self._session.drain()
-        if sign is None or self._upstream is None:
+        if sign is None or self._send is None or self._upstream is None:
             self.abandon()
             return
         self._turned_away = True

@@ -1,17 +1,18 @@
 -- Runs a command that adds members, after voiding the deadlines of those that are absent: they begin a new life.
 -- uses: has, index, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them; then the client's request
+-- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
+local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
 if redis.call('exists', shadow) == 1 then
   local kind = redis.call('type', key).ok
   if kind == 'none' or kind == 'string' then
     drop(key, shadow, index)
   else
     local void = false
-    for position = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]) do
+    for position = tonumber(first), tonumber(last), tonumber(step) do
       local member = ARGV[position]
       if redis.call('zscore', shadow, member) and not has(kind, key, member) then
         redis.call('zrem', shadow, member)
@@ -21,4 +22,4 @@ if redis.call('exists', shadow) == 1 then
     if void then refresh(key, shadow, index) end
   end
 end
-return run(4)
+return run(2)

@@ -1,14 +1,17 @@
 -- Gives a member a deadline; a deadline that has passed removes the member at once.
 -- uses: has, index, now, remove
 -- KEYS: key, its shadow, the index
--- ARGV: member; milliseconds; 'relative' (to now) or 'absolute'; condition NX, XX, GT, LT or XXGT, XXLT or ''; the
---   error for a time that does not fit
+-- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the
+--   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
-local deadline, moment = tonumber(ARGV[2]), (now())
-if ARGV[3] == 'relative' then deadline = deadline + moment end
-if deadline > 9007199254740992 or deadline < -9007199254740992 then return redis.error_reply(ARGV[5]) end
-local key, shadow, index, member, condition = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[4]
+local term, mode, name, condition = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)')
+local deadline, moment = tonumber(term), (now())
+if mode == 'relative' then deadline = deadline + moment end
+if deadline > 9007199254740992 or deadline < -9007199254740992 then
+  return redis.error_reply("ERR invalid expire time in '" .. name .. "' command")
+end
+local key, shadow, index, member = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local kind = redis.call('type', key).ok
 if kind == 'none' then return 0 end
 if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then

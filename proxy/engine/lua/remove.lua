@@ -1,18 +1,19 @@
 -- Runs a command that removes members, and voids the deadlines of those that are gone.
 -- uses: has, index, void, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them; then the client's request
+-- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local reply = run(4)
+local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
+local reply = run(2)
 if failed(reply) or redis.call('exists', shadow) == 0 then return reply end
 local kind = redis.call('type', key).ok
 if kind == 'none' then
   drop(key, shadow, index)
   return reply
 end
-for position = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]) do
+for position = tonumber(first), tonumber(last), tonumber(step) do
   void(kind, key, shadow, ARGV[position])
 end
 return reply
