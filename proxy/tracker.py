@@ -74,6 +74,7 @@ class Tracker:
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
         self._unplaced = False  # whether something changed since the databases were last counted
+        self._unseen: set[bytes] = set()  # known before, and not met in the index that is being read
         self._heard = False
         self._loaded = False
         self._databases_read = -math.inf
@@ -140,6 +141,7 @@ class Tracker:
 
     async def _invalidated(self, push: list[Any]) -> None:
         self._heard = True
+        self._known.ever = True
         names = push[1]
         if names is None:
             self._everything = True
@@ -172,6 +174,7 @@ class Tracker:
 
     async def _learn_changed(self) -> None:
         keys = list(self._changed)
+        self._unseen -= self._changed
         self._changed.clear()
         await self._engine.learn(keys)
         self._unplaced = True
@@ -197,7 +200,8 @@ class Tracker:
     async def _load(self) -> None:
         """Read the index of every database, earliest deadlines first; then forget known keys that were not there."""
         started = self._clock.local()
-        unseen = set(self._known.deadlines)
+        self._unseen = set(self._known.deadlines)
+        self._known.ever = self._known.ever or await self._engine.has_traces()
         if not self.connected.is_set():
             await self._read_commands()
         await self._engine.find_databases()
@@ -209,7 +213,7 @@ class Tracker:
             for database, (cursor, offset) in list(cursors.items()):
                 page = await self._engine.read_index(database, cursor, offset)
                 for key, deadline in page:
-                    unseen.discard(key)
+                    self._unseen.discard(key)
                     if key not in self._changed:
                         self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)))
                 count += len(page)
@@ -223,8 +227,9 @@ class Tracker:
                 await self._learn_changed()
             if all(cursor > soon for cursor, _ in cursors.values()):
                 self._open()
-        for key in unseen - self._changed:
+        for key in self._unseen - self._changed:
             self._known.learn(key, None)
+        self._unseen = set()
         self._open()
         self._known.blind = False
         say = log.debug if self._loaded else log.info

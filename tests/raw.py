@@ -17,6 +17,12 @@ def request(*args: str | bytes | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
+def about(reply: bytes | int | str, seconds: int) -> bool:
+    """Whether a reply of TTL is what is left of so many seconds a moment later, on a machine that may be busy."""
+    left = int(reply[1:-2]) if isinstance(reply, bytes) else int(reply)
+    return seconds - 10 <= left <= seconds
+
+
 class Raw:
     """A blocking connection to a Redis, or to something that says it is one.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -14,7 +16,7 @@ import pytest
 from tests.conftest import StartProxy, StartServer
 from tests.model import parse
 from tests.raw import Raw
-from tests.servers import KINDS, Proxy, Server, until
+from tests.servers import Proxy, Server, until
 
 FAR = 100_000
 PREFIX = b"__expiremember__:"
@@ -75,6 +77,17 @@ def clock(server: Talk) -> int:
     """The server's own clock, in Unix ms."""
     seconds, micros = server("TIME")
     return int(seconds) * 1000 + int(micros) // 1000
+
+
+def holds(where: Talk, kind: str, key: str) -> bool:
+    """Whether a collection has the member 7."""
+    reply = where.say(HOLDS[kind].format(k=key))
+    return bool(reply) if kind in ("hash", "set") else reply is not None
+
+
+def is_far(seconds: object) -> bool:
+    """Whether a lifetime is what is left of `FAR` seconds."""
+    return isinstance(seconds, int) and FAR - 60 <= seconds <= FAR
 
 
 def wait_past(server: Talk, moment: int) -> None:
@@ -272,20 +285,14 @@ def bring_back(bench: Bench) -> None:
 def live_again(bench: Bench, remove: Callable[[Bench], None], milliseconds: int) -> int | None:
     """Set deadlines, remove, and add again; return the deadline, or None where that has taken too long."""
     bench.keys = {
-        f"{kind}:{number}": (kind, way)
-        for kind, ways in ADDERS.items()
-        for number, way in enumerate(ways.split("|"))
+        f"{kind}:{number}": (kind, way) for kind, ways in ADDERS.items() for number, way in enumerate(ways.split("|"))
     }
     bench.each(FILL)
     deadline = clock(bench.beside) + milliseconds
     bench.all(f"PEXPIREMEMBERAT {{k}} 7 {deadline}")
     remove(bench)
     # Where the way does nothing to this type, there is nothing to see.
-    bench.keys = {
-        key: (kind, way)
-        for key, (kind, way) in bench.keys.items()
-        if not bench.beside.say(HOLDS[kind].format(k=key))
-    }
+    bench.keys = {key: (kind, way) for key, (kind, way) in bench.keys.items() if not holds(bench.beside, kind, key)}
     bring_back(bench)
     return deadline if clock(bench.beside) < deadline else None
 
@@ -302,16 +309,565 @@ def check_lives(bench: Bench, remove: Callable[[Bench], None]) -> None:
     wait_past(bench.beside, deadline + 1)
     until(lambda: bench.through("SMEMBERS", "witness") in ([b"stays"], {b"stays"}), what="the end of the witness")
     until(lambda: bench.beside("SCARD", "witness") == 1, what="the end of the witness in the server")
-    wrong = {
-        way: (key, where, lifetime)
-        for key, (kind, way) in bench.keys.items()
-        for where in (bench.through, bench.beside)
-        if where.say(HOLDS[kind].format(k=key)) in (None, 0)
-        or (lifetime := bench.through("PTTL", key, "7")) != -1
-    } if False else {}
+    wrong = {}
     for key, (kind, way) in bench.keys.items():
-        holds = HOLDS[kind].format(k=key)
-        seen = bench.through.say(holds), bench.beside.say(holds), bench.through("PTTL", key, "7")
-        if seen[0] in (None, 0) or seen[1] in (None, 0) or seen[2] != -1:
+        seen = holds(bench.through, kind, key), holds(bench.beside, kind, key), bench.through("PTTL", key, "7")
+        if seen != (True, True, -1):
             wrong[f"{kind}: {way}"] = seen
     assert not wrong
+
+
+@pytest.mark.parametrize("way", REMOVALS)
+def test_a_member_that_comes_back_has_no_deadline(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], way: str
+) -> None:
+    if way in SINCE_7 and upstream.version < (7,):
+        assert isinstance(talk(proxy)(way), hiredis.ReplyError)
+        return
+    check_lives(Bench(talk(proxy, protocol=3), talk(upstream)), REMOVALS[way])
+
+
+def test_a_member_of_an_evicted_key_has_no_deadline(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind, "--maxmemory", "6mb", "--maxmemory-policy", "volatile-ttl")
+    bench = Bench(talk(start_proxy(server)), talk(server))
+
+    def evict(bench: Bench) -> None:
+        bench.all("EXPIRE {k} 1000")
+        fillers = 0
+        while bench.beside("EXISTS", *bench.keys):
+            reply = bench.beside("SET", f"filler:{fillers}", "x" * 20_000, "EX", 10_000)
+            assert reply == b"OK", reply
+            fillers += 1
+        for number in range(fillers):
+            bench.beside("DEL", f"filler:{number}")
+
+    check_lives(bench, evict)
+    assert int(bench.beside("INFO", "stats").split(b"evicted_keys:")[1].split()[0]) >= len(bench.keys)
+
+
+_numbers = itertools.count()
+
+
+def new_key() -> str:
+    """A name that no proxy can know yet."""
+    return f"new:{next(_numbers)}"
+
+
+def is_aborted(reply: object) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("EXECABORT")
+
+
+TRANSACTIONS = {
+    "remove and add": "SREM {k} 7;SADD {k} 7",
+    "store": "SADD {o} 7;SUNIONSTORE {k} {o}",
+    "delete and add": "DEL {k};SADD {k} 7",
+    "move away and back": "SMOVE {k} {o} 7;SMOVE {o} {k} 7",
+    "pop and add": "SPOP {k} 2;SADD {k} 7",
+}
+
+
+@pytest.mark.parametrize("queued_first", [True, False])
+@pytest.mark.parametrize("name", TRANSACTIONS)
+def test_a_transaction_that_removes_and_adds(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], name: str, queued_first: bool
+) -> None:
+    """Whether the deadline was set before the requests were queued, or after, by another client."""
+    client, other = talk(proxy), talk(proxy)
+    k, o = new_key(), new_key()
+    client.say(f"SADD {k} 7 1")
+    if not queued_first:
+        other.say(f"EXPIREMEMBER {k} 7 {FAR}")
+    client("MULTI")
+    for request in TRANSACTIONS[name].split(";"):
+        assert client.say(request.format(k=k, o=o)) == b"QUEUED"
+    if queued_first:
+        other.say(f"EXPIREMEMBER {k} 7 {FAR}")
+    replies = client("EXEC")
+    if queued_first and is_aborted(replies):
+        # Nothing has happened: the client is to try again.
+        assert is_far(client.say(f"TTL {k} 7"))
+        return
+    assert not any(isinstance(reply, hiredis.ReplyError) for reply in replies), replies
+    assert client.say(f"SISMEMBER {k} 7") == 1
+    assert client.say(f"PTTL {k} 7") == -1
+
+
+@pytest.mark.parametrize("request_", ["RENAME {k} {n}", "RENAMENX {k} {n}", "COPY {k} {n}", "MOVE {k} 3"])
+def test_a_transaction_takes_along_the_deadlines_that_there_are_when_it_runs(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], request_: str
+) -> None:
+    client, other = talk(proxy), talk(proxy)
+    k, n = new_key(), new_key()
+    client.say(f"SADD {k} 7 1")
+    client("MULTI")
+    client.say(request_.format(k=k, n=n))
+    other.say(f"EXPIREMEMBER {k} 7 {FAR}")
+    reply = client("EXEC")
+    if is_aborted(reply):
+        assert is_far(client.say(f"TTL {k} 7"))
+        return
+    assert reply in ([b"OK"], [1])
+    if request_.startswith("MOVE"):
+        assert is_far(talk(proxy, 3).say(f"TTL {k} 7"))
+    else:
+        assert is_far(client.say(f"TTL {n} 7"))
+
+
+# Requests that touch a key {k} whose member 7 is due, and with it the key; or, where member 1 stays, {m}. {o} is another.
+
+SEEN: dict[str, list[tuple[str, object]]] = {
+    "set": [
+        ("EXISTS {k}", 0), ("TYPE {k}", b"none"), ("SCARD {k}", 0), ("SCARD {m}", 1), ("SMEMBERS {m}", [b"1"]),
+        ("SISMEMBER {m} 7", 0), ("SMISMEMBER {m} 7 1", [0, 1]), ("SRANDMEMBER {m} 9", [b"1"]), ("SPOP {m} 9", [b"1"]),
+        ("SUNION {m} {o}", [b"1"]), ("SINTER {m} {m}", [b"1"]), ("SDIFF {m} {o}", [b"1"]), ("SUNIONSTORE {o} {k}", 0),
+        ("SINTERSTORE {o} {m} {m}", 1), ("SSCAN {m} 0", [b"0", [b"1"]]), ("SADD {m} 7", 1), ("SREM {m} 7", 0),
+        ("SMOVE {k} {o} 7", 0), ("RENAME {k} {o}", "ERR no such key"), ("RENAMENX {k} {o}", "ERR no such key"),
+        ("COPY {k} {o}", 0), ("MOVE {k} 5", 0), ("DEL {k}", 0), ("UNLINK {k}", 0), ("EXPIRE {k} 9", 0),
+        ("PEXPIRE {k} 9", 0), ("PERSIST {k}", 0), ("TTL {k}", -2), ("DUMP {k}", None), ("TOUCH {k}", 0),
+        ("SETNX {k} v", 1), ("SET {k} v NX", b"OK"), ("GETSET {k} v", None), ("APPEND {k} v", 1), ("INCR {k}", 1),
+        ("MSETNX {k} v", 1), ("GET {k}", None), ("STRLEN {k}", 0), ("MGET {k} {o}", [None, None]), ("GETDEL {k}", None),
+        ("EXPIREMEMBER {k} 7 9", 0), ("TTL {k} 7", -2), ("TTL {m} 7", -1), ("PTTL {k} 7", -2), ("PERSIST {k} 7", 0),
+        ("PERSIST {m} 7", 0), ("EXPIREMEMBER {m} 7 9", 0), ("EXISTS {o} {k} {m}", 1), ("SORT {m}", [b"1"]),
+        ("SORT {k} STORE {o}", 0), ("ZUNIONSTORE {o} 1 {m}", 1), ("LPUSH {k} 7", 1), ("PFADD {k} 7", 1),
+        ("EVAL return(redis.call('exists',KEYS[1])) 1 {k}", 0), ("EVAL return(redis.call('scard',KEYS[1])) 1 {m}", 1),
+        ("MEMORY USAGE {k}", None), ("SETRANGE {k} 0 v", 1), ("BITCOUNT {k}", 0), ("LCS {k} {o}", b""),
+        ("SORT_RO {m}", [b"1"]), ("SINTERCARD 1 {m}", 1), ("EVAL_RO return(redis.call('scard',KEYS[1])) 1 {m}", 1),
+    ],
+    "hash": [
+        ("HGET {m} 7", None), ("HGETALL {m}", [b"1", b"1"]), ("HLEN {m}", 1), ("HKEYS {m}", [b"1"]),
+        ("HVALS {m}", [b"1"]), ("HMGET {m} 7 1", [None, b"1"]), ("HEXISTS {m} 7", 0), ("HSTRLEN {m} 7", 0),
+        ("HRANDFIELD {m} 5", [b"1"]), ("HSCAN {m} 0", [b"0", [b"1", b"1"]]), ("HSETNX {m} 7 0", 1), ("HSET {m} 7 0", 1),
+        ("HINCRBY {m} 7 1", 1), ("HINCRBYFLOAT {m} 7 1.5", b"1.5"), ("HDEL {m} 7", 0), ("HDEL {k} 7", 0),
+        ("HLEN {k}", 0), ("TYPE {k}", b"none"), ("HMSET {k} 7 0", b"OK"),
+    ],
+    "zset": [
+        ("ZCARD {m}", 1), ("ZRANGE {m} 0 -1", [b"1"]), ("ZRANGE {m} 0 -1 REV", [b"1"]), ("ZSCORE {m} 7", None),
+        ("ZRANGEBYSCORE {m} -inf +inf", [b"1"]), ("ZRANK {m} 1", 0), ("ZRANK {m} 7", None), ("ZCOUNT {m} -inf +inf", 1),
+        ("ZPOPMIN {m}", [b"1", b"2"]), ("ZRANDMEMBER {m} 5", [b"1"]), ("ZUNION 1 {m}", [b"1"]), ("ZMSCORE {m} 7", [None]),
+        ("ZUNIONSTORE {o} 1 {m}", 1), ("ZRANGESTORE {o} {m} 0 -1", 1), ("ZADD {m} XX CH 5 7", 0), ("ZADD {m} NX 5 7", 1),
+        ("ZADD {m} XX INCR 5 7", None), ("ZINCRBY {m} 1 7", b"1"), ("ZREM {m} 7", 0), ("ZDIFF 2 {m} {o}", [b"1"]),
+        ("ZREMRANGEBYRANK {m} 0 0", 1), ("GEOPOS {m} 7", [None]), ("BZPOPMIN {k} 0.01", None), ("ZLEXCOUNT {m} - +", 1),
+        ("ZINTERSTORE {o} 1 {k}", 0), ("ZMPOP 1 {k} MIN", None), ("ZINTERCARD 1 {m}", 1),
+    ],
+    "list": [
+        ("LLEN {m}", 1), ("LRANGE {m} 0 -1", [b"1"]), ("LINDEX {m} 0", b"1"), ("LPOP {m}", b"1"), ("RPOP {k}", None),
+        ("LPOS {m} 7", None), ("LPUSHX {k} 2", 0), ("RPUSHX {k} 2", 0), ("LINSERT {m} BEFORE 7 2", -1),
+        ("LINSERT {k} BEFORE 7 2", 0), ("LSET {k} 0 2", "ERR no such key"), ("LSET {m} 1 2", "ERR index out of range"),
+        ("LREM {m} 0 7", 0), ("LMOVE {k} {o} LEFT LEFT", None), ("LMOVE {m} {o} LEFT LEFT", b"1"),
+        ("RPOPLPUSH {k} {o}", None), ("BLPOP {k} 0.01", None), ("BLMOVE {m} {o} LEFT LEFT 0", b"1"), ("SORT {m}", [b"1"]),
+        ("SORT {m} BY nosort GET #", [b"1"]), ("SORT {m} STORE {o}", 1), ("LTRIM {k} 0 -1", b"OK"), ("LPUSH {k} 7", 1),
+        ("LMPOP 1 {k} LEFT", None),
+    ],
+}  # fmt: skip
+NOT_IN_6 = ("LCS", "SORT_RO", "SINTERCARD", "EVAL_RO", "ZMPOP", "LMPOP", "ZINTERCARD")
+
+
+def put_due(client: Talk, beside: Talk) -> list[tuple[str, object]]:
+    """Fill a key for each request, with a member that will be due; return the requests when it is."""
+    requests = []
+    old = "valkey" not in str(beside("INFO", "server")) and b"redis_version:6" in beside("INFO", "server")
+    for kind, cases in SEEN.items():
+        for number, (line, wanted) in enumerate(cases):
+            if old and line.startswith(NOT_IN_6):
+                continue
+            k, m, o = (f"{letter}:{kind}:{number}" for letter in "kmo")
+            for key in (k, m):
+                client.say(FILL[kind].format(k=key))
+            client.say({"hash": f"HDEL {k} 1", "set": f"SREM {k} 1", "zset": f"ZREM {k} 1", "list": f"RPOP {k}"}[kind])
+            requests.append((line.format(k=k, m=m, o=o), wanted))
+    deadline = clock(beside) + 400
+    for kind, cases in SEEN.items():
+        for number in range(len(cases)):
+            for letter in "km":
+                client.say(f"PEXPIREMEMBERAT {letter}:{kind}:{number} 7 {deadline}")
+    assert clock(beside) < deadline, "too slow to tell"
+    assert client("SCARD", "m:set:0") == 2
+    return requests
+
+
+def agrees(got: object, wanted: object) -> bool:
+    if isinstance(wanted, str):
+        return isinstance(got, hiredis.ReplyError) and str(got).startswith(wanted)
+    return got == wanted
+
+
+def due_by(beside: Talk) -> int:
+    """The latest deadline in the selected database."""
+    return int(beside("ZRANGE", PREFIX + b"index", -1, -1, "WITHSCORES")[1])
+
+
+@pytest.mark.parametrize("database", [0, 3])
+def test_no_request_sees_a_member_that_is_due(
+    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk], database: int
+) -> None:
+    client, beside = talk(lazy_proxy(upstream.kind), database), talk(upstream, database)
+    requests = put_due(client, beside)
+    wait_past(beside, due_by(beside))
+    assert beside("SCARD", "m:set:1") == 2, "somebody sweeps, so that nothing is to be seen here"
+    wrong = [(line, got) for line, wanted in requests if not agrees(got := client.say(line), wanted)]
+    assert not wrong
+
+
+def test_no_transaction_sees_a_member_that_is_due(
+    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk]
+) -> None:
+    """Queued before the deadline, run after it."""
+    proxy, beside = lazy_proxy(upstream.kind), talk(upstream)
+    client = talk(proxy)
+    queued = []
+    requests = put_due(client, beside)
+    for line, wanted in requests:
+        client = talk(proxy)
+        client("MULTI")
+        assert client.say(line) == b"QUEUED", line
+        queued.append((client, line, wanted))
+    wait_past(beside, due_by(beside))
+    wrong = []
+    for client, line, wanted in queued:
+        got = client("EXEC")
+        if not agrees(got[0], wanted):
+            wrong.append((line, got))
+    assert not wrong
+
+
+def test_a_watched_key_shows_nothing_that_is_due(
+    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(lazy_proxy(upstream.kind)), talk(upstream)
+    for when in ("before", "after"):
+        client.say("SADD k 7 1")
+        deadline = clock(beside) + 50
+        client.say(f"PEXPIREMEMBERAT k 7 {deadline}")
+        if when == "before":
+            client("WATCH", "k")
+        wait_past(beside, deadline)
+        if when == "after":
+            client("WATCH", "k")
+        client("MULTI")
+        client("SMEMBERS", "k")
+        # The removal is a change of the watched key.
+        assert client("EXEC") == (None if when == "before" else [[b"1"]])
+
+
+@pytest.mark.parametrize("line", ["DBSIZE", "KEYS *", "SCAN 0 COUNT 1000", "RANDOMKEY", "SORT l BY w:*->7 GET w:*->7"])
+@pytest.mark.parametrize("transaction", [False, True])
+def test_requests_that_name_no_key_see_nothing_that_is_due(
+    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk], line: str, transaction: bool
+) -> None:
+    client, beside = talk(lazy_proxy(upstream.kind)), talk(upstream)
+    for key in range(30):
+        client("HSET", f"w:{key}", "7", "7")
+    client("RPUSH", "l", "3")
+    deadline = clock(beside) + 100
+    for key in range(30):
+        client("PEXPIREMEMBERAT", f"w:{key}", "7", deadline)
+    if transaction:
+        client("MULTI")
+        client.say(line)
+    wait_past(beside, deadline)
+    reply = client("EXEC")[0] if transaction else client.say(line)
+    assert reply in (1, [b"l"], [b"0", [b"l"]], b"l", [None])
+
+
+def iterate(client: Talk, *options: str | int) -> list[bytes]:
+    """All keys that a whole SCAN tells."""
+    cursor, keys = b"0", []
+    for _ in range(100_000):
+        cursor, page = client("SCAN", cursor, *options)
+        keys += page
+        if cursor == b"0":
+            return keys
+    raise AssertionError("SCAN does not come to an end")
+
+
+NAMES = ["plain", "{tag}x", "a}b", "", "{}", "ends{", "{a}{b}", "\x00\xff", "x" * 200]
+
+
+def test_the_proxys_own_keys_do_not_show(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    names = [*NAMES, *(f"more:{number}" for number in range(100))]
+    for name in names:
+        client("ZADD", name, 1, "7", 2, "1")
+        client("EXPIREMEMBER", name, "7", FAR)
+    client.say("SADD brief 7 1")
+    client.say("PEXPIREMEMBER brief 7 1")
+    until(lambda: beside("SCARD", "brief") == 1, what="a sweep, which takes the lease")
+    client("DEL", "brief")
+    wanted = sorted(name.encode() for name in names)
+    assert len(beside("KEYS", PREFIX + b"*")) >= len(names) + 1
+    assert sorted(client("KEYS", "*")) == wanted
+    assert client("KEYS", PREFIX + b"*") == []
+    assert client("DBSIZE") == len(names)
+    for count in (1, 2, 10, 100, 1000):
+        assert sorted(set(iterate(client, "COUNT", count))) == wanted
+    assert sorted(set(iterate(client, "TYPE", "zset"))) == wanted
+    assert iterate(client, "TYPE", "string") == []
+    assert sorted(set(iterate(client, "MATCH", "more:*", "COUNT", 7))) == sorted(
+        wanted[wanted.index(b"more:0") :][:100]
+    )
+    assert iterate(client, "MATCH", (PREFIX + b"*").decode()) == []
+    drawn = {client("RANDOMKEY") for _ in range(200)}
+    assert len(drawn) > 1
+    assert drawn <= set(wanted)
+
+
+def test_the_lease_does_not_show_either_when_no_key_has_deadlines_any_more(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    upstream = start_server(kind)
+    one, other, beside = talk(start_proxy(upstream)), talk(start_proxy(upstream)), talk(upstream)
+    one.say("SADD stays 1")
+    one.say("SADD k 7")
+    one.say("PEXPIREMEMBER k 7 20")
+    until(lambda: beside("EXISTS", "k") == 0, what="a sweep")
+    assert beside("EXISTS", PREFIX + b"sweeper") == 1
+    for client in (one, other):
+        assert client("KEYS", "*") == [b"stays"]
+        assert client("DBSIZE") == 1
+        assert iterate(client) == [b"stays"]
+        assert {client("RANDOMKEY") for _ in range(20)} == {b"stays"}
+
+
+def test_a_lease_that_has_run_out_does_not_count(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind)
+    client, beside = talk(start_proxy(server)), talk(server)
+    beside.say("DEBUG SET-ACTIVE-EXPIRE 0")
+    client.say("SADD stays 7 1")
+    client.say("PEXPIREMEMBER stays 7 1")
+    until(lambda: beside("SCARD", "stays") == 1, what="a sweep")
+    moment = clock(beside) + 1500
+    client("SADD", "other", "7")
+    client("EXPIREMEMBER", "other", "7", FAR)
+    wait_past(beside, moment)
+    assert client("DBSIZE") == 2
+
+
+NAMING = [
+    "GET {p}", "SET {p} v", "ZADD {p} 1 7", "DEL k {p}", "RENAME k {p}", "COPY k {p}", "SUNIONSTORE {p} k",
+    "SORT k STORE {p}", "EXPIREMEMBER {p} 7 9", "EVAL return(1) 1 {p}", "OBJECT ENCODING {p}", "EXISTS k {p}",
+    "EXPIRE {p} 1", "TTL {p} 7", "MSET k v {p} v", "BLPOP k {p} 1", "WATCH {p}", "MOVE {p} 1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["index", "sweeper", "k:{k}", "anything"])
+def test_a_request_that_names_the_proxys_own_keys_is_refused(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], which: str
+) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    client.say("SADD k 7 1")
+    client.say(f"EXPIREMEMBER k 7 {FAR}")
+    before = beside("DBSIZE"), beside("ZRANGE", PREFIX + b"k:{k}", 0, -1, "WITHSCORES")
+    for line in NAMING:
+        reply = client.say(line.format(p=PREFIX.decode() + which))
+        assert isinstance(reply, hiredis.ReplyError), line
+        assert "reserved" in str(reply), (line, reply)
+    assert (beside("DBSIZE"), beside("ZRANGE", PREFIX + b"k:{k}", 0, -1, "WITHSCORES")) == before
+    client("MULTI")
+    assert isinstance(client("GET", PREFIX + which.encode()), hiredis.ReplyError)
+    assert "EXECABORT" in str(client("EXEC"))
+
+
+def test_the_proxys_own_keys_can_be_named_for_maintenance(
+    upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    client = talk(start_proxy(upstream, "--no-reserved-names"))
+    client.say("SADD k 7 1")
+    client.say(f"EXPIREMEMBER k 7 {FAR}")
+    assert client("ZRANGE", PREFIX + b"k:{k}", 0, -1) == [b"7"]
+    assert client("ZRANGE", PREFIX + b"index", 0, -1) == [b"k"]
+
+
+def knows(stranger: Talk, key: str) -> bool:
+    """Whether a proxy knows that a key has deadlines: it puts a script in the place of an adder, which a user without
+    any permission can tell by the refusal, and nothing else can."""
+    reply = stranger("SADD", key, "x")
+    assert isinstance(reply, hiredis.ReplyError)
+    assert "NOPERM" in str(reply)
+    return "sadd" not in str(reply)
+
+
+def as_stranger(server: Talk, client: Talk) -> Talk:
+    """Log a client in as a user without permissions."""
+    server.say("ACL SETUSER stranger on nopass")
+    assert client.say("AUTH stranger any") == b"OK"
+    return client
+
+
+def test_a_proxy_learns_of_anothers_deadlines(
+    upstream: Server, proxy: Proxy, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    second = start_proxy(upstream, "--no-sweep")
+    one, other, beside = talk(proxy), talk(second), talk(upstream)
+    stranger = as_stranger(beside, talk(second))
+    assert not knows(stranger, "k")
+    deadline = clock(beside) + 500
+    one.say("SADD k 7 1")
+    one.say(f"PEXPIREMEMBERAT k 7 {deadline}")
+    one.say("HSET h 7 7 1 1")
+    one.say(f"PEXPIREMEMBERAT h 7 {deadline}")
+    until(lambda: knows(stranger, "k") and knows(stranger, "h"), 0.4, "the news")
+    beside.say("SREM k 7")
+    assert other.say("SADD k 7") == 1
+    assert clock(beside) < deadline, "too slow to tell"
+    wait_past(beside, deadline)
+    assert other.say("HLEN h") == 1
+    assert sorted(other.say("SMEMBERS k")) == [b"1", b"7"]
+    assert one.say("PTTL k 7") == other.say("PTTL k 7") == -1
+
+
+def test_flushing_another_database_lets_no_proxy_forget(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    """While a proxy reads the index again, which takes longer the more keys there are, it may not judge by half of it."""
+    upstream = start_server(kind)
+    filler, beside, elsewhere = talk(upstream), talk(upstream), talk(upstream, 9)
+    for begin in range(0, 100_000, 1000):
+        filler("ZADD", PREFIX + b"index", *(word for key in range(begin, begin + 1000) for word in (10**13 - 1, key)))
+    first, second = start_proxy(upstream, "--leftovers-rate", "0"), start_proxy(upstream, "--leftovers-rate", "0")
+    one, other = talk(first), talk(second)
+    one.say("HSET h 7 7 1 1")
+    one("PEXPIREMEMBERAT", "h", "7", 10**13)
+    stranger = as_stranger(beside, talk(second))
+    until(lambda: knows(stranger, "h"), what="the news")
+    beside.say("HDEL h 7")
+    elsewhere("SET", "x", "x")
+    elsewhere("FLUSHDB")
+    end = clock(beside) + 100
+    while clock(beside) < end:
+        other.say("HSET h 7 0")
+        assert one.say("PTTL h 7") == -1
+        one("PEXPIREMEMBERAT", "h", "7", 10**13)
+        beside.say("HDEL h 7")
+
+
+def test_another_proxy_sweeps_when_the_one_with_the_lease_is_killed(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    upstream = start_server(kind)
+    beside = talk(upstream)
+    first = start_proxy(upstream)
+    begin = clock(beside)
+    deadlines = {b"%d" % number: begin + 100 + number * 20 for number in range(400)}
+    filler = talk(first)
+    filler("SADD", "k", "stays", *deadlines)
+    for member, deadline in deadlines.items():
+        filler.raw.send_command("PEXPIREMEMBERAT", "k", member, deadline)
+    filler.raw.replies(len(deadlines))
+    until(lambda: beside("SCARD", "k") < 400, what="a sweep")
+    lease = beside("GET", PREFIX + b"sweeper")
+    start_proxy(upstream)
+    wait_past(beside, clock(beside) + 200)
+    assert beside("GET", PREFIX + b"sweeper") == lease, "the second proxy took the lease of a living one"
+    first.process.send_signal(signal.SIGKILL)
+    killed = clock(beside)
+    overdue = 0
+    while (moment := clock(beside)) < killed + 2600:
+        left = [deadlines[member] for member in beside("SMEMBERS", "k") if member != b"stays"]
+        overdue = max(overdue, moment - min(left))
+        if moment > killed + 2000:
+            assert min(left) > moment - 200
+    assert overdue < 2000
+    assert beside("GET", PREFIX + b"sweeper") != lease
+
+
+def test_ten_thousand_members_at_once(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    members = [f"m{number}" for number in range(10_000)]
+    assert client("SADD", "k", *members) == 10_000
+    deadline = clock(beside) + 600
+    for member in ("m0", "m9999", "m5000"):
+        client("PEXPIREMEMBERAT", "k", member, deadline)
+    client("EXPIREMEMBER", "k", "m1", FAR)
+    beside("SREM", "k", "m0", "m9999")
+    assert client("SADD", "k", *members) == 2
+    assert clock(beside) < deadline, "too slow to tell"
+    wait_past(beside, deadline)
+    assert client("SISMEMBER", "k", "m5000") == 0
+    assert client("SCARD", "k") == 9_999
+    assert [client("TTL", "k", member) for member in ("m0", "m9999")] == [-1, -1]
+    assert is_far(client("TTL", "k", "m1"))
+    assert client("SREM", "k", *members) == 9_999
+    assert client("RPUSH", "k", *members) == 10_000
+    assert client("TTL", "k", "m1") == -1
+
+
+@pytest.mark.parametrize("store", ["SUNIONSTORE k", "SDIFFSTORE k", "ZUNIONSTORE k 5000"])
+def test_a_store_of_five_thousand_keys(upstream: Server, proxy: Proxy, talk: Callable[..., Talk], store: str) -> None:
+    client = talk(proxy)
+    client.say("SADD o 7 1")
+    client.say("SADD k 7 1")
+    client.say(f"EXPIREMEMBER k 7 {FAR}")
+    assert client(*store.split(), "o", *(f"n{number}" for number in range(4_999))) == 2
+    assert client.say("TTL k 7") == -1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_counting_near_the_end_of_the_integers(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], protocol: int
+) -> None:
+    client = talk(proxy, protocol=protocol)
+    top = (1 << 63) - 1
+    client("HSET", "h", "7", top - 1, "1", "1")
+    client.say(f"EXPIREMEMBER h 7 {FAR}")
+    assert client.say("HINCRBY h 7 1") == top
+    assert "overflow" in str(client.say("HINCRBY h 7 1"))
+    assert client.say("HINCRBY h 7 -3") == top - 3
+    assert is_far(client.say("TTL h 7"))
+    client.say("HDEL h 7")
+    assert client("HINCRBY", "h", "7", -top) == -top
+    assert client.say("TTL h 7") == -1
+
+
+def is_void(server: Talk, shadow: bytes) -> bool:
+    return float(server("ZSCORE", shadow, "7")) < 0
+
+
+def test_deadlines_that_are_left_over_are_cleared(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    upstream = start_server(kind)
+    beside = talk(upstream)
+    client = talk(start_proxy(upstream, "--leftovers-rate", "0"))
+    for type_, line in FILL.items():
+        client.say(line.format(k=type_))
+        client.say(f"EXPIREMEMBER {type_} 7 {FAR}")
+        client.say(f"EXPIREMEMBER {type_} 1 {FAR}")
+        beside.say(REMOVE[type_].format(k=type_))
+    client.say("SADD whole 7")
+    client.say(f"EXPIREMEMBER whole 7 {FAR}")
+    beside.say("DEL whole")
+    cleaner = start_proxy(upstream, "--leftovers-rate", "100000")
+    until(lambda: beside("EXISTS", PREFIX + b"k:{whole}") == 0, what="the end of the leftover")
+    for type_, line in ADD_SCRIPT.items():
+        shadow = PREFIX + b"k:{%s}" % type_.encode()
+        until(partial(is_void, beside, shadow), what="the end of the leftover")
+        beside.say(line.format(k=type_))
+        assert talk(cleaner).say(f"TTL {type_} 7") == -1
+        assert is_far(talk(cleaner).say(f"TTL {type_} 1"))
+
+
+def test_a_removed_member_tells_no_deadline_of_an_earlier_life(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client = talk(proxy)
+    client.say("HSET h 7 7 1 1")
+    client.say(f"EXPIREMEMBER h 7 {FAR}")
+    client.say("HDEL h 7")
+    assert is_far(client.say("TTL h 7"))
+    for life in ("HINCRBY h 7 1", "EVAL redis.call('HSET',KEYS[1],'7','0') 1 h"):
+        client.say(life)
+        client.say("HDEL h 7")
+        assert client.say("TTL h 7") == -1
+
+
+def test_a_pattern_named_store_is_no_target(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client = talk(proxy)
+    client.say("SADD ASC 7 1")
+    client.say(f"EXPIREMEMBER ASC 7 {FAR}")
+    client.say("RPUSH l 2 1")
+    assert client.say("SORT l BY store ASC") == [b"2", b"1"]
+    assert is_far(client.say("TTL ASC 7"))

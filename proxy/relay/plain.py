@@ -9,7 +9,7 @@ from typing import Final
 import hiredis
 
 from proxy.engine.known import KnownKeys
-from proxy.wire.batch import LOOKALIKE, is_disjoint
+from proxy.wire.batch import HUGE, LOOKALIKE, is_disjoint
 
 LARGEST: Final = 16 * 1024
 """Bytes of a chunk that is checked here; a larger one is parsed in slices."""
@@ -40,6 +40,7 @@ def plain_check(plain_names: set[bytes], known: KnownKeys, prefix: bytes) -> Cal
     keys = deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
+    huge = HUGE.search
     fresh = _reader
     reader = fresh()
     feed, gets = reader.feed, reader.gets
@@ -52,6 +53,7 @@ def plain_check(plain_names: set[bytes], known: KnownKeys, prefix: bytes) -> Cal
             or known.blind
             or ((_TILDE in chunk or _BAR in chunk) and LOOKALIKE.search(chunk))
             or (first_of_prefix in chunk and reserved(chunk))
+            or huge(chunk)
         ):
             return False
         try:

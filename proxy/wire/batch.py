@@ -24,6 +24,9 @@ _BAR: Final = 0x7C
 _EMPTY: Final = b"*0\r\n"
 _LIST: Final = {list}
 _MORE: Final = object()
+HUGE: Final = re.compile(rb"\*[0-9]{7}")
+"""A count for which hiredis would make a list of that size before it has seen one element."""
+
 LOOKALIKE: Final = re.compile(rb"[~|]-?[0-9]+\r\n")
 """A RESP3 set or attribute, which hiredis gives as a list too."""
 
@@ -51,7 +54,7 @@ class BatchParser:
         """
         if chunk[0] != _STAR:
             return None
-        if (_TILDE in chunk or _BAR in chunk) and LOOKALIKE.search(chunk):
+        if ((_TILDE in chunk or _BAR in chunk) and LOOKALIKE.search(chunk)) or HUGE.search(chunk):
             return None
         reader = self._reader
         size = len(chunk)
