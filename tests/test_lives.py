@@ -371,7 +371,7 @@ TRANSACTIONS = {
 @pytest.mark.parametrize("queued_first", [True, False])
 @pytest.mark.parametrize("name", TRANSACTIONS)
 def test_a_transaction_that_removes_and_adds(
-    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], name: str, queued_first: bool
+    proxy: Proxy, talk: Callable[..., Talk], name: str, queued_first: bool
 ) -> None:
     """Whether the deadline was set before the requests were queued, or after, by another client."""
     client, other = talk(proxy), talk(proxy)
@@ -396,7 +396,7 @@ def test_a_transaction_that_removes_and_adds(
 
 @pytest.mark.parametrize("request_", ["RENAME {k} {n}", "RENAMENX {k} {n}", "COPY {k} {n}", "MOVE {k} 3"])
 def test_a_transaction_takes_along_the_deadlines_that_there_are_when_it_runs(
-    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], request_: str
+    proxy: Proxy, talk: Callable[..., Talk], request_: str
 ) -> None:
     client, other = talk(proxy), talk(proxy)
     k, n = new_key(), new_key()
@@ -415,7 +415,8 @@ def test_a_transaction_takes_along_the_deadlines_that_there_are_when_it_runs(
         assert is_far(client.say(f"TTL {n} 7"))
 
 
-# Requests that touch a key {k} whose member 7 is due, and with it the key; or, where member 1 stays, {m}. {o} is another.
+# Requests that touch a key {k} whose member 7 is due, and with it the key; or, where member 1 stays, {m}. {o} is
+# another.
 
 SEEN: dict[str, list[tuple[str, object]]] = {
     "set": [
@@ -445,8 +446,10 @@ SEEN: dict[str, list[tuple[str, object]]] = {
     "zset": [
         ("ZCARD {m}", 1), ("ZRANGE {m} 0 -1", [b"1"]), ("ZRANGE {m} 0 -1 REV", [b"1"]), ("ZSCORE {m} 7", None),
         ("ZRANGEBYSCORE {m} -inf +inf", [b"1"]), ("ZRANK {m} 1", 0), ("ZRANK {m} 7", None), ("ZCOUNT {m} -inf +inf", 1),
-        ("ZPOPMIN {m}", [b"1", b"2"]), ("ZRANDMEMBER {m} 5", [b"1"]), ("ZUNION 1 {m}", [b"1"]), ("ZMSCORE {m} 7", [None]),
-        ("ZUNIONSTORE {o} 1 {m}", 1), ("ZRANGESTORE {o} {m} 0 -1", 1), ("ZADD {m} XX CH 5 7", 0), ("ZADD {m} NX 5 7", 1),
+        ("ZPOPMIN {m}", [b"1", b"2"]), ("ZRANDMEMBER {m} 5", [b"1"]), ("ZUNION 1 {m}", [b"1"]),
+        ("ZMSCORE {m} 7", [None]),
+        ("ZUNIONSTORE {o} 1 {m}", 1), ("ZRANGESTORE {o} {m} 0 -1", 1), ("ZADD {m} XX CH 5 7", 0),
+        ("ZADD {m} NX 5 7", 1),
         ("ZADD {m} XX INCR 5 7", None), ("ZINCRBY {m} 1 7", b"1"), ("ZREM {m} 7", 0), ("ZDIFF 2 {m} {o}", [b"1"]),
         ("ZREMRANGEBYRANK {m} 0 0", 1), ("GEOPOS {m} 7", [None]), ("BZPOPMIN {k} 0.01", None), ("ZLEXCOUNT {m} - +", 1),
         ("ZINTERSTORE {o} 1 {k}", 0), ("ZMPOP 1 {k} MIN", None), ("ZINTERCARD 1 {m}", 1),
@@ -456,7 +459,8 @@ SEEN: dict[str, list[tuple[str, object]]] = {
         ("LPOS {m} 7", None), ("LPUSHX {k} 2", 0), ("RPUSHX {k} 2", 0), ("LINSERT {m} BEFORE 7 2", -1),
         ("LINSERT {k} BEFORE 7 2", 0), ("LSET {k} 0 2", "ERR no such key"), ("LSET {m} 1 2", "ERR index out of range"),
         ("LREM {m} 0 7", 0), ("LMOVE {k} {o} LEFT LEFT", None), ("LMOVE {m} {o} LEFT LEFT", b"1"),
-        ("RPOPLPUSH {k} {o}", None), ("BLPOP {k} 0.01", None), ("BLMOVE {m} {o} LEFT LEFT 0", b"1"), ("SORT {m}", [b"1"]),
+        ("RPOPLPUSH {k} {o}", None), ("BLPOP {k} 0.01", None), ("BLMOVE {m} {o} LEFT LEFT 0", b"1"),
+        ("SORT {m}", [b"1"]),
         ("SORT {m} BY nosort GET #", [b"1"]), ("SORT {m} STORE {o}", 1), ("LTRIM {k} 0 -1", b"OK"), ("LPUSH {k} 7", 1),
         ("LMPOP 1 {k} LEFT", None),
     ],
@@ -722,7 +726,7 @@ def test_a_proxy_learns_of_anothers_deadlines(
 def test_flushing_another_database_lets_no_proxy_forget(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
-    """While a proxy reads the index again, which takes longer the more keys there are, it may not judge by half of it."""
+    """While a proxy reads the index again, which takes long with many keys, it may not judge by half of it."""
     upstream = start_server(kind)
     filler, beside, elsewhere = talk(upstream), talk(upstream), talk(upstream, 9)
     for begin in range(0, 100_000, 1000):
@@ -796,7 +800,7 @@ def test_ten_thousand_members_at_once(upstream: Server, proxy: Proxy, talk: Call
 
 
 @pytest.mark.parametrize("store", ["SUNIONSTORE k", "SDIFFSTORE k", "ZUNIONSTORE k 5000"])
-def test_a_store_of_five_thousand_keys(upstream: Server, proxy: Proxy, talk: Callable[..., Talk], store: str) -> None:
+def test_a_store_of_five_thousand_keys(proxy: Proxy, talk: Callable[..., Talk], store: str) -> None:
     client = talk(proxy)
     client.say("SADD o 7 1")
     client.say("SADD k 7 1")
@@ -807,7 +811,7 @@ def test_a_store_of_five_thousand_keys(upstream: Server, proxy: Proxy, talk: Cal
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_counting_near_the_end_of_the_integers(
-    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], protocol: int
+    proxy: Proxy, talk: Callable[..., Talk], protocol: int
 ) -> None:
     client = talk(proxy, protocol=protocol)
     top = (1 << 63) - 1
@@ -820,6 +824,18 @@ def test_counting_near_the_end_of_the_integers(
     client.say("HDEL h 7")
     assert client("HINCRBY", "h", "7", -top) == -top
     assert client.say("TTL h 7") == -1
+
+
+def test_what_is_removed_by_name_leaves_nothing_behind(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    for number, line in enumerate(("SREM {k} 7 1", "DEL {k}", "UNLINK x {k}", "SET {k} v", "MSET a b {k} v")):
+        client.say(f"SADD k{number} 7 1")
+        client.say(f"EXPIREMEMBER k{number} 7 {FAR}")
+        client.say(line.format(k=f"k{number}"))
+        assert beside("EXISTS", PREFIX + b"k:{k%d}" % number) == 0, line
+    assert beside("ZRANGE", PREFIX + b"index", 0, -1) == []
 
 
 def is_void(server: Talk, shadow: bytes) -> bool:
@@ -851,7 +867,7 @@ def test_deadlines_that_are_left_over_are_cleared(
 
 
 def test_a_removed_member_tells_no_deadline_of_an_earlier_life(
-    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+    proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
     client = talk(proxy)
     client.say("HSET h 7 7 1 1")
@@ -864,7 +880,7 @@ def test_a_removed_member_tells_no_deadline_of_an_earlier_life(
         assert client.say("TTL h 7") == -1
 
 
-def test_a_pattern_named_store_is_no_target(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+def test_a_pattern_named_store_is_no_target(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     client = talk(proxy)
     client.say("SADD ASC 7 1")
     client.say(f"EXPIREMEMBER ASC 7 {FAR}")
