@@ -810,9 +810,7 @@ def test_a_store_of_five_thousand_keys(proxy: Proxy, talk: Callable[..., Talk], 
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_counting_near_the_end_of_the_integers(
-    proxy: Proxy, talk: Callable[..., Talk], protocol: int
-) -> None:
+def test_counting_near_the_end_of_the_integers(proxy: Proxy, talk: Callable[..., Talk], protocol: int) -> None:
     client = talk(proxy, protocol=protocol)
     top = (1 << 63) - 1
     client("HSET", "h", "7", top - 1, "1", "1")
@@ -866,9 +864,7 @@ def test_deadlines_that_are_left_over_are_cleared(
         assert is_far(talk(cleaner).say(f"TTL {type_} 1"))
 
 
-def test_a_removed_member_tells_no_deadline_of_an_earlier_life(
-    proxy: Proxy, talk: Callable[..., Talk]
-) -> None:
+def test_a_removed_member_tells_no_deadline_of_an_earlier_life(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     client = talk(proxy)
     client.say("HSET h 7 7 1 1")
     client.say(f"EXPIREMEMBER h 7 {FAR}")
