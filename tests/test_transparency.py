@@ -26,8 +26,10 @@ CLIENT_ID = re.compile(rb"(\$2\r\nid\r\n:)\d+")
 
 def same_both_ways(upstream: Server, proxy: Proxy, talk: Talk) -> list[bytes]:
     """Hold a conversation straight and through the proxy, each with an empty server; return what both gave."""
+    reset_server(upstream)
     straight = talk(upstream.connect)
     upstream.flush()
+    reset_server(upstream)
     through = talk(proxy.connect)
     differences = [
         f"answer {number}: straight {one[:300]!r}, through the proxy {other[:300]!r}"
@@ -51,7 +53,9 @@ def hello(client: Raw, protocol: int) -> None:
 
 
 def reset_server(server: Server) -> None:
-    """Remove what a flush leaves: functions."""
+    """Remove what a flush leaves: functions, and subscribers whose connections are still closing."""
+    until(lambda: server.command("PUBSUB", "CHANNELS") == b"*0\r\n", what="the end of the last subscription")
+    until(lambda: server.command("PUBSUB", "NUMPAT") == b":0\r\n", what="the end of the last pattern")
     if server.version >= (7,):
         assert server.command("FUNCTION", "FLUSH") == b"+OK\r\n"
 
@@ -86,7 +90,6 @@ def concurrently(work: Callable[[], None]) -> Iterator[None]:
 @protocols
 def test_one_by_one(upstream: Server, proxy: Proxy, protocol: int, scenario: str) -> None:
     def talk(connect: Connect) -> list[bytes]:
-        reset_server(upstream)
         with connect() as client:
             hello(client, protocol)
             return [normal(line, client.command(*line.arguments)) for line in SCENARIOS[scenario]]
@@ -101,7 +104,6 @@ def test_pipelined_in_small_pieces(upstream: Server, proxy: Proxy, scenario: str
     data = b"".join(request(*line.arguments) for line in lines)
 
     def talk(connect: Connect) -> list[bytes]:
-        reset_server(upstream)
         with connect() as client:
             sizes = random.Random(scenario)
             with concurrently(partial(send_slices, client, data, iter(lambda: sizes.randint(1, 40), None))):
@@ -116,7 +118,6 @@ def test_with_deadlines_on_every_member(upstream: Server, proxy: Proxy, protocol
     """Whatever stands in for a request, on keys whose members have deadlines, answers as the request does without."""
 
     def talk(connect: Connect) -> list[bytes]:
-        reset_server(upstream)
         replies = []
         with connect() as client, upstream.connect() as straight, proxy.connect() as marker:
             hello(client, protocol)
@@ -159,7 +160,6 @@ def test_inline(upstream: Server, proxy: Proxy, scenario: str) -> None:
     """As somebody types it into a telnet."""
 
     def talk(connect: Connect) -> list[bytes]:
-        reset_server(upstream)
         with connect() as client:
             replies = []
             for line in SCENARIOS[scenario]:
