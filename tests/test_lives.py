@@ -59,18 +59,35 @@ def talk() -> Iterator[Callable[..., Talk]]:
 
 
 @pytest.fixture(scope="session")
-def lazy_proxy(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
-    """Gives a proxy without a sweeper in front of the shared server of a kind."""
+def lazy_pairs() -> Iterator[Callable[[str], tuple[Server, Proxy]]]:
+    """Gives a server of a kind of its own, where nobody sweeps, and a proxy without a sweeper in front of it."""
     with ExitStack() as stack:
-        proxies: dict[str, Proxy] = {}
+        pairs: dict[str, tuple[Server, Proxy]] = {}
 
-        def get(kind: str) -> Proxy:
-            if kind not in proxies:
-                proxies[kind] = Proxy("--upstream", shared_server(kind).url, "--no-sweep", "--leftovers-rate", "0")
-                stack.callback(proxies[kind].close)
-            return proxies[kind]
+        def get(kind: str) -> tuple[Server, Proxy]:
+            if kind not in pairs:
+                server = Server(kind)
+                stack.callback(server.close)
+                proxy = Proxy("--upstream", server.url, "--no-sweep", "--leftovers-rate", "0")
+                stack.callback(proxy.close)
+                pairs[kind] = server, proxy
+            return pairs[kind]
 
         yield get
+
+
+@pytest.fixture
+def lazy_upstream(kind: str, lazy_pairs: Callable[[str], tuple[Server, Proxy]]) -> Server:
+    """A server of every kind, empty, where nobody sweeps."""
+    server = lazy_pairs(kind)[0]
+    server.flush()
+    return server
+
+
+@pytest.fixture
+def lazy_proxy(lazy_upstream: Server, lazy_pairs: Callable[[str], tuple[Server, Proxy]]) -> Proxy:
+    """The proxy, without a sweeper, in front of `lazy_upstream`."""
+    return lazy_pairs(lazy_upstream.kind)[1]
 
 
 def clock(server: Talk) -> int:
@@ -505,9 +522,9 @@ def due_by(beside: Talk) -> int:
 
 @pytest.mark.parametrize("database", [0, 3])
 def test_no_request_sees_a_member_that_is_due(
-    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk], database: int
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk], database: int
 ) -> None:
-    client, beside = talk(lazy_proxy(upstream.kind), database), talk(upstream, database)
+    client, beside = talk(lazy_proxy, database), talk(lazy_upstream, database)
     requests = put_due(client, beside)
     wait_past(beside, due_by(beside))
     assert beside("SCARD", "m:set:1") == 2, "somebody sweeps, so that nothing is to be seen here"
@@ -516,10 +533,10 @@ def test_no_request_sees_a_member_that_is_due(
 
 
 def test_no_transaction_sees_a_member_that_is_due(
-    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk]
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
     """Queued before the deadline, run after it."""
-    proxy, beside = lazy_proxy(upstream.kind), talk(upstream)
+    proxy, beside = lazy_proxy, talk(lazy_upstream)
     client = talk(proxy)
     queued = []
     requests = put_due(client, beside)
@@ -538,9 +555,9 @@ def test_no_transaction_sees_a_member_that_is_due(
 
 
 def test_a_watched_key_shows_nothing_that_is_due(
-    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk]
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
-    client, beside = talk(lazy_proxy(upstream.kind)), talk(upstream)
+    client, beside = talk(lazy_proxy), talk(lazy_upstream)
     for when in ("before", "after"):
         client.say("SADD k 7 1")
         deadline = clock(beside) + 50
@@ -559,9 +576,9 @@ def test_a_watched_key_shows_nothing_that_is_due(
 @pytest.mark.parametrize("line", ["DBSIZE", "KEYS *", "SCAN 0 COUNT 1000", "RANDOMKEY", "SORT l BY w:*->7 GET w:*->7"])
 @pytest.mark.parametrize("transaction", [False, True])
 def test_requests_that_name_no_key_see_nothing_that_is_due(
-    upstream: Server, lazy_proxy: Callable[[str], Proxy], talk: Callable[..., Talk], line: str, transaction: bool
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk], line: str, transaction: bool
 ) -> None:
-    client, beside = talk(lazy_proxy(upstream.kind)), talk(upstream)
+    client, beside = talk(lazy_proxy), talk(lazy_upstream)
     for key in range(30):
         client("HSET", f"w:{key}", "7", "7")
     client("RPUSH", "l", "3")
@@ -823,6 +840,50 @@ def test_counting_near_the_end_of_the_integers(proxy: Proxy, talk: Callable[...,
     client.say("HDEL h 7")
     assert client("HINCRBY", "h", "7", -top) == -top
     assert client.say("TTL h 7") == -1
+
+
+CARRYING = {"RENAME {k} {n}": 0, "RENAMENX {k} {n}": 0, "COPY {k} {n}": 0, "COPY {k} {n} DB 3": 3, "MOVE {n} 3": 3}
+
+
+@pytest.mark.parametrize("line", CARRYING)
+def test_deadlines_go_along_with_their_key(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], line: str
+) -> None:
+    client, there, beside = talk(proxy), talk(proxy, CARRYING[line]), talk(upstream, CARRYING[line])
+    key = "n" if line.startswith("MOVE") else "k"
+    deadline = clock(beside) + 200
+    client.say(f"SADD {key} 7 8 1")
+    client.say(f"EXPIREMEMBER {key} 7 {FAR}")
+    client.say(f"PEXPIREMEMBERAT {key} 8 {deadline}")
+    assert client.say(line.format(k="k", n="n")) in (1, b"OK")
+    assert is_far(there.say("TTL n 7"))
+    wait_past(beside, deadline)
+    assert sorted(there.say("SMEMBERS n")) == [b"1", b"7"]
+    if key == "n":
+        client.say("SADD n 7")
+        assert client.say("TTL n 7") == -1
+
+
+@pytest.mark.parametrize(
+    ("present", "condition", "wanted"),
+    [
+        (0, "NX", 1), (0, "XX", 0), (0, "GT", 0), (0, "LT", 1), (0, "XX GT", 0), (0, "XX LT", 0),
+        (5, "NX", 0), (5, "XX", 1), (5, "GT", 1), (5, "LT", 0), (5, "XX GT", 1), (5, "LT XX", 0),
+        (9, "GT", 0), (9, "LT", 0), (9, "XX", 1), (10, "GT", 0), (10, "LT", 1), (10, "XX LT", 1), (10, "GT XX", 0),
+    ],
+)  # fmt: skip
+def test_a_deadline_with_a_condition(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], present: int, condition: str, wanted: int
+) -> None:
+    """Of a member whose deadline is `present` (0: none), to 9."""
+    client = talk(proxy)
+    moment = clock(talk(upstream)) // 1000 + FAR
+    client.say("SADD k 7 1")
+    if present:
+        client.say(f"EXPIREMEMBERAT k 7 {moment + present}")
+    assert client.say(f"PEXPIREMEMBERAT k 7 {(moment + 9) * 1000} {condition}") == wanted
+    left = client.say("TTL k 7")
+    assert left == -1 if not (present or wanted) else abs(left - FAR - (9 if wanted else present)) <= 1
 
 
 def test_all_in_one_pipeline(proxy: Proxy, talk: Callable[..., Talk]) -> None:

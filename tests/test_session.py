@@ -206,3 +206,18 @@ def test_a_transaction_that_sets_the_first_deadline_itself_runs() -> None:
 )
 def test_the_target_of_a_sort_is_not_taken_from_a_pattern(arguments: list[bytes], target: list[bytes] | None) -> None:
     assert COMMANDS[arguments[0]].keys(arguments) == target
+
+
+def test_every_sort_by_pattern_waits_for_what_is_due_anywhere() -> None:
+    driver = Driver(due=NOW - 1)
+    driver.known.next_deadline = NOW - 1
+    sort = encode([b"SORT", b"l", b"BY", b"w:*"])
+    for _ in range(2):
+        assert driver.feed(encode([b"SORT", b"l"]) + sort).endswith(sort)
+    assert driver.questions == [Question(everywhere=True)] * 2
+
+
+def test_what_looks_everywhere_is_always_looked_at() -> None:
+    for command in COMMANDS.values():
+        if command.everywhere([command.name, b"k", b"BY", b"*"]):
+            assert command.always

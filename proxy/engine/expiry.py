@@ -202,10 +202,12 @@ class Engine:
 
     async def _remove_due(self, keys: tuple[bytes, ...]) -> None:
         """Remove what is due in some keys; requests for the same key at the same time share the work."""
-        while due := self._known.due(keys, self._clock.now()):
+        due = list(keys)
+        while due:
             free = [key for key in due if key not in self._busy]
             if not free:
                 await asyncio.wait([self._busy[key] for key in due])
+                due = self._known.due(keys, self._clock.now(), AHEAD_MS)
                 continue
             done = asyncio.get_running_loop().create_future()
             self._busy.update(dict.fromkeys(free, done))
@@ -216,6 +218,7 @@ class Engine:
                 for key in free:
                     del self._busy[key]
                 done.set_result(None)
+            due = self._known.due(keys, self._clock.now(), AHEAD_MS)
 
     async def _remove_due_page(self, keys: list[bytes]) -> None:
         databases = sorted(self._known.databases)
@@ -224,7 +227,7 @@ class Engine:
                 pass
         if len(databases) > 1:
             await self.learn(keys)
-        if self._known.due(keys, self._clock.now()):
+        if self._known.due(keys, self._clock.now(), AHEAD_MS):
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)
 

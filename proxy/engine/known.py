@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterable
 HIGHEST_DATABASE = 1023
 """The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
 
+ASK_MS = 3.0
+"""How near a deadline has to be for the server to be asked whether it has passed: on a busy machine the estimate of its
+clock is late by so much."""
+
 AHEAD_MS = 0.5
-"""A deadline so near counts as passed: a request sent now would run when it is, or the clock may be estimated late."""
+"""A deadline so near counts as passed: a request sent now might run when it is."""
 
 MARK_LIFETIME_MS = 10_000
 """How long a mark of our own outweighs an answer that the key has no deadlines: the answer may be older."""
@@ -48,14 +52,15 @@ class KnownKeys:
         """Tell whether a key may have members with deadlines."""
         return self.blind or key in self.deadlines
 
-    def due(self, names: Iterable[bytes], now: float) -> list[bytes]:
-        """Return those of the names that are keys with a deadline that has passed, or is about to.
+    def due(self, names: Iterable[bytes], now: float, ahead: float = ASK_MS) -> list[bytes]:
+        """Return those of the names that are keys with a deadline that has passed, or may have.
 
         Args:
             names: the names.
             now: the clock, in Unix ms.
+            ahead: how many ms before its deadline a key counts already.
         """
-        deadlines, limit = self.deadlines, now + AHEAD_MS
+        deadlines, limit = self.deadlines, now + ahead
         return [name for name in names if name in deadlines and deadlines[name] <= limit]
 
     def visit(self, database: int) -> None:
@@ -65,7 +70,7 @@ class KnownKeys:
 
     def any_due(self, now: float) -> bool:
         """Tell whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
-        return min(self.next_deadline, self._horizon) <= now + AHEAD_MS
+        return min(self.next_deadline, self._horizon) <= now + ASK_MS
 
     def mark(self, key: bytes, deadline: float, now: float) -> None:
         """Make a key known because a request that is about to be sent may give it a deadline.
@@ -109,6 +114,7 @@ class KnownKeys:
 
     def begin_watch(self) -> None:
         """Note the earliest deadline that becomes known from now on, without an alarm."""
+        self.next_deadline = min(self.next_deadline, self._horizon)
         self._horizon = math.inf
         self._wake = None
 
