@@ -278,6 +278,10 @@ class Model:
             except RefusedError as refused:
                 wanted = refused
             return wanted
+        if name == "HINCRBY":
+            # Judged before it is known in which database it will run.
+            for other in self.databases:
+                self._doubt_named(other, words)
         before = {key: value.members() for key, value in database.values.items()}
         data = Data(database.values, reply)
         try:
@@ -319,8 +323,6 @@ class Model:
             if member in traces:
                 traces[member] = traces[member][0], False
         if words[0] in ADDERS and key == words[1]:
-            if not before:
-                traces.clear()
             for member in words[2:]:
                 if member in after:
                     traces.pop(member, None)

@@ -1,0 +1,95 @@
+"""Deliberate breaks of the proxy, each with the test that has to notice it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers import ROOT
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One break.
+
+    Attributes:
+        file: under `proxy/`.
+        text: what stands there, exactly once.
+        instead: what is put in its place.
+        caught_by: which of the checks in `tests/test_mutations.py` notices it.
+    """
+
+    file: str
+    text: str
+    instead: str
+    caught_by: str = "programs"
+
+    @property
+    def name(self) -> str:
+        """A short name for the report."""
+        return f"{Path(self.file).name}: {' '.join(self.text.split())[:60]}"
+
+
+def broken_copy(folder: Path, mutation: Mutation | None) -> None:
+    """Copy the package into a folder, and break the copy.
+
+    Raises:
+        AssertionError: the text does not stand in the file exactly once.
+    """
+    shutil.copytree(ROOT / "proxy", folder / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
+    if mutation is not None:
+        path = folder / "proxy" / mutation.file
+        text = path.read_text("utf-8")
+        assert text.count(mutation.text) == 1, f"{mutation.text!r} is {text.count(mutation.text)} times in {path.name}"
+        path.write_text(text.replace(mutation.text, mutation.instead), "utf-8")
+
+
+_LUA = "engine/lua/"
+
+MUTATIONS = [
+    # The table of commands.
+    Mutation("commands/table.py", '"HSET HMSET"', '"HMSET"', "script"),
+    Mutation("commands/table.py", '"SADD LPUSH RPUSH LPUSHX RPUSHX"', '"LPUSH RPUSH LPUSHX RPUSHX"', "SPOP"),
+    Mutation("commands/table.py", '"SMOVE", _at(1, 2)', '"SMOVE", _at(2, 1)', "SPOP"),
+    Mutation("commands/table.py", 'Effect.COUNT, "HINCRBY"', 'Effect.READ, "HINCRBY"', "script"),
+    Mutation("commands/table.py", '"EVAL EVALSHA FCALL"', '"EVALSHA FCALL"'),
+    Mutation("commands/table.py", '"BLMOVE BRPOPLPUSH"', '"BRPOPLPUSH"', "BLMOVE"),
+    Mutation("commands/table.py", '_stored(b"STORE", first=2)', '_stored(b"STORED", first=2)'),
+    Mutation("commands/table.py", '"HDEL SREM ZREM"', '"HDEL ZREM"', "nothing left behind"),
+    Mutation("commands/table.py", '"DEL UNLINK"', '"UNLINK"', "nothing left behind"),
+    Mutation("commands/table.py", "always=True, everywhere=lambda _: True", "always=True", "keyspace when due"),
+    Mutation("commands/members.py", "range(first + step - 1, size, step)", "range(first, size, step)"),
+    # The scripts.
+    Mutation(_LUA + "add.lua", "      redis.call('zrem', shadow, member)\n", "\n"),
+    Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", ""),
+    Mutation(_LUA + "sweep.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
+    Mutation(_LUA + "rename.lua", "redis.call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])"),
+    Mutation(_LUA + "copy.lua", "redis.call('copy', KEYS[2], KEYS[4], 'db', database, 'replace')", "0", "COPY"),
+    Mutation(_LUA + "move.lua", "redis.call('zrem', index, key)", ""),
+    Mutation(_LUA + "move_member.lua", "redis.call('zrem', right, member)", "", "SPOP"),
+    Mutation(_LUA + "replace.lua", "drop(KEYS[1], KEYS[2], KEYS[3])", ""),
+    Mutation(_LUA + "vanish.lua", "drop(KEYS[position], KEYS[position + 1], KEYS[1])", "", "nothing left behind"),
+    Mutation(_LUA + "persist.lua", "redis.call('zrem', KEYS[2], ARGV[1])", ""),
+    Mutation(_LUA + "ttl.lua", "math.floor((left + unit / 2) / unit)", "math.floor(left / unit)"),
+    Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
+    Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present"),
+    Mutation(_LUA + "shared/remove.lua", "redis.call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)"),
+    Mutation(_LUA + "shared/void.lua", "redis.call('zadd', shadow, -deadline, member)", ""),
+    Mutation(_LUA + "dbsize.lua", " - redis.call('zcard', KEYS[1])", "", "reserved names"),
+    Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
+    Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
+    Mutation(_LUA + "void_page.lua", "void(kind, key, shadow, page[2][position])", "false", "leftovers"),
+    # The proxy.
+    Mutation(
+        "engine/rewrite.py",
+        "self._known.mark(key, now + milliseconds if relative else milliseconds, now)",
+        "pass",
+        "pipeline",
+    ),
+    Mutation("engine/rewrite.py", "if key.startswith(prefix):", "if False:", "refusals"),
+    Mutation("relay/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"),
+    Mutation("relay/session.py", "command is None or command.effect is not Effect.EXEC", "True", "EXEC when due"),
+    Mutation("tracker.py", "self._changed.add(key)", "pass", "two proxies"),
+    Mutation("sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
+]

@@ -1,0 +1,550 @@
+"""Random programs, run against the model and the real thing: every reply agrees, and what is there in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import hiredis
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.model import (
+    ADDERS,
+    MARKING,
+    REPLACERS,
+    SCRIPTS,
+    SLACK_MS,
+    Model,
+    Now,
+    Words,
+    agrees,
+    in_script,
+    parse,
+    plain,
+)
+from tests.raw import Raw, request
+from tests.servers import Proxy, Server, until
+
+# Random programs: until they have run long enough to be trusted in every build, only with --long.
+pytestmark = pytest.mark.long
+
+DATABASES: Final = 3
+FENCE: Final = 15
+"""A database of the test's own."""
+
+SOON_MS: Final = 70
+FAR_MS: Final = 10**13
+"""Absolute far deadlines lie behind this moment, relative ones before it."""
+
+PREFIX: Final = b"__expiremember__:"
+
+KEYS = {
+    "hash": ("h", "{t}h"),
+    "set": ("s", "a}s"),
+    "zset": ("z", "{z"),
+    "list": ("l", "{}l"),
+    "string": ("t",),
+}
+EVERY_KEY = tuple(key for keys in KEYS.values() for key in keys)
+MEMBERS = ("a", "b", "c", "7")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a program.
+
+    Attributes:
+        proxy: through which of the proxies.
+        database: where.
+        requests: what, one after the other.
+        transaction: whether all together are one.
+    """
+
+    proxy: int
+    database: int
+    requests: tuple[tuple[str, ...], ...]
+    transaction: bool = False
+
+    def __repr__(self) -> str:
+        return f"[{self.proxy}:{self.database}{' MULTI' if self.transaction else ''}] " + "; ".join(
+            " ".join(words) for words in self.requests
+        )
+
+
+NOTHING: Final = Step(0, 0, ())
+WAIT: Final = Step(0, 0, (("WAIT",),))
+LOOK: Final = Step(0, 0, (("LOOK",),))
+
+
+# Programs. A request is written with blanks for its words: {h} a key that is likely a hash, {s} {z} {l} {t} likewise,
+# {k} any key, {m} a member, {n} a small number, {w} a far deadline, {d} a database.
+
+TEMPLATES = """
+    HSET {h} {m} {n}|HSET {h} {m} {n} {m} {n}|HMSET {h} {m} {n}|HSETNX {h} {m} {n}|HINCRBY {h} {m} {n}
+    HINCRBYFLOAT {h} {m} 0.5|HDEL {h} {m}|HDEL {h} {m} {m}|HGET {h} {m}|HGETALL {h}|HLEN {h}
+    SADD {s} {m}|SADD {s} {m} {m}|SREM {s} {m}|SREM {s} {m} {m}|SMOVE {s} {s} {m}|SPOP {s}|SPOP {s} 2|SMEMBERS {s}
+    SUNIONSTORE {s} {s} {s}|SINTERSTORE {s} {s}|SDIFFSTORE {s} {s} {s}|SCARD {s}|SISMEMBER {s} {m}
+    ZADD {z} {n} {m}|ZADD {z} {n} {m} {n} {m}|ZADD {z} NX {n} {m}|ZADD {z} XX CH {n} {m}|ZADD {z} GT CH {n} {m}
+    ZADD {z} LT {n} {m}|ZADD {z} INCR {n} {m}|ZADD {z} NX INCR {n} {m}|ZINCRBY {z} {n} {m}|ZREM {z} {m}|ZPOPMIN {z}
+    ZPOPMAX {z} 2|ZREMRANGEBYSCORE {z} {n} {n}|ZREMRANGEBYRANK {z} 0 0|ZUNIONSTORE {z} 2 {z} {z}
+    ZINTERSTORE {z} 2 {z} {s}|ZDIFFSTORE {z} 2 {z} {z}|ZRANGESTORE {z} {z} 0 1|ZRANGE {z} 0 -1 WITHSCORES|ZCARD {z}
+    LPUSH {l} {m}|RPUSH {l} {m} {m}|LPUSHX {l} {m}|RPUSHX {l} {m}|LINSERT {l} BEFORE {m} {m}|LINSERT {l} AFTER {m} {m}
+    LSET {l} 0 {m}|LSET {l} -1 {m}|LREM {l} 0 {m}|LREM {l} 1 {m}|LREM {l} -1 {m}|LPOP {l}|RPOP {l} 2|LTRIM {l} 1 -1
+    LTRIM {l} 0 1|LMOVE {l} {l} LEFT RIGHT|LMOVE {l} {l} RIGHT LEFT|RPOPLPUSH {l} {l}|BLMOVE {l} {l} LEFT LEFT 0.005
+    BRPOPLPUSH {l} {l} 0.005|LRANGE {l} 0 -1|LLEN {l}|SORT {l} ALPHA STORE {l}|SORT {s} ALPHA STORE {l}
+    SET {t} x|SET {k} x|MSET {t} x {k} y|SETNX {k} x|GETSET {t} y|APPEND {t} z|GET {k}
+    DEL {k}|DEL {k} {k}|UNLINK {k}|EXISTS {k} {k}|TYPE {k}|EXPIRE {k} -1|KEYS *
+    RENAME {k} {k}|RENAMENX {k} {k}|COPY {k} {k}|COPY {k} {k} REPLACE|COPY {k} {k} DB {d} REPLACE|COPY {k} {k} DB {d}
+    MOVE {k} {d}|SWAPDB {d} {d}|FLUSHDB
+    EVAL add {h} {m}|EVAL add {s} {m}|EVAL add {z} {m}|EVAL add {l} {m}|EVAL remove {h} {m}|EVAL remove {s} {m}
+    EVAL remove {z} {m}|EVAL remove {l} {m}|EVAL renew {h} {m}|EVAL renew {s} {m}|EVAL renew {z} {m}
+    EVAL renew {l} {m}
+"""
+
+LIFETIMES = """
+    PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w} {o}
+    PEXPIREMEMBERAT {c} {m} @far{w} {o}|EXPIREMEMBERAT {c} {m} @farsec{w}|EXPIREMEMBER {c} {m} 1{w}00
+    EXPIREMEMBER {c} {m} 2{w}0000 ms|EXPIREMEMBER {c} {m} 3{w}00 s {x}|PEXPIREMEMBER {c} {m} 4{w}0000
+    PEXPIREMEMBER {c} {m} 5{w}0000 {x}|PEXPIREMEMBERAT {c} {m} 1|EXPIREMEMBER {c} {m} 0|PEXPIREMEMBER {c} {m} -5
+    EXPIREMEMBER {c} {m} -1 {o}|TTL {c} {m}|PTTL {c} {m}|PERSIST {c} {m}|PTTL {k} {m}
+"""
+SOON = "PEXPIREMEMBERAT {c} {m} @soon|PEXPIREMEMBERAT {c} {m} @soon {o}|PEXPIREAT {c} @soon"
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for row in text.strip().splitlines() for line in row.split("|")]
+
+
+COLLECTIONS: Final = ("hash", "set", "zset", "list")
+_LETTERS: Final = {"hash": "h", "set": "s", "zset": "z", "list": "l", "string": "t"}
+_ALL: Final = _lines(TEMPLATES)
+_NOT_QUEUED: Final = ("EVAL", "SWAPDB", "FLUSHDB")
+"""Not in transactions: what stands in docs/semantics.md as happening before EXEC, not within it."""
+
+
+def _choices(focus: str) -> dict[str, st.SearchStrategy[str]]:
+    likely = {letter: KEYS[kind] * 6 + EVERY_KEY for kind, letter in _LETTERS.items()}
+    collections = tuple(key for kind in COLLECTIONS for key in KEYS[kind])
+    return {
+        **{letter: st.sampled_from(keys) for letter, keys in likely.items()},
+        "k": st.sampled_from(KEYS[focus] * 5 + EVERY_KEY),
+        "c": st.sampled_from(KEYS[focus] * 8 + collections),
+        "m": st.sampled_from(("a", "b") * 3 + MEMBERS),
+        "n": st.sampled_from("12345"),
+        "w": st.sampled_from("123"),
+        "d": st.sampled_from("012"),
+        "o": st.sampled_from(("NX", "XX", "GT", "LT")),
+        "x": st.sampled_from(("NX", "XX")),
+    }
+
+
+def _filled(template: str, choices: dict[str, st.SearchStrategy[str]]) -> st.SearchStrategy[tuple[str, ...]]:
+    parts = template.replace("{", "\0{").replace("}", "}\0").split("\0")
+    chosen = [choices[part[1:-1]] if part.startswith("{") else st.just(part) for part in parts]
+    return st.tuples(*chosen).map(lambda drawn: _words("".join(drawn)))
+
+
+def _words(line: str) -> tuple[str, ...]:
+    words = tuple(line.split(" "))
+    if words[0] != "EVAL":
+        return words
+    kind = next((kind for kind in COLLECTIONS if words[2] in KEYS[kind]), "set")
+    add, remove = SCRIPTS[kind]
+    lines = {"add": (add,), "remove": (remove,), "renew": (remove, add)}[words[1]]
+    return "EVAL", in_script(*lines), "1", *words[2:]
+
+
+def _life(kind: str, key: str, member: str) -> st.SearchStrategy[tuple[tuple[str, ...], ...]]:
+    """A member that is added and gets a deadline, and then two requests that likely concern it."""
+    letter = _LETTERS[kind]
+    here = st.sampled_from((key, key, key, *KEYS[kind]))
+    choices = {
+        **_choices(kind),
+        **dict.fromkeys((letter, "k", "c"), here),
+        "m": st.sampled_from((member, member, member, *MEMBERS)),
+    }
+    own = [line for line in _ALL if f"{{{letter}}}" in line]
+
+    def one_of(lines: list[str]) -> st.SearchStrategy[tuple[str, ...]]:
+        return st.sampled_from([_filled(line, choices) for line in lines]).flatmap(_drawn)
+
+    anything = one_of([*own, *(line for line in _ALL if "{k}" in line), *_lines(LIFETIMES)])
+    removal = st.just(_words(f"EVAL remove {key} {member}"))
+    addition = one_of(
+        [line for line in own if line.split()[0] in ADDERS | REPLACERS or "MOVE" in line or "add" in line]
+    )
+    add = tuple(word.format(k=key, m=member) for word in SCRIPTS[kind][0].split())
+    return st.builds(
+        lambda moment, second, third: (add, ("PEXPIREMEMBERAT", key, member, moment), second, third),
+        st.sampled_from(("@far1", "@far2", "@far3")),
+        st.one_of(anything, removal),
+        st.one_of(anything, addition),
+    )
+
+
+def _has_script(requests: Sequence[Words]) -> bool:
+    return any(words[0] == "EVAL" for words in requests)
+
+
+def _drawn(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return strategy
+
+
+def _program(proxies: int, size: int, focus: str, *, timed: bool) -> st.SearchStrategy[list[Step]]:
+    choices = _choices(focus)
+
+    def requests(lines: list[str]) -> st.SearchStrategy[tuple[str, ...]]:
+        return st.sampled_from([_filled(line, choices) for line in lines]).flatmap(_drawn)
+
+    letter = f"{{{_LETTERS[focus]}}}"
+    own = [line for line in _ALL if letter in line]
+    general = [line for line in _ALL if "{k}" in line or "{" not in line]
+    lifetimes = requests(_lines(LIFETIMES) + (_lines(SOON) * 2 if timed else []))
+    plain_requests = [requests(own), requests(own), requests(own), requests(general), requests(_ALL)]
+    queued = st.one_of(
+        requests([line for line in own if not line.startswith(_NOT_QUEUED)]),
+        requests([line for line in _ALL if not line.startswith(_NOT_QUEUED)]),
+        lifetimes,
+    )
+    where = st.integers(0, proxies - 1), st.sampled_from((0, 0, 0, 0, 0, 1, 2))
+    single = [
+        st.builds(lambda proxy, database, words: Step(proxy, database, (words,)), *where, requests)
+        for requests in (*plain_requests, lifetimes, lifetimes, lifetimes)
+    ]
+    lives = [_life(focus, key, member) for key in KEYS[focus] for member in MEMBERS[:2]]
+    life = st.builds(
+        lambda proxy, database, words, together: Step(proxy, database, words, together and not _has_script(words)),
+        *where,
+        st.sampled_from(lives).flatmap(_drawn),
+        st.booleans(),
+    )
+    transaction = st.builds(
+        lambda proxy, database, queued: Step(proxy, database, tuple(queued), transaction=True),
+        *where,
+        st.lists(queued, min_size=1, max_size=5),
+    )
+    pauses = (NOTHING, WAIT, LOOK) if timed else (NOTHING, LOOK)
+    return st.lists(
+        st.one_of(st.sampled_from(pauses), *single, life, life, life, transaction), min_size=size // 2, max_size=size
+    )
+
+
+def programs(proxies: int, size: int) -> st.SearchStrategy[list[Step]]:
+    """Random programs for so many proxies, of so many steps at most; each mostly about one type of collection."""
+    kinds = [_program(proxies, size, focus, timed=timed) for timed in (False, True) for focus in COLLECTIONS]
+    return st.sampled_from(kinds).flatmap(_drawn)
+
+
+FILL: Final = [
+    Step(0, database, (tuple(line.split()),))
+    for database in (0, 1)
+    for line in (
+        "HSET h a 1 b 2",
+        "HSET {t}h 7 1",
+        "SADD s a b c",
+        "SADD a}s 7 b",
+        "ZADD z 1 a 2 b 3 c",
+        "ZADD {z 1 7",
+        "RPUSH l a b a c",
+        "RPUSH {}l 7",
+        *(f"PEXPIREMEMBERAT {key} a @far1" for key in ("h", "s", "z", "l")),
+    )
+]
+
+
+class StalledError(Exception):
+    """A request took so long that nobody can tell whether it ran before or after a deadline."""
+
+
+class Runner:
+    """Runs programs.
+
+    Args:
+        server: the server.
+        proxies: those in front of it.
+        protocol: of the clients.
+    """
+
+    def __init__(self, server: Server, proxies: list[Proxy], protocol: int) -> None:
+        self._stack = ExitStack()
+        self._beside = self._stack.enter_context(server.connect())
+        self._clients = [
+            [self._connect(proxy, database, protocol) for database in range(DATABASES)] for proxy in proxies
+        ]
+        self._fences = [self._connect(proxy, FENCE, 2) for proxy in proxies]
+        self._strangers = [self._connect(proxy, FENCE, 2) for proxy in proxies]
+        self._beside.command("ACL", "SETUSER", "stranger", "on", "nopass")
+        for stranger in self._strangers:
+            assert stranger.command("AUTH", "stranger", "any") == b"+OK\r\n"
+        self._fenced = 0
+        self._story: list[str] = []
+        self.steps = 0
+        self.stalled = 0
+
+    def _connect(self, proxy: Proxy, database: int, protocol: int) -> Raw:
+        client = self._stack.enter_context(proxy.connect())
+        if protocol == 3:
+            client.command("HELLO", 3)
+        assert client.command("SELECT", database) == b"+OK\r\n"
+        return client
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def run(self, program: list[Step]) -> None:
+        """Run a program on empty databases, and look at all that is left."""
+        self._beside.command("FLUSHALL")
+        self._model = Model(DATABASES)
+        self._marked: int | None = None
+        self._story.clear()
+        self._fence(0)
+        try:
+            for step in [*FILL, *program, LOOK, WAIT]:
+                self._step(step)
+        except StalledError:
+            self.stalled += 1
+
+    def _step(self, step: Step) -> None:
+        if step is NOTHING:
+            return
+        self.steps += 1
+        if step is WAIT:
+            soon = [deadline for deadline in self._model.deadlines() if deadline < _clock() + SOON_MS]
+            if soon:
+                self._pass(max(soon))
+            self._look()
+            return
+        self._keep_clear()
+        if step is LOOK:
+            self._look()
+            return
+        if self._marked not in (None, step.proxy):
+            self._fence(self._marked)
+        requests = [tuple(map(self._resolve, words)) for words in step.requests]
+        if any(words[0] in MARKING for words in requests):
+            self._marked = step.proxy
+        self._story.append(f"through proxy {step.proxy}{' in MULTI' if step.transaction else ''}:")
+        client = self._clients[step.proxy][step.database]
+        if step.transaction:
+            self._ask(client, step.database, requests, transaction=True)
+        for words in () if step.transaction else requests:
+            self._keep_clear()
+            self._ask(client, step.database, [words], transaction=False)
+
+    def _ask(self, client: Raw, database: int, requests: Sequence[Words], *, transaction: bool) -> None:
+        before = _clock()
+        if transaction:
+            client.send(b"".join([request("MULTI"), *(request(*words) for words in requests), request("EXEC")]))
+            *queued, reply = client.replies(len(requests) + 2)
+            assert queued == [b"+OK\r\n", *[b"+QUEUED\r\n"] * len(requests)], queued
+            replies = plain(parse(reply))
+            assert isinstance(replies, list), replies
+        else:
+            replies = [plain(parse(client.command(*requests[0])))]
+        now = before, self._settle(before, requests)
+        for words, reply in zip(requests, replies, strict=True):
+            self._compare(database, words, reply, now)
+
+    def _compare(self, database: int, words: Words, reply: Any, now: Now, *, tell: bool = True) -> None:
+        wanted = self._model.run(database, words, now[0], reply)
+        line = f"[{database}] {' '.join(words)} -> {reply!r}"
+        if not agrees(reply, wanted, now):
+            raise AssertionError("\n".join([*self._story, line, f"WANTED {wanted}"]))
+        if tell:
+            self._story.append(line)
+
+    # Time.
+
+    def _keep_clear(self) -> None:
+        """Wait until no deadline is so near that a request might run before it or after it."""
+        while near := [deadline for deadline in self._model.deadlines() if deadline <= _clock() + SLACK_MS]:
+            self._pass(max(near))
+        self._model.advance(_clock())
+
+    def _pass(self, moment: float) -> None:
+        """Wait until the server's clock has passed a moment."""
+        time.sleep(max(0.0, moment - _clock()) / 1000)
+        # A key lives until the end of the millisecond of its deadline.
+        until(lambda: self._server_clock() >= moment + 1, what="a deadline")
+        self._model.advance(self._server_clock())
+
+    def _server_clock(self) -> float:
+        seconds, micros = parse(self._beside.command("TIME"))
+        return int(seconds) * 1000 + int(micros) / 1000
+
+    def _settle(self, before: float, requests: Sequence[Words]) -> float:
+        """The clock after requests that were sent at `before`; raises StalledError where a delay matters."""
+        after = _clock()
+        if after - before > SLACK_MS and (
+            any(deadline <= after for deadline in self._model.deadlines())
+            or any(words[0] in ("EXPIREMEMBER", "PEXPIREMEMBER") for words in requests)
+        ):
+            raise StalledError
+        return after
+
+    def _resolve(self, word: str) -> str:
+        if word == "@soon":
+            return str(int(_clock()) + SOON_MS)
+        if word.startswith("@farsec"):
+            return str(FAR_MS // 1000 + int(word[7:]) * 100)
+        return str(FAR_MS + int(word[4:]) * 100_000) if word.startswith("@far") else word
+
+    # What is there.
+
+    def _look(self) -> None:
+        """Look at every key of every database, through every proxy."""
+        self._keep_clear()
+        if self._marked is not None:
+            self._fence(self._marked)
+        for clients in self._clients:
+            for database, client in enumerate(clients):
+                requests = list(self._questions(database))
+                before = _clock()
+                client.send(b"".join(request(*words) for words in requests))
+                replies = [plain(parse(reply)) for reply in client.replies(len(requests))]
+                now = before, self._settle(before, requests)
+                for words, reply in zip(requests, replies, strict=True):
+                    self._compare(database, words, reply, now, tell=False)
+        self._check_indexes()
+
+    def _questions(self, number: int) -> Iterator[Words]:
+        database = self._model.databases[number]
+        for key in EVERY_KEY:
+            value = database.values.get(key)
+            yield "TYPE", key
+            if value is not None:
+                yield {
+                    "hash": ("HGETALL", key),
+                    "set": ("SMEMBERS", key),
+                    "zset": ("ZRANGE", key, "0", "-1", "WITHSCORES"),
+                    "list": ("LRANGE", key, "0", "-1"),
+                    "string": ("GET", key),
+                }[value.kind]
+                for member in MEMBERS:
+                    yield "PTTL", key, member
+                yield "TTL", key, MEMBERS[0]
+        yield "KEYS", "*"
+        yield ("DBSIZE",)  # last: a key that has expired counts until somebody has touched it
+
+    def _check_indexes(self) -> None:
+        """The index tells of each key that has deadlines the earliest."""
+        for number in range(DATABASES):
+            self._beside.command("SELECT", number)
+            shadows = parse(self._beside.command("KEYS", PREFIX + b"?:*"))
+            earliest = sorted(
+                min(
+                    abs(int(score))
+                    for score in parse(self._beside.command("ZRANGE", shadow, 0, -1, "WITHSCORES"))[1::2]
+                )
+                for shadow in shadows
+            )
+            index = parse(self._beside.command("ZRANGE", PREFIX + b"index", 0, -1, "WITHSCORES"))[1::2]
+            assert [int(score) for score in index] == earliest, (number, shadows)
+        self._beside.command("SELECT", 0)
+
+    # Several proxies.
+
+    def _fence(self, number: int) -> None:
+        """Wait until the other proxies know what has been done through one: news come in order."""
+        self._marked = None
+        if len(self._clients) == 1:
+            return
+        self._fenced += 1
+        key = f"fence:{self._fenced}"
+        client = self._fences[number]
+        client.send(request("SADD", key, "x") + request("EXPIREMEMBER", key, "x", 1000))
+        assert client.replies(2) == [b":1\r\n"] * 2
+        for stranger in self._strangers:
+            until(partial(_knows, stranger, key), 2, "the news")
+        client.command("DEL", key)
+
+
+def _knows(stranger: Raw, key: str) -> bool:
+    """Whether the proxy knows that a key has deadlines: only then it puts a script in the place of an adder, and a user
+    without permissions can tell from the refusal, which has no effect."""
+    reply = parse(stranger.command("SADD", key, "x"))
+    assert isinstance(reply, hiredis.ReplyError)
+    assert "NOPERM" in str(reply)
+    return "sadd" not in str(reply)
+
+
+def _clock() -> float:
+    """This machine's clock, which is the server's too, in Unix ms."""
+    return time.time() * 1000
+
+
+StartRunner = Callable[..., Runner]
+
+
+@pytest.fixture(scope="session")
+def runner(shared_server: Callable[[str], Server]) -> Iterator[StartRunner]:
+    """Gives a runner, with servers and proxies that live as long as the tests: ``runner(kind, proxies, protocol)``."""
+    with ExitStack() as stack:
+        servers: dict[tuple[str, tuple[str, ...]], Server] = {}
+        proxies: dict[tuple[str, tuple[str, ...]], list[Proxy]] = {}
+
+        def start(kind: str, count: int, protocol: int, *arguments: str) -> Runner:
+            place = kind, arguments
+            if place not in servers:
+                servers[place] = Server(kind)
+                proxies[place] = []
+                stack.callback(servers[place].close)
+            while len(proxies[place]) < count:
+                proxies[place].append(Proxy("--upstream", servers[place].url, *arguments))
+                stack.callback(proxies[place][-1].close)
+            made = Runner(servers[place], proxies[place][:count], protocol)
+            stack.callback(made.close)
+            return made
+
+        yield start
+
+
+SETTINGS: Final = settings(
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    print_blob=False,
+    report_multiple_bugs=False,
+)
+
+
+def play(runner: Runner, proxies: int, examples: int, size: int, **more: Any) -> None:
+    """Run so many random programs."""
+
+    @settings(SETTINGS, max_examples=examples, **more)
+    @given(programs(proxies, size))
+    def run(program: list[Step]) -> None:
+        runner.run(program)
+
+    run()
+
+
+LEAST_STEPS: Final = 1000
+"""Steps of each test below: with three servers that makes more than 10,000 in all."""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-sweep",)], ids=["sweep", "no-sweep"])
+@pytest.mark.parametrize(("proxies", "protocol"), [(1, 2), (1, 3), (2, 2), (2, 3)])
+def test_random_programs(
+    kind: str, runner: StartRunner, proxies: int, protocol: int, arguments: tuple[str, ...]
+) -> None:
+    made = runner(kind, proxies, protocol, *arguments)
+    play(made, proxies, 30, 60)
+    assert made.steps >= LEAST_STEPS
+    assert made.stalled <= 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", [(), ("--no-sweep",)], ids=["sweep", "no-sweep"])
+@pytest.mark.parametrize("proxies", [1, 2])
+def test_many_random_programs(kind: str, runner: StartRunner, proxies: int, arguments: tuple[str, ...]) -> None:
+    made = runner(kind, proxies, 3, *arguments)
+    play(made, proxies, 2_000, 100)
+    assert made.steps >= 50_000

@@ -1,0 +1,151 @@
+"""The tests can fail: every deliberate break of the proxy is caught, and the proxy as it is passes the same checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import Phase
+from hypothesis.errors import Flaky
+
+from tests import test_lives as lives
+from tests.mutations import MUTATIONS, Mutation, broken_copy
+from tests.servers import KINDS, Proxy, Server
+from tests.test_model import Runner, play
+
+# As the programs they run: only with --long, until every break is caught.
+pytestmark = pytest.mark.long
+
+KIND: Final = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
+
+
+class Place:
+    """A server, and proxies of a copy of the package in front of it.
+
+    Args:
+        server: the server, empty.
+        folder: where the copy is.
+        stack: ends all at last.
+    """
+
+    def __init__(self, server: Server, folder: Path, stack: ExitStack) -> None:
+        self.server = server
+        self._folder = folder
+        self._stack = stack
+
+    def proxy(self, *arguments: str) -> Proxy:
+        """Start a proxy; without a leftovers pass, which would be by chance when it comes."""
+        if "--leftovers-rate" not in arguments:
+            arguments = (*arguments, "--leftovers-rate", "0")
+        proxy = Proxy(
+            "--upstream", self.server.url, *arguments, env={"PYTHONPATH": str(self._folder)}, cwd=self._folder
+        )
+        self._stack.callback(proxy.close)
+        return proxy
+
+    def talk(self, to: Server | Proxy, database: int = 0, protocol: int = 2) -> lives.Talk:
+        client = lives.Talk(self._stack.enter_context(to.connect()))
+        if protocol == 3:
+            client("HELLO", 3)
+        if database:
+            client("SELECT", database)
+        return client
+
+    def start_server(self, kind: str, *args: str) -> Server:
+        """Give the server."""
+        assert kind == self.server.kind
+        assert not args
+        return self.server
+
+    def start_proxy(
+        self,
+        upstream: Server | None,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        ready: bool = True,
+    ) -> Proxy:
+        """Start a proxy of the copy."""
+        assert upstream is self.server
+        return self.proxy(*args)
+
+
+def _programs(place: Place, proxies: int) -> None:
+    runner = Runner(place.server, [place.proxy() for _ in range(proxies)], 3)
+    try:
+        play(runner, proxies, 80, 50, derandomize=True, phases=[Phase.generate])
+    finally:
+        runner.close()
+
+
+def _removal(way: str) -> Callable[[Place], None]:
+    def check(place: Place) -> None:
+        lives.check_lives(lives.Bench(place.talk(place.proxy()), place.talk(place.server)), lives.REMOVALS[way])
+
+    return check
+
+
+CHECKS: dict[str, Callable[[Place], None]] = {
+    "programs": lambda place: _programs(place, 1),
+    "two proxies": lambda place: _programs(place, 2),
+    "DEL": _removal("DEL"),
+    "SPOP": _removal("SPOP"),
+    "script": _removal("script"),
+    "COPY": lambda place: lives.test_deadlines_go_along_with_their_key(
+        place.server, place.proxy(), place.talk, "COPY {k} {n} DB 3"
+    ),
+    "conditions": lambda place: lives.test_a_deadline_with_a_condition(
+        place.server, place.proxy(), place.talk, 9, "GT", 0
+    ),
+    "BLMOVE": _removal("LPOP"),
+    "nothing left behind": lambda place: lives.test_what_is_removed_by_name_leaves_nothing_behind(
+        place.server, place.proxy(), place.talk
+    ),
+    "pipeline": lambda place: lives.test_all_in_one_pipeline(place.proxy(), place.talk),
+    "leftovers": lambda place: lives.test_deadlines_that_are_left_over_are_cleared(
+        KIND, place.start_server, place.start_proxy, place.talk
+    ),
+    "reserved names": lambda place: lives.test_the_proxys_own_keys_do_not_show(place.server, place.proxy(), place.talk),
+    "refusals": lambda place: lives.test_a_request_that_names_the_proxys_own_keys_is_refused(
+        place.server, place.proxy(), place.talk, "index"
+    ),
+    "reads when due": lambda place: lives.test_no_request_sees_a_member_that_is_due(
+        place.server, place.proxy("--no-sweep"), place.talk, 0
+    ),
+    "EXEC when due": lambda place: lives.test_no_transaction_sees_a_member_that_is_due(
+        place.server, place.proxy("--no-sweep"), place.talk
+    ),
+    "keyspace when due": lambda place: lives.test_requests_that_name_no_key_see_nothing_that_is_due(
+        place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    server = Server(KIND)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def place(own_server: Server, tmp_path: Path) -> Iterator[Place]:
+    own_server.flush()
+    with ExitStack() as stack:
+        yield Place(own_server, tmp_path, stack)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_proxy_as_it_is_passes(place: Place, tmp_path: Path, check: str) -> None:
+    broken_copy(tmp_path, None)
+    CHECKS[check](place)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_break_is_caught(place: Place, tmp_path: Path, mutation: Mutation) -> None:
+    broken_copy(tmp_path, mutation)
+    with pytest.raises((AssertionError, ConnectionError, TimeoutError, Flaky)):
+        CHECKS[mutation.caught_by](place)
