@@ -953,21 +953,3 @@ def test_a_pattern_named_store_is_no_target(proxy: Proxy, talk: Callable[..., Ta
     client.say("RPUSH l 2 1")
     assert client.say("SORT l BY store ASC") == [b"2", b"1"]
     assert is_far(client.say("TTL ASC 7"))
-
-
-def test_a_store_too_long_for_a_script_touches_no_other_deadlines(
-    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
-) -> None:
-    """Neither those of the same name in another database, nor those of a target that it fails to replace."""
-    client, elsewhere = talk(proxy), talk(proxy, 1)
-    many = [f"n{number}" for number in range(8_000)]
-    for each in (client, elsewhere):
-        each.say("SADD k 7 1")
-        each.say(f"EXPIREMEMBER k 7 {FAR}")
-    client.say("SET text v")
-    assert isinstance(client("SUNIONSTORE", "k", "text", *many), hiredis.ReplyError)
-    assert is_far(client.say("TTL k 7"))
-    client.say("SADD o 7")
-    assert client("SUNIONSTORE", "k", "o", *many) == 1
-    assert client.say("TTL k 7") == -1
-    assert is_far(elsewhere.say("TTL k 7"))
