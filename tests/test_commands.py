@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from proxy.commands.table import COMMANDS, STREAMED, Effect
+from proxy.commands.table import COMMANDS, FREQUENT, STREAMED, Effect
 from tests.servers import Server
 
 COLLECTIONS = {"@set", "@hash", "@sortedset", "@list", "@geo"}
@@ -67,3 +67,13 @@ def test_what_is_streamed_has_its_only_key_in_front(
 ) -> None:
     for name in STREAMED & commands.keys():
         assert commands[name][2] in ([1, 1, 1], [0, 0, 0]), name
+
+
+def test_what_is_frequent_needs_no_look_while_it_touches_no_known_key(commands: Described) -> None:
+    known = FREQUENT & commands.keys()
+    assert len(known) > 70
+    for name in known:
+        assert not (name in COMMANDS and COMMANDS[name].always), name
+        flags, _, (first, _, _) = commands[name]
+        assert first == 1 or name == b"PUBLISH", name
+        assert not flags & {"movablekeys", "blocking", "noscript"}, name

@@ -461,6 +461,22 @@ def test_running_requests_are_answered_before_the_end(upstream: Server, start_pr
         assert upstream.command("DEL", "s") == b":1\r\n"
 
 
+def test_a_request_that_is_held_up_is_answered_before_the_end(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream, "--no-sweep")
+    with proxy.connect() as client, upstream.connect() as straight:
+        client.command("SADD", "s", "m", "n")
+        assert client.command("PEXPIREMEMBER", "s", "m", 1) == b":1\r\n"
+        straight.command("CLIENT", "PAUSE", 60_000, "WRITE")
+        client.send(request("PING") + request("SCARD", "s") + request("GET", "x"))
+        assert client.reply() == b"+PONG\r\n"  # from here on the proxy waits for the member to be removed
+        proxy.process.send_signal(signal.SIGTERM)
+        until(lambda: not accepts(proxy))
+        straight.command("CLIENT", "UNPAUSE")
+        assert client.rest() == b":1\r\n$-1\r\n"
+        assert proxy.process.wait() == 0, proxy.process.output
+    assert "Traceback" not in proxy.process.output, proxy.process.output
+
+
 def accepts(proxy: Proxy) -> bool:
     assert not isinstance(proxy.address, Path)
     try:

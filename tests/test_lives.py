@@ -953,3 +953,35 @@ def test_a_pattern_named_store_is_no_target(proxy: Proxy, talk: Callable[..., Ta
     client.say("RPUSH l 2 1")
     assert client.say("SORT l BY store ASC") == [b"2", b"1"]
     assert is_far(client.say("TTL ASC 7"))
+
+
+def test_a_store_too_long_for_a_script_is_refused_and_touches_nothing(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client = talk(proxy)
+    many = [f"n{number}" for number in range(8_000)]
+    client.say("SADD k 7 1")
+    client.say(f"EXPIREMEMBER k 7 {FAR}")
+    client.say("SADD o 8")
+    with pytest.raises(hiredis.ReplyError, match="more than 7000 arguments"):
+        raise client("SUNIONSTORE", "k", "o", *many)
+    assert client.say("SCARD k") == 2
+    assert is_far(client.say("TTL k 7"))
+    assert client("SUNIONSTORE", "elsewhere", "o", *many) == 1
+    client.say("MULTI")
+    assert isinstance(client("SUNIONSTORE", "k", "o", *many), hiredis.ReplyError)
+    assert "EXECABORT" in str(client.say("EXEC"))
+
+
+def test_a_move_of_nothing_changes_nothing(proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    """`TTL` tells of a member that has gone what it told before, until one of that name arrives."""
+    client = talk(proxy)
+    client.say("SADD s 1")
+    client.say("SADD d 7 8")
+    client.say(f"EXPIREMEMBER d 7 {FAR}")
+    client("EVAL", "return redis.call('srem', KEYS[1], '7')", 1, "d")
+    assert client.say("SMOVE s d 7") == 0
+    assert is_far(client.say("TTL d 7"))
+    client.say("SADD s 7")
+    assert client.say("SMOVE s d 7") == 1
+    assert client.say("TTL d 7") == -1

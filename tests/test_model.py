@@ -31,9 +31,6 @@ from tests.model import (
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
 
-# Random programs: until they have run long enough to be trusted in every build, only with --long.
-pytestmark = pytest.mark.long
-
 DATABASES: Final = 3
 FENCE: Final = 15
 """A database of the test's own."""

@@ -16,9 +16,6 @@ from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.servers import KINDS, Proxy, Server
 from tests.test_model import Runner, play
 
-# As the programs they run: only with --long, until every break is caught.
-pytestmark = pytest.mark.long
-
 KIND: Final = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.wire.batch import BatchParser, request_size
+from proxy.wire.pattern import LONGEST, MOST, requests_pattern
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import Kind, RequestReader, encode, split_inline, strict_integer
 from tests.streams import commands, cuts, streams
@@ -69,6 +70,68 @@ def test_the_batch_parser_takes_nothing_that_the_reader_reads_otherwise(stream: 
             return
         assert ours == arguments
         assert request_size(ours) == len(raw)
+
+
+PATTERN = requests_pattern([b"GET", b"get", b"HSET", b"ZADD"])
+
+frequent = st.lists(
+    st.builds(
+        lambda name, arguments: [name, *arguments],
+        st.sampled_from([b"GET", b"get", b"HSET", b"ZADD"]),
+        st.lists(st.binary(max_size=20) | st.integers(0, LONGEST).map(bytes), min_size=1, max_size=MOST - 1),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(frequent)
+def test_the_pattern_matches_frequent_requests(requests: list[list[bytes]]) -> None:
+    stream = b"".join(map(encode, requests))
+    assert PATTERN.fullmatch(stream)
+    whole = PATTERN.match(stream + stream[:-1])
+    assert whole
+    assert whole.end() == len(stream) + sum(len(encode(request)) for request in requests[:-1])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        encode([b"GET"]),
+        encode([b"GETS", b"a"]),
+        encode([b"Get", b"a"]),
+        encode([b"GET", bytes(LONGEST + 1)]),
+        encode([b"GET", *[b"a"] * MOST]),
+        b"GET a\r\n",
+        b"*2\r\n$3\r\nGET\r\n$01\r\na\r\n",
+        b"*2\r\n$3\r\nGET\r\n$1\r\naa\r\n",
+        b"*2\r\n$3\r\nGET\r\n$3\r\na\r\n\r",
+        b"*2\r\n$3\r\nGET\r\n$1\r\nabc",
+        b"*02\r\n$3\r\nGET\r\n$1\r\na\r\n",
+        b"*2\n$3\nGET\n$1\na\n",
+        b"",
+    ],
+)
+def test_the_pattern_leaves_what_is_unusual(request_: bytes) -> None:
+    assert not PATTERN.fullmatch(request_)
+    assert not PATTERN.fullmatch(encode([b"GET", b"a"]) + request_ + encode([b"GET", b"a"])) or not request_
+
+
+@settings(max_examples=500)
+@given(frequent, st.data())
+def test_the_pattern_frames_as_the_reader_does(requests: list[list[bytes]], data: st.DataObject) -> None:
+    stream = b"".join(map(encode, requests))
+    for _ in range(data.draw(st.integers(0, 3))):  # bytes changed, dropped or doubled
+        at = data.draw(st.integers(0, len(stream)))
+        end = min(len(stream), at + data.draw(st.integers(0, 3)))
+        stream = stream[:at] + data.draw(st.sampled_from([b"", b"0", b"9", b"\r\n", b"$1\r\n", b"x"])) + stream[end:]
+    whole = PATTERN.match(stream)
+    framed = stream[: whole.end()] if whole else b""
+    found, held = read([framed])
+    assert {kind for kind, _, _ in found} <= {Kind.WHOLE}
+    assert b"".join(raw for _, _, raw in found) == framed
+    assert held == 0
+    assert all(arguments[0] in (b"GET", b"get", b"HSET", b"ZADD") for _, arguments, _ in found)
 
 
 def test_a_long_request_can_be_passed_on_before_it_is_complete() -> None:

@@ -184,10 +184,6 @@ class Engine:
                     await self._void_absent(database, key)
                 else:
                     await self._void_members(database, key, members)
-        for key in question.replaced:
-            for database in sorted(self._known.databases):
-                names = [key, self._names.shadow(key), self._names.index]
-                await self._evaluate("void_all", names, [database])
 
     async def _remove_everything_due(self) -> None:
         while True:

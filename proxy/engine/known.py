@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from proxy.engine.beginnings import Beginnings
+
 HIGHEST_DATABASE = 1023
 """The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
 
@@ -29,6 +31,7 @@ class KnownKeys:
     Attributes:
         deadlines: key → deadline in Unix ms; infinite where only a mark makes the key known. Always the
             same dictionary, to be read only.
+        beginnings: what all these keys begin with.
         next_deadline: the earliest deadline of all when the sweeper last looked, in Unix ms.
         databases: the numbers of those that may hold deadlines.
         ever: whether any key has been known, so that the proxy's own keys may be in a database.
@@ -37,6 +40,7 @@ class KnownKeys:
 
     def __init__(self) -> None:
         self.deadlines: dict[bytes, float] = {}
+        self.beginnings = Beginnings()
         self.databases: set[int] = {0}
         self.blind = True
         self.ever = False
@@ -85,21 +89,25 @@ class KnownKeys:
         self.ever = True
         known = self.deadlines.get(key)
         if known is None or deadline < known:
-            self.deadlines[key] = deadline
-            if deadline < self._horizon:
-                self._alarm(deadline)
+            self._put(key, deadline)
 
     def learn(self, key: bytes, deadline: float | None) -> None:
         """Take over what the server says of a key: its earliest deadline in Unix ms, or None when it has none."""
         if deadline is not None:
             self.ever = True
-            self.deadlines[key] = deadline
-            if deadline < self._horizon:
-                self._alarm(deadline)
+            self._put(key, deadline)
         elif key in self._marks:
-            self.deadlines[key] = math.inf
+            self._put(key, math.inf)
         else:
             self.deadlines.pop(key, None)
+            if not self.deadlines:
+                self.beginnings.clear()
+
+    def _put(self, key: bytes, deadline: float) -> None:
+        self.deadlines[key] = deadline
+        self.beginnings.add(key)
+        if deadline < self._horizon:
+            self._alarm(deadline)
 
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""

@@ -13,10 +13,8 @@ class Question:
         due: keys from which to remove what is due.
         everywhere: whether to remove what is due in all other keys too.
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
-        replaced: keys in which to void all deadlines.
     """
 
     due: tuple[bytes, ...] = ()
     everywhere: bool = False
     absent: tuple[tuple[bytes, tuple[bytes, ...] | None], ...] = ()
-    replaced: tuple[bytes, ...] = ()

@@ -35,6 +35,14 @@ class Refusal:
     message: bytes
 
 
+_TOO_LONG: Final = Refusal(
+    b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key that may have member deadlines"
+    % UNPACKED
+)
+"""To void the deadlines in a step before would void them too when the server then fails, or in another database. Other
+long requests need no script: what they leave in a shadow is void as soon as a member is added."""
+
+
 def wrong_arity(name: bytes) -> Refusal:
     """Return the error for a command with too few or too many arguments."""
     return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower())
@@ -83,10 +91,10 @@ class Rewriter:
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request)
         keys = command.keys(arguments)
-        if keys is None or not self._concerns(keys) or len(arguments) > UNPACKED:
+        if keys is None or not self._concerns(keys) or not self._server.accepts(command.name, request.count):
             return None
-        if not self._server.accepts(command.name, request.count):
-            return None
+        if len(arguments) > UNPACKED:
+            return _TOO_LONG if effect is Effect.REPLACE else None
         match effect:
             case Effect.ADD | Effect.REMOVE:
                 return self._members(command, keys[0], request)

@@ -67,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._ended = False  # the client has sent its last byte
         self._turned_away = False
         self._gone = False
+        self._finishing = False  # when the open question has been answered, no more requests are to be taken
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to connect upstream."""
@@ -83,7 +84,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = False
         early, self._early = self._early, b""
         if early:
-            self.data_received(early)
+            self._judge(early)
         self._end_if_ended()
         self._regulate()
 
@@ -103,15 +104,34 @@ class ClientConnection(asyncio.Protocol):
         if self._gone:
             return False
         self._upstream = upstream
-        self._send = upstream.write
+        self._send = send = upstream.write
+        session, is_plain, judge = self._session, self._session.is_plain, self._judge
+
+        def receive(data: bytes) -> None:
+            if session.ordinary and is_plain(data):
+                send(data)
+            else:
+                judge(data)
+
+        self._receive_by(receive)
         return True
 
+    def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
+        # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
+        self.data_received = receiver  # type: ignore[method-assign,assignment]
+        self._transport.set_protocol(self)
+
+    def _take_no_more(self) -> None:
+        self._send = None
+        self._receive_by(self._judge)
+
     def data_received(self, data: bytes) -> None:
-        """Pass requests on."""
+        """Take what comes before upstream is there."""
+        self._judge(data)
+
+    def _judge(self, data: bytes) -> None:
+        """Pass requests on that may need more than that."""
         session = self._session
-        if session.ordinary and self._send is not None and session.is_plain(data):
-            self._send(data)
-            return
         if self._turned_away:
             return  # nothing is asked of the server any more, and the client has been told why
         if self._send is None:
@@ -165,6 +185,8 @@ class ClientConnection(asyncio.Protocol):
         self._held = False
         self._end_if_ended()
         self._regulate()
+        if self._finishing:
+            self.finish()
 
     def _refuse_too_large(self) -> None:
         log.warning("client closed: its request is larger than the limit", bytes=self._session.held)
@@ -219,7 +241,7 @@ class ClientConnection(asyncio.Protocol):
         if self._gone:
             return
         self._turned_away = True
-        self._send = None
+        self._take_no_more()
         self._transport.write(line)
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -230,12 +252,15 @@ class ClientConnection(asyncio.Protocol):
         """Take no more requests; close when all that were sent have been answered."""
         if self._turned_away or self._gone or self._ended:
             return  # no more requests come anyway, and upstream closes after the last reply
+        if self._session.question is not None:
+            self._finishing = True
+            return
         sign = self._session.drain()
         if sign is None or self._send is None or self._upstream is None:
             self.abandon()
             return
         self._turned_away = True
-        self._send = None
+        self._take_no_more()
         self._transport.pause_reading()
         self._upstream.substitute(self._session.replies, self._settled)
         self._upstream.write(sign)

@@ -259,7 +259,6 @@ class Session:
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
-        replaced: tuple[bytes, ...] = ()
         if self._queued is not None:
             if command is None or command.effect is not Effect.EXEC:
                 return None
@@ -268,11 +267,9 @@ class Session:
             absent = [(key, None) for key in self._queued_blindly if known.is_known(key)]
         elif command is not None:
             absent = self._absent(command, request.arguments)
-            if command.effect is Effect.REPLACE and request.count > UNPACKED:
-                replaced = tuple(filter(known.is_known, command.keys(request.arguments) or ()))
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
-        question = Question(due, everywhere, tuple(absent), replaced)
+        question = Question(due, everywhere, tuple(absent))
         return None if question == _NOTHING else question
 
     def _absent(self, command: Command, arguments: list[bytes]) -> list[tuple[bytes, tuple[bytes, ...] | None]]:

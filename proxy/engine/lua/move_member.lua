@@ -11,12 +11,12 @@ if ARGV[1] == 'end' then
   member = redis.pcall('lindex', source, member)
   if type(member) ~= 'string' then return run(3) end
 end
-if source ~= target and redis.call('zscore', right, member) then
-  if not has(redis.call('type', target).ok, target, member) then
-    redis.call('zrem', right, member)
-    refresh(target, right, index)
-  end
-end
+local function arrived() return has(redis.call('type', target).ok, target, member) end
+local stale = source ~= target and redis.call('zscore', right, member) and not arrived()
 local reply = run(3)
+if stale and arrived() then
+  redis.call('zrem', right, member)
+  refresh(target, right, index)
+end
 void(redis.call('type', source).ok, source, left, member)
 return reply

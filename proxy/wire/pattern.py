@@ -1,0 +1,56 @@
+"""Requests as a regular expression: a chunk of them is framed, exactly, without an object made for any.
+
+A bulk string says its length before its bytes, which no regular expression can count. This one spells out every length
+up to a bound, as a tree in which the digits lead to the one branch that skips so many bytes. Whatever the bytes, it
+looks at each of them once: no two branches begin alike, and what has matched is not tried in another way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+LONGEST: Final = 999
+"""Bytes of an argument at most."""
+
+MOST: Final = 6
+"""Arguments of a request at most, its name included."""
+
+
+def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
+    """Make an expression that matches one or more requests of some commands, in the form that client libraries send.
+
+    Args:
+        names: the commands, each spelled as it is to be matched.
+
+    Returns:
+        The expression. It matches as many whole requests, each with 1 to `MOST` - 1 arguments behind its name, as there
+        are; `fullmatch` is for a chunk of nothing else.
+    """
+    name = _bulk([*str(len(name)), r"\r\n", *name.decode()] for name in names)
+    requests = "|".join(rf"\*{count}\r\n{name}{_arguments(count - 1)}" for count in range(2, MOST + 1))
+    return re.compile(f"(?:{requests})++".encode(), re.DOTALL)
+
+
+def _arguments(count: int) -> str:
+    return f"(?:{_ARGUMENT}){{{count}}}+" if count > 1 else _ARGUMENT
+
+
+def _bulk(contents: Iterable[Sequence[str]]) -> str:
+    """A bulk string with one of several contents, each a sequence of atoms: the digits of its length, and so on."""
+    return rf"\${_tree(contents)}\r\n"
+
+
+def _tree(sequences: Iterable[Sequence[str]]) -> str:
+    """An expression for one of several sequences of atoms. Those that begin with the same atom share it."""
+    rests: dict[str, list[Sequence[str]]] = {}
+    for head, *rest in sequences:
+        rests.setdefault(head, [])
+        if rest:
+            rests[head].append(rest)
+    branches = [head + (_tree(rest) if rest else "") for head, rest in rests.items()]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+_ARGUMENT: Final = _bulk([*str(size), rf"\r\n.{{{size}}}+"] for size in range(LONGEST + 1))
