@@ -1,6 +1,6 @@
 """How many SET and GET a second go through the proxy, beside straight to Redis, through HAProxy and through nutcracker.
 
-    python -m benchmarks.relay [--known-keys 100000] [--check]
+    python -m benchmarks.relay [--known-keys 100000] [--bare] [--unix] [--check]
 
 Load comes from redis-benchmark (or valkey-benchmark): 50 connections, 64-byte values, random keys, without pipelining
 and 32 deep. All paths lead to one Redis, and none is busy while another is measured. A machine is never quiet, so every
@@ -10,6 +10,11 @@ measured within seconds of each other.
 
 HAProxy relays bytes in TCP mode, with one thread, as the proxy and Redis have (`--haproxy-threads 0`: as many as it
 chooses; on two cores that changes little). nutcracker has one server and one connection to it, as its authors advise.
+
+With `--bare` a relay on the proxy's own event loop that looks at nothing is measured too: what is lost to HAProxy there
+is the loop's, and only the rest the proxy's.
+
+With `--unix` the proxy is measured too as a sidecar can run it, with Redis behind a Unix socket.
 
 With `--known-keys N` a second Redis holds N sets of one member each whose deadline is far away; the proxy in front of
 it knows all N, and the traffic touches none of them. Its ratio is to the proxy in front of the first Redis, which holds
@@ -37,7 +42,7 @@ _PIPELINED_FACTOR: Final = 8
 _RUN_SECONDS: Final = 120
 
 _REDIS, _HAPROXY, _NUTCRACKER = "Redis, straight", "HAProxy", "nutcracker"
-_PROXY, _KNOWING = "proxy", "proxy, keys known"
+_PROXY, _KNOWING, _BARE, _UNIX = "proxy", "proxy, keys known", "bare uvloop relay", "proxy, Unix socket"
 
 
 class Load(NamedTuple):
@@ -85,6 +90,10 @@ def _set_up(stage: Stage, options: argparse.Namespace) -> dict[str, Service]:
         _NUTCRACKER: stage.nutcracker(redis),
         _PROXY: stage.proxy(redis, *options.proxy_arg),
     }
+    if options.bare:
+        paths[_BARE] = stage.bare(redis)
+    if options.unix:
+        paths[_UNIX] = stage.proxy(redis, *options.proxy_arg, unix=True)
     if options.known_keys:
         paths[_KNOWING] = stage.proxy(stage.redis(), *options.proxy_arg)
         for name, deadlines in ((_KNOWING, True), (_REDIS, False)):
@@ -124,6 +133,10 @@ def _report(figures: dict[Load, dict[str, list[float]]], options: argparse.Names
         for load in _LOADS
         if load.depth > 1
     ]
+    if _BARE in names:
+        comparisons += [(_BARE, _HAPROXY), (_PROXY, _BARE)]
+    if _UNIX in names:
+        comparisons.append((_UNIX, _HAPROXY))
     if _KNOWING in names:
         comparisons.append((_KNOWING, _PROXY))
         what = f"{options.known_keys} keys known / none"
@@ -158,6 +171,8 @@ def main() -> int:
         "--requests", type=int, default=100_000, help="requests of a measurement (100000); pipelined, 8 times as many"
     )
     parser.add_argument("--known-keys", type=int, default=0, metavar="N", help="measure with N known keys too (none)")
+    parser.add_argument("--bare", action="store_true", help="measure a relay on uvloop that looks at nothing too")
+    parser.add_argument("--unix", action="store_true", help="measure the proxy with Redis on a Unix socket too")
     parser.add_argument("--haproxy-threads", type=int, default=1, metavar="N", help="threads of HAProxy (1)")
     add_output_options(parser)
     return run(measure, parser.parse_args())

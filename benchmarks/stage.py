@@ -209,8 +209,12 @@ class Stage:
         """Start a Redis (or Valkey) that keeps nothing on disk."""
         port = free_port()
         command = [binary("redis-server", "valkey-server"), "--bind", HOST, "--port", str(port)]
+        command += ["--unixsocket", str(self._unix_socket(port))]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder)]
         return self._start("redis", port, command, _answers)
+
+    def _unix_socket(self, port: int) -> Path:
+        return self._folder / f"redis-{port}.sock"
 
     def haproxy(self, upstream: Service, threads: int) -> Service:
         """Start HAProxy in TCP mode; with 0 threads it has as many as it chooses, one a core."""
@@ -249,11 +253,23 @@ class Stage:
         command = [binary("nutcracker"), "-c", str(path), "-s", str(free_port()), "-a", HOST]
         return self._start("nutcracker", port, command, _answers)
 
-    def proxy(self, upstream: Service, *flags: str) -> Service:
-        """Start the proxy, with settings from these flags alone, and wait for its line that says ready."""
+    def bare(self, upstream: Service) -> Service:
+        """Start a relay on the proxy's event loop that looks at nothing."""
         port = free_port()
-        command = [*self.proxy_command, "--listen", f"{HOST}:{port}"]
-        command += ["--upstream", f"redis://{HOST}:{upstream.port}", *flags]
+        command = [sys.executable, "-m", "benchmarks.bare", str(port), str(upstream.port)]
+        return self._start("bare relay", port, command, _answers)
+
+    def proxy(self, upstream: Service, *flags: str, unix: bool = False) -> Service:
+        """Start the proxy, with settings from these flags alone, and wait for its line that says ready.
+
+        Args:
+            upstream: the Redis.
+            flags: the settings.
+            unix: whether to reach Redis by its Unix socket, as a sidecar can, and not by TCP.
+        """
+        port = free_port()
+        address = f"unix://{self._unix_socket(upstream.port)}" if unix else f"redis://{HOST}:{upstream.port}"
+        command = [*self.proxy_command, "--listen", f"{HOST}:{port}", "--upstream", address, *flags]
         return self._start("proxy", port, command, lambda service: _READY.search(service.said()) is not None)
 
     def stop(self, service: Service) -> None:

@@ -23,7 +23,7 @@ class Mutation:
     file: str
     text: str
     instead: str
-    caught_by: str = "programs"
+    caught_by: str
 
     @property
     def name(self) -> str:
@@ -53,29 +53,31 @@ MUTATIONS = [
     Mutation("commands/table.py", '"SADD LPUSH RPUSH LPUSHX RPUSHX"', '"LPUSH RPUSH LPUSHX RPUSHX"', "SPOP"),
     Mutation("commands/table.py", '"SMOVE", _at(1, 2)', '"SMOVE", _at(2, 1)', "SPOP"),
     Mutation("commands/table.py", 'Effect.COUNT, "HINCRBY"', 'Effect.READ, "HINCRBY"', "script"),
-    Mutation("commands/table.py", '"EVAL EVALSHA FCALL"', '"EVALSHA FCALL"'),
+    Mutation("commands/table.py", '"EVAL EVALSHA FCALL"', '"EVALSHA FCALL"', "SPOP"),
     Mutation("commands/table.py", '"BLMOVE BRPOPLPUSH"', '"BRPOPLPUSH"', "BLMOVE"),
-    Mutation("commands/table.py", '_stored(b"STORE", first=2)', '_stored(b"STORED", first=2)'),
+    Mutation("commands/table.py", '_stored(b"STORE", first=2)', '_stored(b"STORED", first=2)', "script"),
     Mutation("commands/table.py", '"HDEL SREM ZREM"', '"HDEL ZREM"', "nothing left behind"),
     Mutation("commands/table.py", '"DEL UNLINK"', '"UNLINK"', "nothing left behind"),
     Mutation("commands/table.py", "always=True, everywhere=lambda _: True", "always=True", "keyspace when due"),
-    Mutation("commands/members.py", "range(first + step - 1, size, step)", "range(first, size, step)"),
+    Mutation("commands/members.py", "range(first + step - 1, size, step)", "range(first, size, step)", "script"),
     # The scripts.
-    Mutation(_LUA + "add.lua", "      redis.call('zrem', shadow, member)\n", "\n"),
-    Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", ""),
+    Mutation(_LUA + "add.lua", "      redis.call('zrem', shadow, member)\n", "\n", "script"),
+    Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", "", "index"),
     Mutation(_LUA + "sweep.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
-    Mutation(_LUA + "rename.lua", "redis.call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])"),
+    Mutation(_LUA + "rename.lua", "redis.call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
     Mutation(_LUA + "copy.lua", "redis.call('copy', KEYS[2], KEYS[4], 'db', database, 'replace')", "0", "COPY"),
-    Mutation(_LUA + "move.lua", "redis.call('zrem', index, key)", ""),
+    Mutation(_LUA + "move.lua", "redis.call('zrem', index, key)", "", "index"),
     Mutation(_LUA + "move_member.lua", "redis.call('zrem', right, member)", "", "SPOP"),
-    Mutation(_LUA + "replace.lua", "drop(KEYS[1], KEYS[2], KEYS[3])", ""),
+    Mutation(_LUA + "replace.lua", "drop(KEYS[1], KEYS[2], KEYS[3])", "", "SPOP"),
     Mutation(_LUA + "vanish.lua", "drop(KEYS[position], KEYS[position + 1], KEYS[1])", "", "nothing left behind"),
-    Mutation(_LUA + "persist.lua", "redis.call('zrem', KEYS[2], ARGV[1])", ""),
-    Mutation(_LUA + "ttl.lua", "math.floor((left + unit / 2) / unit)", "math.floor(left / unit)"),
+    Mutation(_LUA + "persist.lua", "redis.call('zrem', KEYS[2], ARGV[1])", "", "TTL"),
+    Mutation(_LUA + "ttl.lua", "math.floor((left + unit / 2) / unit)", "math.floor(left / unit)", "TTL"),
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
-    Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present"),
-    Mutation(_LUA + "shared/remove.lua", "redis.call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)"),
-    Mutation(_LUA + "shared/void.lua", "redis.call('zadd', shadow, -deadline, member)", ""),
+    Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
+    Mutation(
+        _LUA + "shared/remove.lua", "redis.call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"
+    ),
+    Mutation(_LUA + "shared/void.lua", "redis.call('zadd', shadow, -deadline, member)", "", "script"),
     Mutation(_LUA + "dbsize.lua", " - redis.call('zcard', KEYS[1])", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
@@ -87,6 +89,8 @@ MUTATIONS = [
         "pass",
         "pipeline",
     ),
+    Mutation("engine/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
+    Mutation("relay/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
     Mutation("engine/rewrite.py", "if key.startswith(prefix):", "if False:", "refusals"),
     Mutation("relay/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"),
     Mutation("relay/session.py", "command is None or command.effect is not Effect.EXEC", "True", "EXEC when due"),

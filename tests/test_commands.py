@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import redis
 
 from proxy.commands.table import COMMANDS, FREQUENT, STREAMED, Effect
-from tests.servers import Server
+from tests.servers import ROOT, Server
 
 COLLECTIONS = {"@set", "@hash", "@sortedset", "@list", "@geo"}
 
@@ -77,3 +79,13 @@ def test_what_is_frequent_needs_no_look_while_it_touches_no_known_key(commands: 
         flags, _, (first, _, _) = commands[name]
         assert first == 1 or name == b"PUBLISH", name
         assert not flags & {"movablekeys", "blocking", "noscript"}, name
+
+
+def test_the_documentation_says_what_each_of_them_does(commands: Described) -> None:
+    text = (ROOT / "docs" / "semantics.md").read_text("utf-8")
+    table = re.findall(r"^\| `.*?\|", text.split("## What each command does", 1)[1].split("\n## ", 1)[0], re.MULTILINE)
+    named = {name.encode() for row in table for name in re.findall(r"[A-Z][A-Z_]+", row)}
+    assert COMMANDS.keys() - named == set()
+    assert (REMOVES_UNNAMED | FIELD_EXPIRY) - named == set()
+    writes = {name for name, (flags, groups, _) in commands.items() if "write" in flags and groups & COLLECTIONS}
+    assert writes - named == set()

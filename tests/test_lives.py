@@ -985,3 +985,44 @@ def test_a_move_of_nothing_changes_nothing(proxy: Proxy, talk: Callable[..., Tal
     client.say("SADD s 7")
     assert client.say("SMOVE s d 7") == 1
     assert client.say("TTL d 7") == -1
+
+
+def test_the_index_tells_the_earliest_deadline_of_each_key(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    index, early = PREFIX + b"index", clock(beside) + FAR * 1000
+    late = early + 1000
+    client.say("SADD k 7 8 1")
+    client.say(f"PEXPIREMEMBERAT k 7 {early}")
+    client.say(f"PEXPIREMEMBERAT k 8 {late}")
+    assert beside("ZSCORE", index, "k") == b"%d" % early
+    beside("SREM", "k", "7")
+    client.say("SADD k 7")
+    assert beside("ZSCORE", index, "k") == b"%d" % late
+    client.say("MOVE k 3")
+    assert beside("EXISTS", index) == 0
+    assert talk(upstream, 3)("ZSCORE", index, "k") == b"%d" % late
+
+
+def test_ttl_is_rounded_and_persist_ends_the_deadline(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    client.say("SADD k 7")
+    before = clock(beside)
+    deadline = before + FAR * 1000 + 900
+    client.say(f"PEXPIREMEMBERAT k 7 {deadline}")
+    left = client.say("TTL k 7")
+    after = clock(beside)
+    assert (deadline - after + 500) // 1000 <= left <= (deadline - before + 500) // 1000
+    assert client.say("PERSIST k 7") == 1
+    assert client.say("TTL k 7") == -1
+    assert client.say("PERSIST k 7") == 0
+
+
+def test_every_occurrence_of_an_element_goes(proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client = talk(proxy)
+    client.say("RPUSH l 7 1 7 7")
+    assert client.say("PEXPIREMEMBERAT l 7 1") == 1
+    assert client.say("LRANGE l 0 -1") == [b"1"]

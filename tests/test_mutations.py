@@ -86,7 +86,6 @@ def _removal(way: str) -> Callable[[Place], None]:
 
 
 CHECKS: dict[str, Callable[[Place], None]] = {
-    "programs": lambda place: _programs(place, 1),
     "two proxies": lambda place: _programs(place, 2),
     "DEL": _removal("DEL"),
     "SPOP": _removal("SPOP"),
@@ -94,6 +93,19 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "COPY": lambda place: lives.test_deadlines_go_along_with_their_key(
         place.server, place.proxy(), place.talk, "COPY {k} {n} DB 3"
     ),
+    "RENAME": lambda place: lives.test_deadlines_go_along_with_their_key(
+        place.server, place.proxy(), place.talk, "RENAME {k} {n}"
+    ),
+    "condition XX": lambda place: lives.test_a_deadline_with_a_condition(
+        place.server, place.proxy(), place.talk, 5, "XX", 1
+    ),
+    "index": lambda place: lives.test_the_index_tells_the_earliest_deadline_of_each_key(
+        place.server, place.proxy(), place.talk
+    ),
+    "TTL": lambda place: lives.test_ttl_is_rounded_and_persist_ends_the_deadline(
+        place.server, place.proxy(), place.talk
+    ),
+    "list": lambda place: lives.test_every_occurrence_of_an_element_goes(place.proxy(), place.talk),
     "conditions": lambda place: lives.test_a_deadline_with_a_condition(
         place.server, place.proxy(), place.talk, 9, "GT", 0
     ),

@@ -11,7 +11,7 @@ from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
 from proxy.engine.known import KnownKeys
 from proxy.engine.question import Question
 from proxy.engine.rewrite import UNPACKED, Refusal, Rewriter
-from proxy.relay.plain import plain_check
+from proxy.relay.plain import FREQUENT_REQUESTS, plain_check
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import Kind, Request, RequestReader, strict_integer
@@ -108,6 +108,22 @@ class Session:
         if self._tail:
             data = self._tail + data
             self._tail = b""
+        front = self._plain_front(data)
+        if front == len(data):
+            return data
+        return data[:front] + self._parse(data[front:], now, progress=front > 0)
+
+    def _plain_front(self, data: bytes) -> int:
+        """Tell how many bytes at the front are frequent requests that can go as they came."""
+        known = self._known
+        if self._queued is not None or known.blind or self._prefix in data:
+            return 0
+        if any(beginning in data for beginning in known.beginnings.found):
+            return 0
+        frequent = FREQUENT_REQUESTS.match(data)
+        return frequent.end() if frequent else 0
+
+    def _parse(self, data: bytes, now: float, *, progress: bool) -> bytes:
         parsed = self._batch.parse(data)
         if parsed is None:
             return self._switch_to_exact(data, now)
@@ -117,7 +133,7 @@ class Session:
                 if whole:
                     return data
                 end = sum(map(request_size, requests))
-                return data[:end] + self._keep(data, end, now)
+                return data[:end] + self._keep(data[end:], now, progress=progress or end > 0)
             return self._judge_batch(requests, data, now)
         except (TypeError, IndexError):
             return self._switch_to_exact(data, now)
@@ -173,12 +189,11 @@ class Session:
                 if position < len(data):
                     self._reader.feed(data[position:])
                 return self._take_out()
-        return self._take_out() + self._keep(data, position, now)
+        return self._take_out() + self._keep(data[position:], now, progress=position > 0)
 
-    def _keep(self, data: bytes, position: int, now: float) -> bytes:
-        """Keep the beginning of a request, from `position` on, for the next chunk."""
-        tail = data[position:]
-        if not tail or (position and len(tail) <= TAIL_LIMIT):
+    def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
+        """Keep the beginning of a request for the next chunk; `progress`: whether there was a whole one before it."""
+        if not tail or (progress and len(tail) <= TAIL_LIMIT):
             self._tail = tail
             return b""
         # Not one request was complete, or this one is long: the reader goes on where it stopped, and sees at once where
