@@ -1,0 +1,50 @@
+"""The measurements run, each in a short form: what they measure is told by their figures, not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.servers import ROOT
+
+SHORT = [
+    "lateness --members 100 --seconds 1",
+    "lateness --members 100 --seconds 1 --read --proxy-arg=--no-sweep",
+    "mass --members 2000 --keys 200",
+    "members --sizes 100 1000 --rounds 1 --requests 500 --latency-requests 50",
+    "memory --members 1000 --keys 5000",
+    "relay --rounds 1 --requests 1000 --known-keys 100 --bare --unix",
+    "window --keys 50",
+]
+
+
+NEEDED = (("redis-server", "valkey-server"),)
+NEEDED_BY_RELAY = (("redis-benchmark", "valkey-benchmark"), ("haproxy",), ("nutcracker",))
+
+
+@pytest.mark.parametrize("line", SHORT)
+def test_a_measurement_gives_figures(line: str) -> None:
+    name, *options = line.split()
+    if not os.environ.get("CI"):
+        for programs in (*NEEDED, *(NEEDED_BY_RELAY if name == "relay" else ())):
+            if not any(map(_installed, programs)):
+                pytest.skip(f"not installed: {' or '.join(programs)}")
+    result = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *options, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)
+
+
+def _installed(program: str) -> bool:
+    return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin") is not None
