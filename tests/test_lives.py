@@ -941,9 +941,25 @@ def test_a_removed_member_tells_no_deadline_of_an_earlier_life(proxy: Proxy, tal
     client.say("HDEL h 7")
     assert is_far(client.say("TTL h 7"))
     for life in ("HINCRBY h 7 1", "EVAL redis.call('HSET',KEYS[1],'7','0') 1 h"):
+        client.say(f"EXPIREMEMBER h 7 {FAR}")
+        client.say("HDEL h 7")
         client.say(life)
         client.say("HDEL h 7")
         assert client.say("TTL h 7") == -1
+
+
+@pytest.mark.parametrize("removal", ["SREM s 7", "SMOVE s o 7", "MULTI;SREM s 7;EXEC"])
+def test_a_member_brought_back_by_a_script_tells_no_deadline_of_an_earlier_life(
+    proxy: Proxy, talk: Callable[..., Talk], removal: str
+) -> None:
+    client = talk(proxy)
+    client.say("SADD s 7 1")
+    client.say(f"EXPIREMEMBER s 7 {FAR}")
+    client("EVAL", "redis.call('SREM', KEYS[1], '7')", 1, "s")
+    client("EVAL", "redis.call('SADD', KEYS[1], '7')", 1, "s")
+    for line in removal.split(";"):
+        client.say(line)
+    assert client.say("TTL s 7") == -1
 
 
 def test_a_pattern_named_store_is_no_target(proxy: Proxy, talk: Callable[..., Talk]) -> None:

@@ -13,6 +13,7 @@ if ARGV[1] == 'end' then
 end
 local function arrived() return has(redis.call('type', target).ok, target, member) end
 local stale = source ~= target and redis.call('zscore', right, member) and not arrived()
+if forget(redis.call('type', source).ok, source, left, member) then refresh(source, left, index) end
 local reply = run(3)
 if stale and arrived() then
   redis.call('zrem', right, member)

@@ -8,3 +8,9 @@ local function void(kind, key, shadow, member)
   end
   return false
 end
+-- Forgets the void deadline of a member that is there again, by a way that was not seen (a script): it is about to be
+-- removed, and TTL shall not tell of it what an earlier life had. Gives whether there was one. O(log n).
+local function forget(kind, key, shadow, member)
+  local deadline = redis.call('zscore', shadow, member)
+  return deadline and tonumber(deadline) < 0 and has(kind, key, member) and redis.call('zrem', shadow, member) == 1
+end
