@@ -77,7 +77,7 @@ MUTATIONS = [
     Mutation(
         _LUA + "shared/remove.lua", "redis.call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"
     ),
-    Mutation(_LUA + "shared/void.lua", "redis.call('zadd', shadow, -deadline, member)", "", "script"),
+    Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -deadline, member)", "1", "script"),
     Mutation(_LUA + "dbsize.lua", " - redis.call('zcard', KEYS[1])", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
@@ -93,7 +93,12 @@ MUTATIONS = [
     Mutation("relay/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
     Mutation("engine/rewrite.py", "if key.startswith(prefix):", "if False:", "refusals"),
     Mutation("relay/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"),
-    Mutation("relay/session.py", "command is None or command.effect is not Effect.EXEC", "True", "EXEC when due"),
+    Mutation(
+        "relay/session.py",
+        "command is not None and command.effect is Effect.EXEC:",
+        "command is None:",
+        "EXEC when due",
+    ),
     Mutation("tracker.py", "self._changed.add(key)", "pass", "two proxies"),
     Mutation("sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
 ]

@@ -343,3 +343,35 @@ def test_a_request_beyond_the_limit_is_refused(upstream: Server, start_proxy: St
         assert client.line().startswith(b"-ERR request is larger than the proxy's limit")
         assert client.rest() == b""
     assert upstream.command("EXISTS", "a") == b":0\r\n"
+
+
+def test_a_client_that_is_turned_away_gets_its_replies_first(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream, "--request-limit", "65536")
+    with proxy.connect() as client:
+        client.command("SADD", "s", "m")
+        client.command("EXPIREMEMBER", "s", "m", 100)
+        client.send(request("INCR", "n") + request("BLPOP", "queue", 0))
+        assert client.reply() == b":1\r\n"
+        until(lambda: b"cmd=blpop" in upstream.command("CLIENT", "LIST"))
+        client.send(request("INCR", "n") + b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
+        client.end_of_requests()
+        upstream.command("RPUSH", "queue", "x")
+        rest = client.rest()
+        assert rest.startswith(b"*2\r\n$5\r\nqueue\r\n$1\r\nx\r\n:2\r\n-ERR request is larger"), rest
+    assert upstream.command("GET", "n") == b"$1\r\n2\r\n"
+    assert "Traceback" not in proxy.process.output, proxy.process.output
+
+
+def test_a_client_that_is_turned_away_is_told_so_though_its_replies_do_not_come(
+    upstream: Server, start_proxy: StartProxy
+) -> None:
+    proxy = start_proxy(upstream, "--request-limit", "65536")
+    with proxy.connect() as client:
+        client.command("SADD", "s", "m")
+        client.command("EXPIREMEMBER", "s", "m", 100)
+        client.send(request("BLPOP", "queue", 0) + b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
+        assert client.line().startswith(b"-ERR request is larger")
+        upstream.command("RPUSH", "queue", "x")  # too late: its reply would stand behind the last words
+        assert client.rest() == b""
+    until(lambda: b"cmd=blpop" not in upstream.command("CLIENT", "LIST"))
+    assert "Traceback" not in proxy.process.output, proxy.process.output

@@ -1042,3 +1042,40 @@ def test_every_occurrence_of_an_element_goes(proxy: Proxy, talk: Callable[..., T
     client.say("RPUSH l 7 1 7 7")
     assert client.say("PEXPIREMEMBERAT l 7 1") == 1
     assert client.say("LRANGE l 0 -1") == [b"1"]
+
+
+def test_a_transaction_that_the_server_refused_hides_nothing(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(lazy_proxy), talk(lazy_upstream)
+    for opening in ("MULTI x", "SUBSCRIBE ch;MULTI;UNSUBSCRIBE ch"):
+        key = new_key()
+        client.say(f"SADD {key} 7 1")
+        deadline = clock(beside) + 50
+        client.say(f"PEXPIREMEMBERAT {key} 7 {deadline}")
+        for line in opening.split(";"):
+            client.say(line)
+        wait_past(beside, deadline)
+        assert client.say(f"SMEMBERS {key}") == [b"1"], opening
+
+
+def test_what_is_due_goes_when_there_is_no_memory_left(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind)
+    swept, lazy = start_proxy(server), start_proxy(server, "--no-sweep")
+    client, beside = talk(lazy), talk(server)
+    deadline = clock(beside) + 300
+    for database, late in ((0, 0), (1, 100_000)):
+        client.say(f"SELECT {database}")
+        for key in ("s", "read"):
+            client.say(f"SADD {key} 7 1")
+            client.say(f"PEXPIREMEMBERAT {key} 7 {deadline + late}")
+    client.say("SELECT 0")
+    beside.say("CONFIG SET maxmemory 1")
+    wait_past(beside, deadline)
+    assert client.say("SMEMBERS read") == [b"1"]
+    until(lambda: beside.say("SMEMBERS s") == [b"1"], 10, "the sweeper")
+    assert "sweep failed" not in swept.process.output
+    client.say("SELECT 1")
+    assert client.say("SCARD read") == 2

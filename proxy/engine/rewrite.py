@@ -72,6 +72,10 @@ class Rewriter:
                 return Refusal(b"ERR names that begin with '%b' are reserved for expiremember-proxy" % prefix)
         return None
 
+    def accepts(self, command: Command, count: int) -> bool:
+        """Tell whether the server takes so many arguments, the name included, for a command."""
+        return self._server.accepts(command.name, count)
+
     def rewrite(self, command: Command, request: Request, now: float) -> bytes | Refusal | None:
         """Decide on one request.
 

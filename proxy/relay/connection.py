@@ -19,6 +19,9 @@ log = structlog.get_logger("proxy.relay")
 FAREWELL_SECONDS = 1.0
 """How long a client that is turned away has to read why before its connection is reset."""
 
+PATIENCE_SECONDS = 5.0
+"""How long a client that is turned away waits for the replies to what it has sent before."""
+
 SALVAGED = 64 * 1024
 """Bytes that are still read from a connection that was reset."""
 
@@ -66,6 +69,8 @@ class ClientConnection(asyncio.Protocol):
         self._clogged = False  # upstream takes no more at present
         self._ended = False  # the client has sent its last byte
         self._turned_away = False
+        self._parted = False  # and been told all that there is to tell
+        self._last_words = b""  # for a client that is turned away, when its requests have been answered
         self._gone = False
         self._finishing = False  # when the open question has been answered, no more requests are to be taken
 
@@ -157,8 +162,15 @@ class ClientConnection(asyncio.Protocol):
 
     def _settled(self) -> None:
         """All replies that were to be put in place have been."""
-        if self._turned_away:
+        if self._last_words:
+            self._say_farewell(b"")
+        elif self._turned_away:
             self._transport.close()
+
+    def _lose_patience(self) -> None:
+        """The replies that a client still waits for do not come: tell it why it is turned away all the same."""
+        if self._last_words and not self._gone:
+            self._say_farewell(self._last_words)
 
     def _hold(self) -> None:
         self._held = True
@@ -221,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._ended = True
         self._end_if_ended()
-        return not self._turned_away
+        return not self._parted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
@@ -233,15 +245,32 @@ class ClientConnection(asyncio.Protocol):
     def upstream_lost(self) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
         if not self._gone and not self._transport.is_closing():
+            self._transport.write(self._last_words)
             self._transport.close()
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def _turn_away(self, line: bytes) -> None:
-        """Tell the client why, and close so that it can read it: an unread request would reset the connection."""
+        """Tell the client why, behind the replies to what it has sent before, and close."""
         if self._gone:
             return
         self._turned_away = True
+        sign = self._session.drain(line) if self._upstream is not None and self._send is not None else None
         self._take_no_more()
+        if sign is None or self._upstream is None or self._upstream.lost:
+            self._say_farewell(line)
+            return
+        self._last_words = line
+        self._upstream.substitute(self._session.replies, self._settled)
+        self._upstream.write(sign)
+        self._regulate()
+        asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    def _say_farewell(self, line: bytes) -> None:
+        """Close so that the client can read what was said: an unread request would reset the connection."""
+        self._last_words = b""
+        self._parted = True
+        if self._upstream is not None:
+            self._upstream.silence()
         self._transport.write(line)
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -256,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
             self._finishing = True
             return
         sign = self._session.drain()
-        if sign is None or self._send is None or self._upstream is None:
+        if sign is None or self._send is None or self._upstream is None or self._upstream.lost:
             self.abandon()
             return
         self._turned_away = True
@@ -281,6 +310,9 @@ class UpstreamConnection(asyncio.Protocol):
     Args:
         client: the client's side.
         deliver: takes replies for the client; the loop calls it directly, as long as none is to be put in place.
+
+    Attributes:
+        lost: whether the connection has ended.
     """
 
     def __init__(self, client: ClientConnection, deliver: Callable[[bytes], None]) -> None:
@@ -288,7 +320,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._deliver = deliver
         self._transport: asyncio.Transport
         self._ended = False
-        self._lost = False
+        self.lost = False
         self.write: Callable[[bytes], None]
         # Set on the instance: one frame of Python less for every chunk of replies.
         self.data_received = deliver  # type: ignore[method-assign,assignment]
@@ -314,6 +346,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self.data_received == self._deliver:
             self._receive_by(receive)
 
+    def silence(self) -> None:
+        """Drop what comes from now on: the client has been told its last."""
+        if not self.lost and not self._transport.is_closing():
+            self._receive_by(lambda _: None)
+
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         self.data_received = receiver  # type: ignore[method-assign,assignment]
         # The loop looks the method up when the protocol is set.
@@ -321,12 +358,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Read no replies for now."""
-        if not self._lost:
+        if not self.lost:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read replies again."""
-        if not self._lost and not self._transport.is_closing():
+        if not self.lost and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
@@ -340,7 +377,7 @@ class UpstreamConnection(asyncio.Protocol):
     def end(self) -> None:
         """Say that no more requests will come."""
         self._ended = True
-        if self._lost or self._transport.is_closing():
+        if self.lost or self._transport.is_closing():
             return
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -349,14 +386,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Close after what was sent has gone out."""
-        if self._lost:
+        if self.lost:
             return
         self._transport.close()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
         """Close at once."""
-        if not self._lost:
+        if not self.lost:
             self._transport.abort()
 
     def _salvage(self) -> None:
@@ -376,7 +413,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
-        self._lost = True
+        self.lost = True
         if exc is not None:
             self._salvage()
         self._client.upstream_lost()

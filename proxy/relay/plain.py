@@ -76,15 +76,18 @@ def plain_check(plain_names: set[bytes], known: KnownKeys, prefix: bytes) -> Cal
             first = gets()
             second = gets()
             if second == []:
-                return first[0] in plain_names and type(first) is list and (not deadlines or keys.isdisjoint(first))
-            requests = [first, second, *iter(gets, _MORE)]
-            if (
-                requests.pop() == []
-                and {request[0] for request in requests} <= plain_names
-                and set(map(type, requests)) == _LIST
-                and (not deadlines or is_disjoint(keys, requests))
-            ):
-                return True
+                # The client may have sent one of its own: then there is more behind it.
+                if gets() is _MORE and type(second) is list:
+                    return first[0] in plain_names and type(first) is list and (not deadlines or keys.isdisjoint(first))
+            else:
+                requests = [first, second, *iter(gets, _MORE)]
+                if (
+                    requests.pop() == []
+                    and {request[0] for request in requests} <= plain_names
+                    and set(map(type, requests)) == _LIST
+                    and (not deadlines or is_disjoint(keys, requests))
+                ):
+                    return True
         except (hiredis.ProtocolError, TypeError, IndexError, KeyError):
             pass  # not ordinary: the exact reader will see what it is
         reader = fresh()

@@ -111,7 +111,9 @@ class Session:
         front = self._plain_front(data)
         if front == len(data):
             return data
-        return data[:front] + self._parse(data[front:], now, progress=front > 0)
+        if front:
+            self._out.append(data[:front])
+        return self._parse(data[front:], now, progress=front > 0)
 
     def _plain_front(self, data: bytes) -> int:
         """Tell how many bytes at the front are frequent requests that can go as they came."""
@@ -130,10 +132,9 @@ class Session:
         requests, whole = parsed
         try:
             if self._is_plain(requests, data):
-                if whole:
-                    return data
-                end = sum(map(request_size, requests))
-                return data[:end] + self._keep(data[end:], now, progress=progress or end > 0)
+                end = len(data) if whole else sum(map(request_size, requests))
+                self._out.append(data[:end])
+                return self._keep(data[end:], now, progress=progress or end > 0)
             return self._judge_batch(requests, data, now)
         except (TypeError, IndexError):
             return self._switch_to_exact(data, now)
@@ -155,14 +156,17 @@ class Session:
         self._note_state()
         return out
 
-    def drain(self) -> bytes | None:
+    def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
+
+        Args:
+            last_words: what the client is to get in its place, behind all replies.
 
         Returns:
             What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
             in part, so that no other can be put behind it.
         """
-        return None if self._reader.within else self.replies.expect(b"")
+        return None if self._reader.within else self._take_out() + self.replies.expect(last_words)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
         """Tell whether a chunk can go as it came. Raises TypeError or IndexError where elements are not bytes."""
@@ -189,13 +193,13 @@ class Session:
                 if position < len(data):
                     self._reader.feed(data[position:])
                 return self._take_out()
-        return self._take_out() + self._keep(data[position:], now, progress=position > 0)
+        return self._keep(data[position:], now, progress=position > 0)
 
     def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
         """Keep the beginning of a request for the next chunk; `progress`: whether there was a whole one before it."""
         if not tail or (progress and len(tail) <= TAIL_LIMIT):
             self._tail = tail
-            return b""
+            return self._take_out()
         # Not one request was complete, or this one is long: the reader goes on where it stopped, and sees at once where
         # the server would refuse to.
         return self._switch_to_exact(tail, now)
@@ -211,7 +215,7 @@ class Session:
             request = reader.next_request()
             if request is None:
                 if reader.oversized:
-                    self._pass_head(now)
+                    self._pass_oversized(now)
                 elif reader.held > TAIL_LIMIT:
                     self._stream(now)
                 break
@@ -225,18 +229,28 @@ class Session:
         self._out.clear()
         return out
 
-    def _stream(self, now: float) -> None:
-        """Send on what has come of a long request, if what has come is enough to judge it."""
+    def _pass_oversized(self, now: float) -> None:
+        """Send on what most servers refuse for its size, so that this one can say so; unless it could do harm."""
+        known = self._known
+        if (known.deadlines or known.blind) and not self._is_streamed():
+            raise RequestTooLargeError
+        self._pass_head(now)
+
+    def _is_streamed(self) -> bool:
+        """Tell whether what has come of a request is enough to judge it."""
         arguments = self._reader.arguments
-        if (
+        return (
             len(arguments) >= 2
             and arguments[0].upper() in STREAMED
             and not self._known.is_known(arguments[1])
             and not arguments[1].startswith(self._prefix)
-        ):
+        )
+
+    def _stream(self, now: float) -> None:
+        """Send on what has come of a long request, if that is enough to judge it."""
+        if self._is_streamed():
             self._pass_head(now)
-            return
-        if self._reader.held > self._request_limit:
+        elif self._reader.held > self._request_limit:
             raise RequestTooLargeError
 
     def _pass_head(self, now: float) -> None:
@@ -266,7 +280,10 @@ class Session:
         self._forward(request, now)
 
     def _question(self, request: Request, now: float) -> Question | None:
-        """Tell what has to be done before a request may go."""
+        """Tell what has to be done before a request may go.
+
+        In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
+        """
         known = self._known
         if not known.deadlines and not known.blind:
             return None
@@ -274,9 +291,7 @@ class Session:
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
-        if self._queued is not None:
-            if command is None or command.effect is not Effect.EXEC:
-                return None
+        if self._queued is not None and command is not None and command.effect is Effect.EXEC:
             names = self._queued
             everywhere = self._queued_everywhere or len(names) > QUEUED_LIMIT
             absent = [(key, None) for key in self._queued_blindly if known.is_known(key)]
@@ -335,7 +350,7 @@ class Session:
             # A key of a queued request has got its first deadline from elsewhere, and the request would run as if it
             # had none. Spoil the transaction, by a request whose own reply nobody sees: EXEC answers with EXECABORT.
             self._out.append(self.replies.expect(b""))
-        if command.effect in (Effect.MULTI, Effect.EXEC, Effect.DISCARD):
+        if command.effect in _TRANSACTION and self._rewriter.accepts(command, request.count):
             self._transaction(command.effect, now)
             self._out.append(request.raw)
             return
@@ -380,6 +395,8 @@ class Session:
 
 
 _NOTHING: Final = Question()
+
+_TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))
 
 _JUDGED: Final = frozenset((Effect.ADD, Effect.REPLACE, Effect.MOVE_MEMBER, Effect.RENAME, Effect.COPY, Effect.MOVE))
 """Effects that go wrong when a request that has them is forwarded as it came for a key that has deadlines."""

@@ -22,8 +22,9 @@ if room < tonumber(ARGV[4]) and ARGV[2] ~= '' then
   redis.call('select', ARGV[1])
   if redis.call('get', KEYS[2]) == ARGV[2] then
     redis.call('pexpire', KEYS[2], ARGV[3])
-  elseif not redis.call('set', KEYS[2], ARGV[2], 'px', ARGV[3], 'nx') then
+  elseif not redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3], 'nx') then
     taken = math.max(1, redis.call('pttl', KEYS[2]))
   end
+  -- An error of SET (no memory left for a lease) is none of the sweep, which frees some: two sweepers do no harm.
 end
 return {exactly, taken, found}

@@ -10,7 +10,7 @@ local index, room, left = KEYS[1], tonumber(ARGV[2]), {}
 if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left} end
 for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
-  local kind = redis.call('type', key).ok
+  local kind, before = redis.call('type', key).ok, room
   local gone = kind == 'none'
   while room > 0 and not gone do
     local due = redis.call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
@@ -27,6 +27,11 @@ for position = 2, #KEYS, 2 do
     if #void > 0 then redis.call('zrem', shadow, unpack(void)) end
     room = room - #void
   end
-  left[#left + 1] = refresh(key, shadow, index) or ''
+  -- Nothing is written where nothing went: without memory to spare the server allows no write but after a removal.
+  local earliest = redis.call('zscore', index, key)
+  if room < before or gone or earliest and tonumber(earliest) <= moment then
+    earliest = refresh(key, shadow, index)
+  end
+  left[#left + 1] = earliest or ''
 end
 return {exactly, tonumber(ARGV[2]) - room, left}

@@ -3,7 +3,9 @@
 local function void(kind, key, shadow, member)
   local deadline = redis.call('zscore', shadow, member)
   if deadline and tonumber(deadline) > 0 and not has(kind, key, member) then
-    redis.call('zadd', shadow, -deadline, member)
+    -- Where there is no memory left for a void deadline there is none: TTL tells less, nothing else changes.
+    local added = redis.pcall('zadd', shadow, -deadline, member)
+    if type(added) == 'table' then redis.call('zrem', shadow, member) end
     return true
   end
   return false
