@@ -16,7 +16,9 @@ from proxy.wire.pattern import requests_pattern
 LARGEST: Final = 16 * 1024
 """Bytes of a chunk that is parsed here; a larger one is parsed in slices."""
 
-FREQUENT_REQUESTS: Final = requests_pattern(spelled for name in sorted(FREQUENT) for spelled in (name, name.lower()))
+FREQUENT_REQUESTS: Final = requests_pattern(
+    spelled for name in sorted(FREQUENT, key=lambda name: (len(name), name)) for spelled in (name, name.lower())
+)
 """Matches the requests that most traffic is made of."""
 
 _STAR: Final = 0x2A

@@ -22,7 +22,7 @@ def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
     """Make an expression that matches one or more requests of some commands, in the form that client libraries send.
 
     Args:
-        names: the commands, each spelled as it is to be matched.
+        names: the commands, each spelled as it is to be matched. They are tried in this order.
 
     Returns:
         The expression. It matches as many whole requests, each with 1 to `MOST` - 1 arguments behind its name, as there
@@ -34,7 +34,8 @@ def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
 
 
 def _arguments(count: int) -> str:
-    return f"(?:{_ARGUMENT}){{{count}}}+" if count > 1 else _ARGUMENT
+    # Two are spelled out: a repetition costs more than its text, and most requests have one or two.
+    return _ARGUMENT * count if count <= 2 else f"(?:{_ARGUMENT}){{{count}}}+"
 
 
 def _bulk(contents: Iterable[Sequence[str]]) -> str:
