@@ -159,6 +159,7 @@ class Server:
             for task in done:
                 task.result()  # the others run for ever: one that has ended has failed
             await self._finish()
+            log.info("stopped")
         finally:
             for listener in self._listeners:
                 listener.close()

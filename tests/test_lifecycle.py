@@ -458,6 +458,7 @@ def test_running_requests_are_answered_before_the_end(upstream: Server, start_pr
             assert busy.rest() == b"*2\r\n$5\r\nqueue\r\n$1\r\nx\r\n:1\r\n"
             assert proxy.process.wait() == 0, proxy.process.output
         assert "unanswered" not in proxy.process.output, proxy.process.output
+        assert "stopped" in proxy.process.output, proxy.process.output
         assert upstream.command("DEL", "s") == b":1\r\n"
 
 

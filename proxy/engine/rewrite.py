@@ -69,7 +69,10 @@ class Rewriter:
             return None
         for key in self._server.keys(request.arguments):
             if key.startswith(prefix):
-                return Refusal(b"ERR names that begin with '%b' are reserved for expiremember-proxy" % prefix)
+                return Refusal(
+                    b"ERR names that begin with '%b' are reserved for expiremember-proxy"
+                    b" (for maintenance, start it with --no-reserved-names)" % prefix
+                )
         return None
 
     def accepts(self, command: Command, count: int) -> bool:
