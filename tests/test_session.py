@@ -176,6 +176,8 @@ def test_a_request_that_is_too_large_for_most_servers_is_not_let_through_unjudge
     assert Driver().feed(start) == start
     with pytest.raises(RequestTooLargeError):
         Driver(k1=NOW + 5).feed(start)
+    long = b"*2\r\n$4\r\nECHO\r\n$536870913\r\n" + b"x" * 20_000
+    assert Driver(k1=NOW + 5).feed(long) == long  # the server says itself what it does not take
 
 
 def test_while_blind_every_key_counts_as_known() -> None:

@@ -14,7 +14,7 @@ from proxy.engine.rewrite import UNPACKED, Refusal, Rewriter
 from proxy.relay.plain import FREQUENT_REQUESTS, plain_check
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import Kind, Request, RequestReader, strict_integer
+from proxy.wire.request import COUNT_LIMIT, Kind, Request, RequestReader, strict_integer
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
@@ -230,9 +230,9 @@ class Session:
         return out
 
     def _pass_oversized(self, now: float) -> None:
-        """Send on what most servers refuse for its size, so that this one can say so; unless it could do harm."""
+        """Send on what the server refuses for its size, so that it can say so; but newer ones take many arguments."""
         known = self._known
-        if (known.deadlines or known.blind) and not self._is_streamed():
+        if self._reader.count > COUNT_LIMIT and (known.deadlines or known.blind) and not self._is_streamed():
             raise RequestTooLargeError
         self._pass_head(now)
 

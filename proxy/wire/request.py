@@ -89,6 +89,11 @@ class RequestReader:
         self._oversized = False
 
     @property
+    def count(self) -> int:
+        """Number of arguments that the request being read has by its own word; 0 between two requests."""
+        return self._count
+
+    @property
     def oversized(self) -> bool:
         """Whether a header in the request that is still arriving announces more than servers usually take.
 
