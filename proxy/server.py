@@ -20,22 +20,22 @@ import uvloop
 from redis.exceptions import RedisError
 
 from proxy import __version__
-from proxy.clock import ServerClock
-from proxy.commands.server import ServerCommands
-from proxy.embedded import EmbeddedError, EmbeddedServer
-from proxy.engine.expiry import Engine
-from proxy.engine.known import KnownKeys
-from proxy.engine.naming import Names
-from proxy.engine.question import Question
-from proxy.engine.rewrite import Rewriter
-from proxy.leftovers import Leftovers
+from proxy.commands.described import ServerCommands
+from proxy.embedded.server import EmbeddedError, EmbeddedServer
+from proxy.expiry.clock import ServerClock
+from proxy.expiry.engine import Engine
+from proxy.expiry.leftovers import Leftovers
+from proxy.expiry.sweeper import Sweeper
+from proxy.expiry.tasks import end
+from proxy.expiry.tracker import Tracker
 from proxy.relay.connection import ClientConnection
-from proxy.relay.session import Session
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys
+from proxy.session.question import Question
+from proxy.session.rewrite import Rewriter
+from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError, parse_address
-from proxy.sweeper import Sweeper
-from proxy.tasks import end
-from proxy.tracker import Tracker
-from proxy.upstream import Upstream
+from proxy.upstream.endpoint import Upstream
 
 log = structlog.get_logger("proxy.server")
 

@@ -45,7 +45,7 @@ def broken_copy(folder: Path, mutation: Mutation | None) -> None:
         path.write_text(text.replace(mutation.text, mutation.instead), "utf-8")
 
 
-_LUA = "engine/lua/"
+_LUA = "scripts/lua/"
 
 MUTATIONS = [
     # The table of commands.
@@ -84,21 +84,23 @@ MUTATIONS = [
     Mutation(_LUA + "void_page.lua", "void(kind, key, shadow, page[2][position])", "false", "leftovers"),
     # The proxy.
     Mutation(
-        "engine/rewrite.py",
+        "session/rewrite.py",
         "self._known.mark(key, now + milliseconds if relative else milliseconds, now)",
         "pass",
         "pipeline",
     ),
-    Mutation("engine/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
-    Mutation("relay/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
-    Mutation("engine/rewrite.py", "if key.startswith(prefix):", "if False:", "refusals"),
-    Mutation("relay/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"),
+    Mutation("session/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
+    Mutation("session/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
+    Mutation("session/rewrite.py", "if key.startswith(prefix):", "if False:", "refusals"),
     Mutation(
-        "relay/session.py",
+        "session/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"
+    ),
+    Mutation(
+        "session/session.py",
         "command is not None and command.effect is Effect.EXEC:",
         "command is None:",
         "EXEC when due",
     ),
-    Mutation("tracker.py", "self._changed.add(key)", "pass", "two proxies"),
-    Mutation("sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
+    Mutation("expiry/tracker.py", "self._changed.add(key)", "pass", "two proxies"),
+    Mutation("expiry/sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
 ]

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 
 import psutil
 
-from proxy.embedded import GUARD, ServerBinary, find_servers
+from proxy.embedded.server import GUARD, ServerBinary, find_servers
 from tests.raw import Address, Raw
 
 T = TypeVar("T")

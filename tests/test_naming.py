@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.engine.naming import Names, slot
+from proxy.scripts.naming import Names, slot
 from tests.conftest import StartServer
 from tests.servers import free_port
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.commands.server import ServerCommands
+from proxy.commands.described import ServerCommands
 from proxy.commands.table import COMMANDS
-from proxy.engine.known import KnownKeys
-from proxy.engine.naming import Names
-from proxy.engine.question import Question
-from proxy.engine.rewrite import Rewriter
-from proxy.relay.session import RequestTooLargeError, Session
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys
+from proxy.session.question import Question
+from proxy.session.rewrite import Rewriter
+from proxy.session.session import RequestTooLargeError, Session
 from proxy.wire.request import Kind, RequestReader, encode
 from tests.streams import cuts, streams
 

@@ -1,1 +1,1 @@
-"""One client connection: the sans-I/O session, and the asyncio shell around it with back-pressure both ways."""
+"""The asyncio side of a client's connection: transports, back-pressure, and an orderly end."""

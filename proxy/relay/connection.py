@@ -10,8 +10,8 @@ from typing import Protocol, cast
 
 import structlog
 
-from proxy.engine.question import Question
-from proxy.relay.session import RequestTooLargeError, Session
+from proxy.session.question import Question
+from proxy.session.session import RequestTooLargeError, Session
 from proxy.wire.reply import ReplySubstitution
 
 log = structlog.get_logger("proxy.relay")

@@ -9,7 +9,7 @@ from typing import Final
 import hiredis
 
 from proxy.commands.table import FREQUENT
-from proxy.engine.known import KnownKeys
+from proxy.session.known import KnownKeys
 from proxy.wire.batch import HUGE, LOOKALIKE, is_disjoint
 from proxy.wire.pattern import requests_pattern
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from proxy.clock import ServerClock
-from proxy.commands.server import ServerCommands
-from proxy.engine.expiry import PAGE, Engine
-from proxy.engine.known import KnownKeys
-from proxy.engine.naming import Names
-from proxy.tasks import end
-from proxy.upstream import Upstream
+from proxy.commands.described import ServerCommands
+from proxy.expiry.clock import ServerClock
+from proxy.expiry.engine import PAGE, Engine
+from proxy.expiry.tasks import end
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys
+from proxy.upstream.endpoint import Upstream
 
 log = structlog.get_logger("proxy.tracker")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from proxy.engine.beginnings import Beginnings
+from proxy.session.beginnings import Beginnings
 
 HIGHEST_DATABASE = 1023
 """The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
-from proxy.engine.known import KnownKeys
-from proxy.engine.question import Question
-from proxy.engine.rewrite import UNPACKED, Refusal, Rewriter
-from proxy.relay.plain import FREQUENT_REQUESTS, plain_check
+from proxy.session.known import KnownKeys
+from proxy.session.plain import FREQUENT_REQUESTS, plain_check
+from proxy.session.question import Question
+from proxy.session.rewrite import UNPACKED, Refusal, Rewriter
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import COUNT_LIMIT, Kind, Request, RequestReader, strict_integer

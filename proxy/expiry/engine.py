@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from proxy.clock import ServerClock
-from proxy.engine.known import AHEAD_MS, KnownKeys
-from proxy.engine.naming import Names
-from proxy.engine.question import Question
-from proxy.engine.scripts import script
+from proxy.expiry.clock import ServerClock
+from proxy.scripts.calls import script
+from proxy.scripts.naming import Names
+from proxy.session.known import AHEAD_MS, KnownKeys
+from proxy.session.question import Question
 
 KEYS_AT_ONCE: Final = 128
 """Keys that one script looks at, at most."""

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 from redis.exceptions import RedisError
 
-from proxy.engine.expiry import Engine
-from proxy.engine.known import KnownKeys
-from proxy.tracker import Tracker
+from proxy.expiry.engine import Engine
+from proxy.expiry.tracker import Tracker
+from proxy.session.known import KnownKeys
 
 log = structlog.get_logger("proxy.leftovers")
 

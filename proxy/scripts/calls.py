@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.wire.request import bulk
 
-_FOLDER: Final = files("proxy.engine") / "lua"
+_FOLDER: Final = files("proxy.scripts") / "lua"
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 
 

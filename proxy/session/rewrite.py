@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.commands.server import ServerCommands
+from proxy.commands.described import ServerCommands
 from proxy.commands.table import Command, Effect
-from proxy.engine.known import KnownKeys
-from proxy.engine.naming import Names
-from proxy.engine.scripts import evaluation
+from proxy.scripts.calls import evaluation
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys
 from proxy.wire.request import Request, bulk, strict_integer
 
 EXACT: Final = 1 << 53

@@ -1,0 +1,1 @@
+"""A Redis or Valkey of the proxy's own, for `--embedded`."""

@@ -1,0 +1,1 @@
+"""What the proxy does in Redis by itself: removes members on time, and follows which keys have deadlines."""
