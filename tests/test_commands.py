@@ -12,16 +12,6 @@ from tests.servers import ROOT, Server
 
 COLLECTIONS = {"@set", "@hash", "@sortedset", "@list", "@geo"}
 
-REMOVES_UNNAMED = set(
-    b"""SPOP LPOP RPOP LTRIM LMPOP BLPOP BRPOP BLMPOP ZPOPMIN ZPOPMAX ZMPOP BZPOPMIN BZPOPMAX BZMPOP ZREMRANGEBYLEX
-    ZREMRANGEBYRANK ZREMRANGEBYSCORE""".split()
-)
-"""Remove members that the request does not name: their deadlines are void where the members are added again."""
-
-FIELD_EXPIRY = set(b"HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX".split())
-"""Redis's own expiry of hash fields: removes fields, and adds none."""
-
-
 Described = dict[bytes, tuple[set[str], set[str], list[int]]]
 """Upper-case name → flags, ACL categories, and position of the first key, of the last, and step."""
 
@@ -45,7 +35,7 @@ def test_every_write_to_a_collection_is_placed(commands: Described) -> None:
         name for name, (flags, categories, _) in commands.items() if "write" in flags and categories & COLLECTIONS
     }
     assert len(writes) > 45
-    assert writes - COMMANDS.keys() - REMOVES_UNNAMED - FIELD_EXPIRY == set()
+    assert writes - COMMANDS.keys() == set()
 
 
 def test_the_keys_stand_where_the_server_says(commands: Described) -> None:
@@ -86,6 +76,5 @@ def test_the_documentation_says_what_each_of_them_does(commands: Described) -> N
     table = re.findall(r"^\| `.*?\|", text.split("## What each command does", 1)[1].split("\n## ", 1)[0], re.MULTILINE)
     named = {name.encode() for row in table for name in re.findall(r"[A-Z][A-Z_]+", row)}
     assert COMMANDS.keys() - named == set()
-    assert (REMOVES_UNNAMED | FIELD_EXPIRY) - named == set()
     writes = {name for name, (flags, groups, _) in commands.items() if "write" in flags and groups & COLLECTIONS}
     assert writes - named == set()

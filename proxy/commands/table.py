@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 from proxy.commands import members
 from proxy.commands.members import Arguments, Locator
@@ -25,6 +25,8 @@ class Effect(Enum):
     ADD = "adds members: deadlines of those that were absent are void"
     COUNT = "may add a member, and answers with an integer too large for a script: as ADD, in two steps"
     REMOVE = "removes members: their deadlines are void"
+    REMOVE_UNNAMED = "removes members that the request does not name: their deadlines are void when they are added again"
+    FIELD_EXPIRY = "the server's own expiry of hash fields: may remove fields, adds none"
     REPLACE = "replaces the whole value: all deadlines of the key are void"
     VANISH = "may end the collection: then all its deadlines are void"
     MOVE_MEMBER = "moves a member: it arrives without a deadline"
@@ -40,6 +42,56 @@ class Effect(Enum):
     READ = "reads keys that it does not name"
     DATABASE = "goes to another database"
 
+    @property
+    def judged(self) -> bool:
+        """Whether a request breaks the promise when it is forwarded as it came for a key that has deadlines."""
+        match self:
+            case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
+                return True
+            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
+                return False  # goes as it came; what it may add is voided before
+            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+                return False
+            case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:
+                return False  # what is left over is void when a member is added
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+                return False
+        assert_never(self)
+
+    @property
+    def marking(self) -> bool:
+        """Whether a key may come to have deadlines by such a request."""
+        match self:
+            case Effect.EXPIRE | Effect.RENAME | Effect.COPY | Effect.MOVE:
+                return True
+            case Effect.ADD | Effect.COUNT | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.SCRIPT | Effect.ARRIVE:
+                return False
+            case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
+                return False
+            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+                return False
+        assert_never(self)
+
+    @property
+    def blind(self) -> bool:
+        """Whether a request may add members without a script that looks which of them are absent."""
+        match self:
+            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
+                return True
+            case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
+                return False
+            case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
+                return False
+            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+                return False
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+                return False
+        assert_never(self)
+
+
+JUDGED: Final = frozenset(effect for effect in Effect if effect.judged)
+MARKING: Final = frozenset(effect for effect in Effect if effect.marking)
+BLIND: Final = frozenset(effect for effect in Effect if effect.blind)
 
 Keys: TypeAlias = Callable[[Arguments], list[bytes] | None]
 """Finds the keys whose deadlines a request affects; None when it is not well formed or affects none."""
@@ -150,6 +202,11 @@ def _build() -> dict[bytes, Command]:
     put(Effect.REMOVE, "HDEL SREM ZREM", key, members.every(2))
     put(Effect.REMOVE, "HGETDEL", key, members.fields)
     put(Effect.REMOVE, "LREM", key, members.one(3, 4))
+
+    put(Effect.REMOVE_UNNAMED, "SPOP LPOP RPOP LTRIM BLPOP BRPOP ZPOPMIN ZPOPMAX BZPOPMIN BZPOPMAX", _none)
+    put(Effect.REMOVE_UNNAMED, "LMPOP BLMPOP ZMPOP BZMPOP", _none)
+    put(Effect.REMOVE_UNNAMED, "ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE", _none)
+    put(Effect.FIELD_EXPIRY, "HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX", _none)
 
     put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
     put(Effect.MOVE_MEMBER, "LMOVE RPOPLPUSH", _at(1, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands
 from proxy.commands.table import Command, Effect
@@ -124,8 +124,13 @@ class Rewriter:
                 self._known.visit(int(arguments[2]))
                 self._mark_like(keys[0], keys[0], now)
                 return self._run("move", self._triple(keys[0]), [arguments[2]], request)
-            case _:
+            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
+                return None  # the engine has voided what the request may add: see `Session`
+            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ:
                 return None
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE:
+                return None
+        assert_never(effect)
 
     def _concerns(self, keys: list[bytes]) -> bool:
         return self._known.blind or not self._known.deadlines.keys().isdisjoint(keys)
