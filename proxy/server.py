@@ -28,14 +28,16 @@ from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end
 from proxy.expiry.tracker import Tracker
-from proxy.relay.connection import ClientConnection
+from proxy.relay.budget import HeldBudget
+from proxy.relay.client import ClientConnection
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
-from proxy.session.session import Session
+from proxy.session.session import Ground, Session
 from proxy.settings import Settings, SettingsError, parse_address
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.login import LoginWatch
 
 log = structlog.get_logger("proxy.server")
 
@@ -61,7 +63,16 @@ class Server:
             self._control, upstream.database, self._names, self._known, self._clock, settings.sweep_batch
         )
         self._commands = ServerCommands()
-        self._rewriter = Rewriter(self._names, self._known, self._commands)
+        self._logins = LoginWatch(upstream.connect)
+        self._ground = Ground(
+            Rewriter(self._names, self._known, self._commands),
+            self._known,
+            self._names.prefix,
+            settings.request_limit,
+            guarded=settings.reserved_names,
+        )
+        self.held = HeldBudget(settings.held_limit)
+        self.is_plain = self._ground.is_plain
         self._tracker = Tracker(upstream, self._engine, self._known, self._names, self._clock, self._commands)
         self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, enabled=settings.sweep)
         self._connections: set[ClientConnection] = set()
@@ -69,17 +80,11 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._sockets: list[Path] = []
 
-    # What a client's connection needs (relay.connection.Surroundings).
+    # What a client's connection needs (relay.client.Surroundings).
 
     def new_session(self) -> Session:
         """Return a session for a new client."""
-        return Session(
-            self._rewriter,
-            self._known,
-            self._names.prefix,
-            self._settings.request_limit,
-            guarded=self._settings.reserved_names,
-        )
+        return Session(self._ground, stranger=self._logins.wanted)
 
     def now(self) -> float:
         """Return the upstream server's clock, in Unix ms."""
@@ -92,7 +97,7 @@ class Server:
             OSError: it cannot be reached.
             TimeoutError: it did not answer in time.
         """
-        if not self._tracker.settled.is_set():
+        if not (self._tracker.settled.is_set() and self._logins.asked.is_set()):
             await self._until_settled()
         await self._upstream.connect(factory)
 
@@ -100,6 +105,7 @@ class Server:
         await self._tracker.tried.wait()
         if not self._tracker.settled.is_set():
             raise ConnectionError(self._upstream.state)
+        await self._logins.asked.wait()
 
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
@@ -137,7 +143,7 @@ class Server:
         Raises:
             SettingsError: an address cannot be listened on.
         """
-        tasks = [asyncio.create_task(self._tracker.run()), asyncio.create_task(self._sweeper.run())]
+        tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
         if self._settings.leftovers_rate:
             leftovers = Leftovers(self._engine, self._known, self._tracker, self._settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))

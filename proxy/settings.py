@@ -74,7 +74,12 @@ class Settings(BaseSettings):
     request_limit: int = Field(
         default=1 << 30,
         ge=1 << 16,
-        description="Bytes of one request that the proxy holds where it must read it whole before it can judge it.",
+        description="Maximum size, in bytes, of a request that the proxy must buffer before it can judge it.",
+    )
+    held_limit: int = Field(
+        default=1 << 28,
+        ge=1 << 16,
+        description="Maximum size, in bytes, of all requests together that the proxy has to buffer.",
     )
     sweep: bool = Field(
         default=True, description="Remove members when they are due. Off, they are removed when somebody looks."

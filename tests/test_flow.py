@@ -353,7 +353,7 @@ def test_a_client_that_is_turned_away_gets_its_replies_first(upstream: Server, s
         client.send(request("INCR", "n") + request("BLPOP", "queue", 0))
         assert client.reply() == b":1\r\n"
         until(lambda: b"cmd=blpop" in upstream.command("CLIENT", "LIST"))
-        client.send(request("INCR", "n") + b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
+        client.send(request("INCR", "n") + b"*5\r\n$4\r\nMSET\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
         client.end_of_requests()
         upstream.command("RPUSH", "queue", "x")
         rest = client.rest()
@@ -369,7 +369,7 @@ def test_a_client_that_is_turned_away_is_told_so_though_its_replies_do_not_come(
     with proxy.connect() as client:
         client.command("SADD", "s", "m")
         client.command("EXPIREMEMBER", "s", "m", 100)
-        client.send(request("BLPOP", "queue", 0) + b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
+        client.send(request("BLPOP", "queue", 0) + b"*5\r\n$4\r\nMSET\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
         assert client.line().startswith(b"-ERR request is larger")
         upstream.command("RPUSH", "queue", "x")  # too late: its reply would stand behind the last words
         assert client.rest() == b""

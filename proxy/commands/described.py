@@ -53,6 +53,13 @@ class ServerCommands:
             return False
         return count == described.arity if described.arity >= 0 else count >= -described.arity
 
+    def has_one_key_in_front(self, name: bytes) -> bool:
+        """Return whether the only key of the command of that upper-case name is its first argument."""
+        described = self._described.get(name)
+        if described is None or described.movable or name in _CONTAINERS:
+            return False
+        return described.first == described.last == 1
+
     def keys(self, arguments: list[bytes]) -> list[bytes]:
         """Return the arguments of a request that may be keys."""
         name = arguments[0].upper()

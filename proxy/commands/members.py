@@ -9,7 +9,9 @@ Arguments: TypeAlias = list[bytes]
 Positions: TypeAlias = range | None
 """Where the members stand among the arguments (the command's name is 0); None when the request is not well formed, and
 so is best left to the server, which complains in its own words."""
-Locator: TypeAlias = Callable[[Arguments], Positions]
+Locator: TypeAlias = Callable[[Arguments, int], Positions]
+"""Of the arguments and their number. While a request is still arriving the arguments are those that are there: then it
+raises IndexError where it needs one that is not."""
 
 _ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
 _GEOADD_OPTIONS = frozenset((b"NX", b"XX", b"CH"))
@@ -19,8 +21,7 @@ _HSETEX_VALUED = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
 def every(first: int, step: int = 1) -> Locator:
     """Members from `first` to the end, each followed by `step - 1` other arguments."""
 
-    def locate(arguments: Arguments) -> Positions:
-        size = len(arguments)
+    def locate(_: Arguments, size: int) -> Positions:
         if size < first + step or (size - first) % step:
             return None
         return range(first, size, step)
@@ -31,15 +32,15 @@ def every(first: int, step: int = 1) -> Locator:
 def one(position: int, size: int) -> Locator:
     """The one member at `position` of a request of exactly `size` arguments."""
 
-    def locate(arguments: Arguments) -> Positions:
-        return range(position, position + 1) if len(arguments) == size else None
+    def locate(_: Arguments, count: int) -> Positions:
+        return range(position, position + 1) if count == size else None
 
     return locate
 
 
 def _after_options(options: frozenset[bytes], step: int) -> Locator:
-    def locate(arguments: Arguments) -> Positions:
-        first, size = 2, len(arguments)
+    def locate(arguments: Arguments, size: int) -> Positions:
+        first = 2
         while first < size and arguments[first].upper() in options:
             first += 1
         if size < first + step or (size - first) % step:
@@ -57,8 +58,8 @@ geoadd = _after_options(_GEOADD_OPTIONS, 3)
 
 
 def _fields(step: int) -> Locator:
-    def locate(arguments: Arguments) -> Positions:
-        position, size = 2, len(arguments)
+    def locate(arguments: Arguments, size: int) -> Positions:
+        position = 2
         while position < size and (option := arguments[position].upper()) != b"FIELDS":
             position += 2 if option in _HSETEX_VALUED else 1
         first = position + 2

@@ -25,7 +25,9 @@ class Effect(Enum):
     ADD = "adds members: deadlines of those that were absent are void"
     COUNT = "may add a member, and answers with an integer too large for a script: as ADD, in two steps"
     REMOVE = "removes members: their deadlines are void"
-    REMOVE_UNNAMED = "removes members that the request does not name: their deadlines are void when they are added again"
+    REMOVE_UNNAMED = (
+        "removes members that the request does not name: their deadlines are void when they are added again"
+    )
     FIELD_EXPIRY = "the server's own expiry of hash fields: may remove fields, adds none"
     REPLACE = "replaces the whole value: all deadlines of the key are void"
     VANISH = "may end the collection: then all its deadlines are void"
@@ -41,6 +43,7 @@ class Effect(Enum):
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
     DATABASE = "goes to another database"
+    SILENCE = "may end the replies"
 
     @property
     def judged(self) -> bool:
@@ -50,7 +53,7 @@ class Effect(Enum):
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return False  # goes as it came; what it may add is voided before
-            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.SILENCE:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:
                 return False  # what is left over is void when a member is added
@@ -68,7 +71,9 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.SILENCE:
+                return False
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
         assert_never(self)
 
@@ -82,7 +87,7 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.SILENCE:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
@@ -234,6 +239,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
     put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
     put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
+    put(Effect.SILENCE, "CLIENT", _none, always=True)
     return table
 
 
@@ -244,7 +250,8 @@ STREAMED: frozenset[bytes] = frozenset(
     b"""APPEND ECHO GETSET HSET HSETNX LPUSH LPUSHX PFADD PUBLISH RPUSH RPUSHX RESTORE SADD SET SETEX SETNX SETRANGE
     PSETEX SPUBLISH XADD ZADD""".split()
 )
-"""Commands whose only key is their first argument: one with a huge value can be judged by its beginning."""
+"""Commands whose only key is their first argument: one with a huge value can be judged by its beginning. So can
+others of which the server says the same."""
 
 FREQUENT: frozenset[bytes] = frozenset(
     b"""APPEND DECR DECRBY DEL EXISTS EXPIRE EXPIREAT GEOADD GET GETBIT GETDEL GETEX GETRANGE GETSET HDEL HEXISTS HGET

@@ -1,4 +1,4 @@
-"""Tells, as fast as Python can, whether a chunk of requests can go upstream as it came: the hot path."""
+"""Finds out, as fast as Python can, whether a chunk of requests can go upstream as it came: the hot path."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-import hiredis
-
 from proxy.commands.table import FREQUENT
 from proxy.session.known import KnownKeys
-from proxy.wire.batch import HUGE, LOOKALIKE, is_disjoint
+from proxy.wire.batch import BatchParser, is_disjoint
 from proxy.wire.pattern import requests_pattern
 
 LARGEST: Final = 16 * 1024
@@ -22,41 +20,34 @@ FREQUENT_REQUESTS: Final = requests_pattern(
 """Matches the requests that most traffic is made of."""
 
 _STAR: Final = 0x2A
-_TILDE: Final = 0x7E
-_BAR: Final = 0x7C
-_EMPTY: Final = b"*0\r\n"
-_MORE: Final = object()
-_LIST: Final = {list}
 
 
-def plain_check(plain_names: set[bytes], known: KnownKeys, prefix: bytes) -> Callable[[bytes], bool]:
+def plain_check(
+    plain_names: set[bytes], known: KnownKeys, prefix: bytes, batch: BatchParser
+) -> Callable[[bytes], bool]:
     """Make the check for one connection.
 
     Args:
         plain_names: names of commands, as clients spell them, that need no look while they touch no known key.
         known: the keys with deadlines.
         prefix: what the reserved names begin with.
+        batch: parses what has not the frequent form.
 
     Returns:
         A function of a chunk that begins where a request does. True: the chunk is whole requests, each an ordinary one
         that needs no look. False says nothing, and changes nothing.
     """
     # Everything is bound here once: each attribute and each call is a per cent of what a request costs. Requests that
-    # have the frequent form are not even parsed, and those that have not are parsed without building lists where they
-    # come alone.
+    # have the frequent form are not even parsed.
     framed = FREQUENT_REQUESTS.fullmatch
+    parse = batch.parse_whole
     beginnings = known.beginnings
     deadlines = known.deadlines
     keys = deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
-    huge = HUGE.search
-    fresh = _reader
-    reader = fresh()
-    feed, gets = reader.feed, reader.gets
 
     def check(chunk: bytes) -> bool:
-        nonlocal reader, feed, gets
         if known.blind or (first_of_prefix in chunk and reserved(chunk)):
             return False
         for beginning in beginnings.found:
@@ -65,39 +56,18 @@ def plain_check(plain_names: set[bytes], known: KnownKeys, prefix: bytes) -> Cal
         else:
             if framed(chunk):
                 return True
-        if (
-            chunk[0] != _STAR
-            or len(chunk) > LARGEST
-            or ((_TILDE in chunk or _BAR in chunk) and LOOKALIKE.search(chunk))
-            or huge(chunk)
-        ):
+        if chunk[0] != _STAR or len(chunk) > LARGEST:
+            return False
+        requests = parse(chunk)
+        if requests is None:
             return False
         try:
-            # An empty array behind the chunk is a request of its own only if the chunk ends where a request does.
-            feed(chunk + _EMPTY)
-            first = gets()
-            second = gets()
-            if second == []:
-                # The client may have sent one of its own: then there is more behind it.
-                if gets() is _MORE and type(second) is list:
-                    return first[0] in plain_names and type(first) is list and (not deadlines or keys.isdisjoint(first))
-            else:
-                requests = [first, second, *iter(gets, _MORE)]
-                if (
-                    requests.pop() == []
-                    and {request[0] for request in requests} <= plain_names
-                    and set(map(type, requests)) == _LIST
-                    and (not deadlines or is_disjoint(keys, requests))
-                ):
-                    return True
-        except (hiredis.ProtocolError, TypeError, IndexError, KeyError):
-            pass  # not ordinary: the exact reader will see what it is
-        reader = fresh()
-        feed, gets = reader.feed, reader.gets
-        return False
+            if len(requests) == 1:
+                return requests[0][0] in plain_names and (not deadlines or keys.isdisjoint(requests[0]))
+            return {request[0] for request in requests} <= plain_names and (
+                not deadlines or is_disjoint(keys, requests)
+            )
+        except TypeError:  # an array in the place of an argument: the exact reader sees what the server makes of it
+            return False
 
     return check
-
-
-def _reader() -> hiredis.Reader:
-    return hiredis.Reader(notEnoughData=_MORE)

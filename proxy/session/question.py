@@ -12,9 +12,11 @@ class Question:
     Attributes:
         due: keys from which to remove what is due.
         everywhere: whether to remove what is due in all other keys too.
+        replied: whether to wait until everything that the client sent before has been answered.
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
     """
 
     due: tuple[bytes, ...] = ()
     everywhere: bool = False
     absent: tuple[tuple[bytes, tuple[bytes, ...] | None], ...] = ()
+    replied: bool = False

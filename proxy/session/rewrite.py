@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands
-from proxy.commands.table import Command, Effect
+from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
@@ -100,7 +100,7 @@ class Rewriter:
         keys = command.keys(arguments)
         if keys is None or not self._concerns(keys) or not self._server.accepts(command.name, request.count):
             return None
-        if len(arguments) > UNPACKED:
+        if request.count > UNPACKED:
             return _TOO_LONG if effect is Effect.REPLACE else None
         match effect:
             case Effect.ADD | Effect.REMOVE:
@@ -128,9 +128,63 @@ class Rewriter:
                 return None  # the engine has voided what the request may add: see `Session`
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ:
                 return None
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.SILENCE:
                 return None
         assert_never(effect)
+
+    def is_judged_by_its_head(self, arguments: list[bytes], count: int) -> bool:
+        """Return whether what has come of a long request is enough to decide on it.
+
+        Args:
+            arguments: the arguments that are complete.
+            count: how many it has in all.
+        """
+        if len(arguments) < 2:
+            return False
+        name = arguments[0].upper()
+        command = COMMANDS.get(name)
+        if command is not None and command.effect is Effect.SCRIPT:
+            return self._are_keys_there(arguments)
+        if command is None and not self._server.accepts(name, count):
+            return True  # it will not run
+        if not (name in STREAMED or self._server.has_one_key_in_front(name)) or self._are_reserved(arguments[1:2]):
+            return False
+        if command is None:
+            return True
+        match command.effect:
+            case Effect.ADD | Effect.COUNT | Effect.REMOVE | Effect.REPLACE | Effect.VANISH:
+                return not self._concerns(arguments[1:2]) or self._is_script_determined(command, arguments, count)
+            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.SILENCE:
+                return True
+            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+                return False
+            case Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE | Effect.ARRIVE | Effect.SCRIPT:
+                return False
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+                return False
+        assert_never(command.effect)
+
+    def _are_keys_there(self, arguments: list[bytes]) -> bool:
+        """Return whether all keys of a script's call have come, and none of them is reserved."""
+        number = strict_integer(arguments[2]) if len(arguments) > 2 else None
+        keys = arguments[3:]
+        return number is not None and 0 <= number <= len(keys) and not self._are_reserved(keys[:number])
+
+    def _are_reserved(self, keys: list[bytes]) -> bool:
+        return any(key.startswith(self._names.prefix) for key in keys)
+
+    @staticmethod
+    def _is_script_determined(command: Command, arguments: list[bytes], count: int) -> bool:
+        """Return whether it is clear already where the members of a request that is still arriving stand."""
+        if count > UNPACKED:
+            return False
+        if command.members is None:
+            return True
+        try:
+            command.members(arguments, count)
+        except IndexError:
+            return False
+        return True
 
     def _concerns(self, keys: list[bytes]) -> bool:
         return self._known.blind or not self._known.deadlines.keys().isdisjoint(keys)
@@ -229,7 +283,7 @@ class Rewriter:
         return None
 
     def _members(self, command: Command, key: bytes, request: Request) -> bytes | None:
-        positions = command.members(request.arguments) if command.members is not None else None
+        positions = command.members(request.arguments, request.count) if command.members is not None else None
         if positions is None:
             return None
         script = "add" if command.effect is Effect.ADD else "remove"

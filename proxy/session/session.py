@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
+from proxy.commands.table import BLIND, COMMANDS, Command, Effect
 from proxy.session.known import KnownKeys
 from proxy.session.plain import FREQUENT_REQUESTS, plain_check
 from proxy.session.question import Question
 from proxy.session.rewrite import UNPACKED, Refusal, Rewriter
+from proxy.session.transaction import Transaction
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import COUNT_LIMIT, Kind, Request, RequestReader, strict_integer
@@ -22,8 +23,9 @@ TAIL_LIMIT: Final = 16 * 1024
 PLAIN_NAMES_LIMIT: Final = 4096
 """Spellings of command names kept as plain: they are the client's words, so they are bounded."""
 
-QUEUED_LIMIT: Final = 100_000
-"""Arguments of a transaction that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
+STRANGERS_ARGUMENTS: Final = 10
+STRANGERS_BYTES: Final = 16 * 1024
+"""What servers read of a request before a login, where they want one: so many arguments, a string of so many bytes."""
 
 _plain_names: set[bytes] = set()
 """Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions."""
@@ -33,8 +35,20 @@ class RequestTooLargeError(Exception):
     """A request that has to be read whole before it can be judged is larger than the limit."""
 
 
-class Session:
-    """The state of one client connection.
+class NotLoggedInError(Exception):
+    """A client that has not logged in sends what the server would not read before a login.
+
+    Attributes:
+        reply: the server's own error line.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not logged in, and {what}")
+        self.reply = f"-ERR Protocol error: unauthenticated {what}\r\n".encode()
+
+
+class Ground:
+    """What all sessions of a proxy stand on.
 
     Args:
         rewriter: what puts other requests in place of some.
@@ -44,40 +58,63 @@ class Session:
         guarded: whether to refuse requests that name the proxy's own keys.
 
     Attributes:
-        ordinary: whether the stream stands between two requests, outside of a transaction and with nothing held.
-        is_plain: while `ordinary`, tells whether a chunk can go upstream as it came, without `receive`.
-        question: what the engine is to do before the session can go on; None while it is not held up.
-        replies: what the replies from upstream have to pass through while `replies.outstanding`.
+        is_plain: returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
     """
 
     def __init__(
         self, rewriter: Rewriter, known: KnownKeys, prefix: bytes, request_limit: int, *, guarded: bool = True
     ) -> None:
-        self.ordinary = True
-        self.is_plain = plain_check(_plain_names, known, prefix)
+        self.rewriter = rewriter
+        self.known = known
+        self.prefix = prefix
+        self.request_limit = request_limit
+        self.guarded = guarded
+        self.batch = BatchParser()
+        self.is_plain = plain_check(_plain_names, known, prefix, self.batch)
+
+
+class Session:
+    """The state of one client connection.
+
+    Args:
+        ground: what all sessions stand on.
+        stranger: whether the server wants a login that the client has not shown yet; `login` ends it.
+
+    Attributes:
+        ordinary: whether the stream stands between two requests, outside of a transaction and with nothing held. Then
+            what `ground.is_plain` accepts can go upstream without `receive`.
+        question: what the engine is to do before the session can go on; None while it is not held up.
+        replies: what the replies from upstream have to pass through while `replies.outstanding`.
+        stranger: whether the client has still to log in, as far as is known.
+    """
+
+    def __init__(self, ground: Ground, *, stranger: bool = False) -> None:
+        self.ordinary = not stranger
         self.question: Question | None = None
         self.replies = ReplySubstitution()
-        self._rewriter = rewriter
-        self._known = known
-        self._prefix = prefix
-        self._request_limit = request_limit
-        self._guarded = guarded
-        self._batch = BatchParser()
+        self.stranger = stranger
+        self._wants_login = stranger
+        self._ground = ground
+        self._known = ground.known
+        self._rewriter = ground.rewriter
+        self._prefix = ground.prefix
+        self._batch = ground.batch
         self._reader = RequestReader()
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._out: list[bytes] = []
-        self._queued: set[bytes] | None = None  # arguments of the open transaction
-        self._queued_marks: list[bytes] = []
-        self._queued_everywhere = False
-        self._queued_blindly: set[bytes] = set()  # keys to which scripts in the transaction may add members
-        self._queued_unjudged: set[bytes] = set()  # keys without deadlines when requests for them were queued
+        self._transaction: Transaction | None = None
         self._pending: Request | None = None  # what is held up by the question
 
     @property
     def held(self) -> int:
         """Bytes of requests that have been received and not been sent on."""
         return self._reader.held + len(self._tail) + (len(self._pending.raw) if self._pending else 0)
+
+    def login(self) -> None:
+        """Note that the server's replies have shown the client to be logged in."""
+        self.stranger = False
+        self._note_state()
 
     def receive(self, data: bytes, now: float) -> bytes:
         """Take bytes from the client.
@@ -91,13 +128,14 @@ class Session:
 
         Raises:
             RequestTooLargeError: more would have to be held than `request_limit` allows.
+            NotLoggedInError: more would have to be held than a server would of a client that has not logged in.
         """
         out = self._receive(data, now)
         self._note_state()
         return out
 
     def _note_state(self) -> None:
-        self.ordinary = not self._exact and not self._tail and self._queued is None
+        self.ordinary = not (self._exact or self._tail or self.stranger) and self._transaction is None
 
     def _receive(self, data: bytes, now: float) -> bytes:
         if self._exact:
@@ -116,9 +154,9 @@ class Session:
         return self._parse(data[front:], now, progress=front > 0)
 
     def _plain_front(self, data: bytes) -> int:
-        """Tell how many bytes at the front are frequent requests that can go as they came."""
+        """Return how many bytes at the front are frequent requests that can go as they came."""
         known = self._known
-        if self._queued is not None or known.blind or self._prefix in data:
+        if self._transaction is not None or known.blind or self._prefix in data:
             return 0
         if any(beginning in data for beginning in known.beginnings.found):
             return 0
@@ -136,7 +174,7 @@ class Session:
                 self._out.append(data[:end])
                 return self._keep(data[end:], now, progress=progress or end > 0)
             return self._judge_batch(requests, data, now)
-        except (TypeError, IndexError):
+        except TypeError:  # an array in the place of an argument
             return self._switch_to_exact(data, now)
 
     def resume(self, now: float) -> bytes:
@@ -147,10 +185,20 @@ class Session:
 
         Returns:
             The bytes to send upstream. There may be another `question`.
+
+        Raises:
+            RequestTooLargeError: more would have to be held than `request_limit` allows.
+            NotLoggedInError: more would have to be held than a server would of a client that has not logged in.
         """
-        self.question = None
+        question, self.question = self.question, None
         pending, self._pending = self._pending, None
-        if pending is not None:
+        if question is not None and question.replied:
+            if self.stranger and pending is None:
+                many = self._reader.count > STRANGERS_ARGUMENTS
+                raise NotLoggedInError("multibulk length" if many else "bulk length")
+            if pending is not None:
+                self._settle_stranger(pending, now)
+        elif pending is not None:
             self._forward(pending, now)
         out = self._read_exactly(now)
         self._note_state()
@@ -169,8 +217,8 @@ class Session:
         return None if self._reader.within else self._take_out() + self.replies.expect(last_words)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
-        """Tell whether a chunk can go as it came. Raises TypeError or IndexError where elements are not bytes."""
-        if self._queued is not None or not {request[0] for request in requests} <= _plain_names:
+        """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
+        if self._transaction is not None or not {request[0] for request in requests} <= _plain_names:
             return False
         known = self._known
         if known.blind or self._prefix in data:
@@ -214,7 +262,9 @@ class Session:
         while self.question is None:
             request = reader.next_request()
             if request is None:
-                if reader.oversized:
+                if self.stranger and not reader.within and self._is_too_much_for_a_stranger():
+                    self.question = Question(replied=True)
+                elif reader.oversized:
                     self._pass_oversized(now)
                 elif reader.held > TAIL_LIMIT:
                     self._stream(now)
@@ -229,58 +279,104 @@ class Session:
         self._out.clear()
         return out
 
+    # Clients that have not logged in.
+
+    def _is_too_much_for_a_stranger(self) -> bool:
+        reader = self._reader
+        return reader.count > STRANGERS_ARGUMENTS or reader.announced > STRANGERS_BYTES
+
+    def _concerns_a_stranger(self, request: Request) -> bool:
+        """Return whether what is done about a request depends on whether its client has logged in."""
+        command = self._command(request.arguments[0])
+        if command is None or command.effect in (Effect.EXPIRE, Effect.LIFETIME):
+            return False  # goes as it came; the script that stands for it is refused in the server's words
+        if command.effect is Effect.MULTI or command.name == b"RESET":
+            return True  # behind a MULTI nothing can be asked any more
+        known = self._known
+        return (
+            known.blind or command.effect is Effect.KEYSPACE or not known.deadlines.keys().isdisjoint(request.arguments)
+        )
+
+    def _settle_stranger(self, request: Request, now: float) -> None:
+        """Go on with a request once everything before it has been answered."""
+        if self.stranger:
+            self._out.append(self._not_logged_in(request))
+        elif request.arguments[0].upper() == b"RESET":
+            self.stranger = self._wants_login
+            self._transaction = None
+            self._out.append(request.raw)
+        else:
+            self._judge(request, now)
+
+    def _not_logged_in(self, request: Request) -> bytes:
+        """Return what has the server, or the proxy in the same words, say that the client has to log in."""
+        command = self._command(request.arguments[0])
+        if command is None or command.effect is Effect.DISCARD or not self._rewriter.accepts(command, request.count):
+            return request.raw
+        # Not as it came: should the server have changed its mind it would run unjudged.
+        return self.replies.expect(_NOT_LOGGED_IN)
+
+    # Requests that are too long to be held.
+
     def _pass_oversized(self, now: float) -> None:
         """Send on what the server refuses for its size, so that it can say so; but newer ones take many arguments."""
         known = self._known
-        if self._reader.count > COUNT_LIMIT and (known.deadlines or known.blind) and not self._is_streamed():
-            raise RequestTooLargeError
-        self._pass_head(now)
+        if self._reader.count > COUNT_LIMIT and (known.deadlines or known.blind):
+            self._stream(now)
+        else:
+            self._pass_head(now)
 
     def _is_streamed(self) -> bool:
-        """Tell whether what has come of a request is enough to judge it."""
-        arguments = self._reader.arguments
-        return (
-            len(arguments) >= 2
-            and arguments[0].upper() in STREAMED
-            and not self._known.is_known(arguments[1])
-            and not arguments[1].startswith(self._prefix)
-        )
+        """Return whether what has come of a request is enough to judge it."""
+        reader = self._reader
+        return self._rewriter.is_judged_by_its_head(reader.arguments, reader.count)
 
     def _stream(self, now: float) -> None:
         """Send on what has come of a long request, if that is enough to judge it."""
         if self._is_streamed():
             self._pass_head(now)
-        elif self._reader.held > self._request_limit:
+        elif self._reader.held > self._ground.request_limit:
             raise RequestTooLargeError
 
     def _pass_head(self, now: float) -> None:
         head = self._reader.take_head()
         if head is not None:
-            self._forward(head, now)
+            self._judge(head, now)
 
     def rest(self) -> bytes:
         """Return what the client has sent of a request that will not be completed: its stream has ended."""
         rest, self._tail = self._tail, b""
         return rest or self._reader.rest()
 
+    # Judging one request.
+
     def _judge(self, request: Request, now: float) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before."""
-        if self._guarded and request.arguments:
+        if request.kind in (Kind.BODY, Kind.BROKEN) or not request.arguments:
+            self._out.append(request.raw)
+            return
+        if self._ground.guarded:
             refusal = self._rewriter.reserved(request)
             if refusal is not None:
                 self._out.append(self.replies.expect(b"-%b\r\n" % refusal.message))
                 return
-        if request.kind is Kind.WHOLE and request.arguments:
+        if (self.stranger and self._concerns_a_stranger(request)) or (self._wants_login and self._is_reset(request)):
+            question: Question | None = Question(replied=True)
+        else:
             question = self._question(request, now)
-            if question is not None:
-                self.question = question
-                self._pending = request
-                self._exact = True
-                return
+        if question is not None:
+            self.question = question
+            self._pending = request
+            self._exact = True
+            return
         self._forward(request, now)
 
+    @staticmethod
+    def _is_reset(request: Request) -> bool:
+        return len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
+
     def _question(self, request: Request, now: float) -> Question | None:
-        """Tell what has to be done before a request may go.
+        """Return what has to be done before a request may go.
 
         In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
         """
@@ -291,35 +387,33 @@ class Session:
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
-        if self._queued is not None and command is not None and command.effect is Effect.EXEC:
-            names = self._queued
-            everywhere = self._queued_everywhere or len(names) > QUEUED_LIMIT
-            absent = [(key, None) for key in self._queued_blindly if known.is_known(key)]
+        if self._transaction is not None and command is not None and command.effect is Effect.EXEC:
+            names = self._transaction.names
+            everywhere = self._transaction.everywhere
+            absent = [(key, None) for key in self._transaction.blind_keys]
         elif command is not None:
-            absent = self._absent(command, request.arguments)
+            absent = self._absent(command, request)
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
         question = Question(due, everywhere, tuple(absent))
         return None if question == _NOTHING else question
 
-    def _absent(self, command: Command, arguments: list[bytes]) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-        """Tell in which known keys a request may add members without a script that looks which are absent."""
-        keys = self._blind_keys(command, arguments)
+    def _absent(self, command: Command, request: Request) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
+        """Return in which known keys a request may add members without a script that looks which are absent."""
+        arguments = request.arguments
+        keys = self._blind_keys(command, request)
         members: tuple[bytes, ...] | None = None
-        if keys and command.members is not None:
-            positions = command.members(arguments)
+        if keys and command.members is not None and request.kind is Kind.WHOLE:
+            positions = command.members(arguments, request.count)
             if positions is not None:
                 members = tuple(arguments[positions.start : positions.stop : positions.step])
         return [(key, members) for key in dict.fromkeys(keys) if self._known.is_known(key)]
 
     @staticmethod
-    def _blind_keys(command: Command, arguments: list[bytes]) -> list[bytes]:
+    def _blind_keys(command: Command, request: Request) -> list[bytes]:
         """Return the keys to which a request may add members without such a script."""
-        effect = command.effect
-        if effect in (Effect.SCRIPT, Effect.ARRIVE, Effect.COUNT) or (
-            effect is Effect.ADD and len(arguments) > UNPACKED
-        ):
-            return command.keys(arguments) or []
+        if command.effect in BLIND or (command.effect is Effect.ADD and request.count > UNPACKED):
+            return command.keys(request.arguments) or []
         return []
 
     @staticmethod
@@ -333,25 +427,20 @@ class Session:
 
     def _forward(self, request: Request, now: float) -> None:
         arguments = request.arguments
-        if not arguments:
-            self._out.append(request.raw)
-            return
         command = self._command(arguments[0])
-        if self._queued is not None:
-            self._queue(command, arguments)
-        if command is None or request.kind is not Kind.WHOLE:
+        if self._transaction is not None:
+            blind = [] if command is None else self._blind_keys(command, request)
+            self._transaction.queue(command, arguments, blind)
+        if command is None:
             self._out.append(request.raw)
             return
+        if command.effect is Effect.SILENCE and [word.upper() for word in arguments[1:3]] == [b"REPLY", b"OFF"]:
+            self.replies.silenced = True
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
                 self._known.visit(strict_integer(argument) or 0)
-        foreign = self._queued_unjudged.difference(self._queued_marks)
-        if command.effect is Effect.EXEC and any(map(self._known.is_known, foreign)):
-            # A key of a queued request has got its first deadline from elsewhere, and the request would run as if it
-            # had none. Spoil the transaction, by a request whose own reply nobody sees: EXEC answers with EXECABORT.
-            self._out.append(self.replies.expect(b""))
         if command.effect in _TRANSACTION and self._rewriter.accepts(command, request.count):
-            self._transaction(command.effect, now)
+            self._bound_transaction(command.effect, now)
             self._out.append(request.raw)
             return
         instead = self._rewriter.rewrite(command, request, now)
@@ -361,45 +450,27 @@ class Session:
             self._out.append(self.replies.expect(b"-%b\r\n" % instead.message))
         else:
             self._out.append(instead)
-            if self._queued is not None and command.effect in _MARKING:
-                self._queued_marks += command.keys(arguments) or ()
+            if self._transaction is not None:
+                self._transaction.rewritten(command, arguments)
 
-    def _queue(self, command: Command | None, arguments: list[bytes]) -> None:
-        """Remember what a transaction touches, for the question before EXEC."""
-        queued = self._queued
-        if queued is not None and len(queued) <= QUEUED_LIMIT:
-            queued.update(arguments[1:])
-        if command is None:
-            return
-        self._queued_everywhere = self._queued_everywhere or command.everywhere(arguments)
-        blind = self._blind_keys(command, arguments)
-        self._queued_blindly.update(blind)
-        if not blind and command.effect in _JUDGED:
-            # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            self._queued_unjudged.update(key for key in command.keys(arguments) or () if not self._known.is_known(key))
-
-    def _transaction(self, effect: Effect, now: float) -> None:
+    def _bound_transaction(self, effect: Effect, now: float) -> None:
+        """Begin or end a transaction, as the request that is about to go does."""
         if effect is Effect.MULTI:
-            if self._queued is None:
-                self._queued = set()
+            if self._transaction is None:
+                self._transaction = Transaction(self._known)
             return
-        if effect is Effect.EXEC:
-            # The marks were made when the requests were queued; they count from when these run.
-            for key in self._queued_marks:
-                self._known.mark(key, self._known.deadlines.get(key, now), now)
-        self._queued = None
-        self._queued_marks = []
-        self._queued_everywhere = False
-        self._queued_blindly = set()
-        self._queued_unjudged = set()
+        if effect is Effect.EXEC and self._transaction is not None:
+            if self._transaction.is_overtaken:
+                # It would run as if that key had no deadlines. Spoil it, by a request whose own reply nobody sees: EXEC
+                # answers with EXECABORT.
+                self._out.append(self.replies.expect(b""))
+            self._transaction.run(now)
+        self._transaction = None
 
+
+_NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
+"""The same words in all servers (`shared.noautherr`)."""
 
 _NOTHING: Final = Question()
 
 _TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))
-
-_JUDGED: Final = frozenset((Effect.ADD, Effect.REPLACE, Effect.MOVE_MEMBER, Effect.RENAME, Effect.COPY, Effect.MOVE))
-"""Effects that go wrong when a request that has them is forwarded as it came for a key that has deadlines."""
-
-_MARKING: Final = frozenset((Effect.EXPIRE, Effect.RENAME, Effect.COPY, Effect.MOVE))
-"""Effects by which a key may come to have deadlines."""

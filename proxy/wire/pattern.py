@@ -35,7 +35,7 @@ def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
 
 def _arguments(count: int) -> str:
     # Two are spelled out: a repetition costs more than its text, and most requests have one or two.
-    return _ARGUMENT * count if count <= 2 else f"(?:{_ARGUMENT}){{{count}}}+"
+    return ARGUMENT * count if count <= 2 else f"(?:{ARGUMENT}){{{count}}}+"
 
 
 def _bulk(contents: Iterable[Sequence[str]]) -> str:
@@ -54,4 +54,5 @@ def _tree(sequences: Iterable[Sequence[str]]) -> str:
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
-_ARGUMENT: Final = _bulk([*str(size), rf"\r\n.{{{size}}}+"] for size in range(LONGEST + 1))
+ARGUMENT: Final = _bulk([*str(size), rf"\r\n.{{{size}}}+"] for size in range(LONGEST + 1))
+"""A bulk string of any length up to `LONGEST`, as the text of an expression."""

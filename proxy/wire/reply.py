@@ -6,6 +6,7 @@ that request belongs, and its text stands nowhere else.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import deque
 from typing import Final
@@ -16,16 +17,32 @@ _BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `")
 """What stands before the name: Redis from 7.0 and Valkey, Redis 6.2."""
 
 
+_LINE: Final = re.compile(rb"-ERR unknown command ['`]([0-9a-f]{32})")
+
+CROWD: Final = 4096
+"""Replies outstanding from which on no more requests should be taken, so that what is remembered stays bounded."""
+
+
 class ReplySubstitution:
     """The replies that are to be put in place on one connection.
 
-    `outstanding` is true while there are any: only then need the stream pass through `receive`.
+    Attributes:
+        outstanding: whether there are any: only then need the stream pass through `receive`.
+        silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
     """
 
     def __init__(self) -> None:
         self.outstanding = False
         self._expected: deque[tuple[bytes, bytes]] = deque()
+        self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
+        self._settled = 0
         self._held = b""
+        self.silenced = False
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many replies are outstanding that no more should be asked for."""
+        return len(self._expected) >= CROWD and not self.silenced
 
     def expect(self, reply: bytes) -> bytes:
         """Have a reply put in place of the answer to a request that is to be sent now.
@@ -36,7 +53,10 @@ class ReplySubstitution:
         Returns:
             The request to send: a command that the server does not know, and that spoils an open transaction.
         """
+        if self.silenced and len(self._expected) >= CROWD:
+            self._settle(1)
         token = secrets.token_hex(16).encode()
+        self._places[token] = self._settled + len(self._expected)
         self._expected.append((token, reply))
         self.outstanding = True
         return encode([token])
@@ -60,44 +80,64 @@ class ReplySubstitution:
                 passed.append(stream[position:keep])
                 self._held = stream[keep:]
                 return b"".join(passed)
-            begin, end, place = found
+            begin, end, token = found
             if end < 0:
                 passed.append(stream[position:begin])
                 self._held = stream[begin:]
                 return b"".join(passed)
+            place = self._places[token] - self._settled
             passed += (stream[position:begin], self._expected[place][1])
-            for _ in range(place + 1):
-                self._expected.popleft()
+            self._settle(place + 1)
             position = end
         self.outstanding = False
         passed.append(stream[position:])
         return b"".join(passed)
 
-    def _find(self, stream: bytes, position: int) -> tuple[int, int, int] | None:
-        """Find the first line of ours: where it begins and ends (-1: not yet), and which one expected it is."""
-        if not any(before in stream for before in _BEFORE):
-            return None
-        for place, (token, _) in enumerate(self._expected):
-            at = stream.find(token, position)
-            if at < 0:
-                continue
-            begin = at - len(_BEFORE[0])
-            if begin >= position and stream.startswith(_BEFORE, begin):
-                end = stream.find(b"\r\n", at)
-                return begin, end + 2 if end >= 0 else -1, place
+    def _settle(self, count: int) -> None:
+        for _ in range(count):
+            token, _reply = self._expected.popleft()
+            del self._places[token]
+        self._settled += count
+
+    def _find(self, stream: bytes, position: int) -> tuple[int, int, bytes] | None:
+        """Find the first line of ours: where it begins and ends (-1: not yet), and its token."""
+        for line in _LINE.finditer(stream, position):
+            if line[1] in self._places:
+                end = stream.find(b"\r\n", line.end())
+                return line.start(), end + 2 if end >= 0 else -1, line[1]
         return None
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
         """Return where a line of ours may begin whose token is not yet complete, or the end of the stream."""
-        token = self._expected[0][0]
-        length = len(_BEFORE[0]) + len(token)
+        length = len(_BEFORE[0]) + 32
         begin = stream.find(b"-", max(position, len(stream) - length + 1))
         while begin >= 0:
             tail = stream[begin:]
             head = tail[: len(_BEFORE[0])]
-            if any(before.startswith(head) for before in _BEFORE) and any(
-                expected.startswith(tail[len(_BEFORE[0]) :]) for expected, _ in self._expected
-            ):
+            if any(before.startswith(head) for before in _BEFORE) and _HEX.fullmatch(tail, len(head)):
                 return begin
             begin = stream.find(b"-", begin + 1)
         return len(stream)
+
+
+class LoginEvidence:
+    """Watches the replies of a server that wants a password for the first that only a logged-in client gets.
+
+    Before that there are only error lines, and the line that answers RESET.
+    """
+
+    def __init__(self) -> None:
+        self._line = b""  # the beginning of an incomplete line, as much of it as matters
+
+    def receive(self, data: bytes) -> bool:
+        """Take bytes of the stream; return whether they show that the client is logged in."""
+        lines = (self._line + data).split(b"\r\n")
+        if any(line and not _REFUSAL.match(line) for line in lines[:-1]):
+            return True
+        # Of an error line that goes on no more is kept than tells it from another.
+        self._line = lines[-1][:8] + (b"\r" if lines[-1][8:].endswith(b"\r") else b"")
+        return bool(self._line) and not _REFUSAL.match(self._line) and not b"+RESET".startswith(self._line)
+
+
+_HEX: Final = re.compile(rb"[0-9a-f]*")
+_REFUSAL: Final = re.compile(rb"-|\+RESET")

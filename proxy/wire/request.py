@@ -87,6 +87,12 @@ class RequestReader:
         self._in_body = False
         self._broken = False
         self._oversized = False
+        self._announced = 0
+
+    @property
+    def announced(self) -> int:
+        """Length, in bytes, of the string in a request that is still arriving; 0 where its header is not there yet."""
+        return self._announced
 
     @property
     def count(self) -> int:
@@ -199,6 +205,7 @@ class RequestReader:
         self._count = 0
         self._need = 0
         self._oversized = False
+        self._announced = 0
 
     def _line_end(self, begin: int) -> int:
         """Find the carriage return of the line at `begin`: -1 when it is still to come, -2 when it never will.
@@ -252,6 +259,7 @@ class RequestReader:
             if after > size:
                 self._next = position
                 self._need = after
+                self._announced = length
                 return None
             arguments.append(buffer[end + 2 : after - 2])
             position = after

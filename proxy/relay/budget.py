@@ -1,0 +1,36 @@
+"""Bounds what all clients together make the proxy hold of requests that it cannot send on yet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ALWAYS_ALLOWED: Final = 64 * 1024
+"""Bytes that one client may make the proxy hold, whatever others do: so that nobody locks out ordinary requests."""
+
+
+class HeldBudget:
+    """The bytes of held requests, over all connections.
+
+    Args:
+        limit: how many there may be.
+
+    Attributes:
+        total: how many there are.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+
+    def account(self, before: int, after: int) -> bool:
+        """Take a connection's new figure into account.
+
+        Args:
+            before: bytes that it held when last accounted.
+            after: bytes that it holds now.
+
+        Returns:
+            Whether that is still allowed.
+        """
+        self.total += after - before
+        return after <= ALWAYS_ALLOWED or after <= before or self.total <= self.limit

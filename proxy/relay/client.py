@@ -1,0 +1,477 @@
+"""The client's side of a relayed connection: the asyncio shell of a session, with one explicit state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any, Final, Protocol, cast
+
+import structlog
+
+from proxy.relay.budget import HeldBudget
+from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
+from proxy.session.question import Question
+from proxy.session.session import NotLoggedInError, RequestTooLargeError, Session
+
+log = structlog.get_logger("proxy.relay")
+
+FAREWELL_SECONDS: Final = 1.0
+"""How long a client that has been told its last has to read it before its connection is closed."""
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a client that is turned away waits for the replies to what it has sent before."""
+
+
+class State(Enum):
+    """Where a client's connection stands."""
+
+    CONNECTING = "upstream is not there yet; what the client sends is kept"
+    RELAYING = "requests go upstream as they come"
+    HELD = "a request waits for the engine, and so does what follows it"
+    HELD_LAST = "likewise, and no requests are taken afterwards"
+    ORPHANED = "likewise, and the client has gone: what it sent before still goes upstream"
+    ENDED = "the client has sent its last request; replies still come"
+    DRAINING = "no more requests are taken; those that were sent are being answered"
+    FAREWELL = "the client has been told everything, and has a moment to read it"
+    CLOSED = "the client has gone"
+
+
+_MOVES: Final[dict[State, frozenset[State]]] = {
+    State.CONNECTING: frozenset((State.RELAYING, State.FAREWELL, State.CLOSED)),
+    State.RELAYING: frozenset((State.HELD, State.ENDED, State.DRAINING, State.FAREWELL, State.CLOSED)),
+    State.HELD: frozenset((State.RELAYING, State.HELD_LAST, State.ORPHANED, State.DRAINING, State.FAREWELL)),
+    State.HELD_LAST: frozenset((State.ORPHANED, State.RELAYING, State.DRAINING, State.FAREWELL)),
+    State.ORPHANED: frozenset((State.CLOSED,)),
+    State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),
+    State.DRAINING: frozenset((State.FAREWELL, State.CLOSED)),
+    State.FAREWELL: frozenset((State.CLOSED,)),
+    State.CLOSED: frozenset(),
+}
+
+_WAITING: Final = frozenset((State.HELD, State.HELD_LAST, State.ORPHANED))
+_READING: Final = frozenset((State.RELAYING, State.DRAINING, State.FAREWELL))
+"""While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
+
+
+class IllegalMoveError(Exception):
+    """A state was to follow another that it cannot follow: a defect of the proxy."""
+
+
+class Surroundings(Protocol):
+    """What a connection needs of the server that it belongs to.
+
+    Attributes:
+        held: the bytes that all connections hold.
+    """
+
+    held: HeldBudget
+
+    def new_session(self) -> Session:
+        """Return a session for a new client, once `connect_upstream` has succeeded."""
+
+    def is_plain(self, chunk: bytes) -> bool:
+        """Return whether a chunk of an ordinary session can go as it came."""
+
+    def now(self) -> float:
+        """Return the server's clock, in Unix ms."""
+
+    async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Open a connection to the upstream server. Raises OSError or TimeoutError, bounded in time."""
+
+    def upstream_error(self, error: Exception) -> bytes:
+        """Return the error line for a client when the upstream server cannot be reached."""
+
+    async def answer(self, question: Question) -> None:
+        """Do what a session asks for. Raises ConnectionError or TimeoutError, bounded in time."""
+
+    def opened(self, connection: ClientConnection) -> None:
+        """Note a new connection."""
+
+    def closed(self, connection: ClientConnection) -> None:
+        """Note that a connection has ended."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """The client's side."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._session: Session
+        self._state = State.CONNECTING
+        self._transport: asyncio.Transport
+        self._upstream: UpstreamConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
+        self._early = b""  # came before upstream was there
+        self._held = 0  # bytes, as last accounted
+        self._clogged = False  # upstream takes no more at present
+        self._input_ended = False
+        self._last_words = b""  # for a client that is turned away, when its requests have been answered
+
+    # The state.
+
+    def _move(self, state: State) -> None:
+        """Go over to another state: the only place where it changes.
+
+        Raises:
+            IllegalMoveError: it cannot follow the present one.
+        """
+        if state not in _MOVES[self._state]:
+            raise IllegalMoveError(f"from {self._state.name} to {state.name}")
+        self._state = state
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read from the client exactly while its bytes are wanted."""
+        if self._transport.is_closing():
+            return
+        wanted = self._state in _READING and not self._input_ended
+        if self._state is State.RELAYING and (self._clogged or self._session.replies.crowded):
+            wanted = False
+        if wanted != self._transport.is_reading():
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _after(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do something later, unless the state changes before."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
+                self._fail(error)
+
+        self._timer = asyncio.get_running_loop().call_later(seconds, run)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End both sides: nothing may go on half alive."""
+        log.error("connection closed: internal error", state=self._state.name, exc_info=error)
+        self.abandon()
+
+    # The client's transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to connect upstream."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        self._surroundings.opened(self)
+        self._start(self._connect())
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes before upstream is there."""
+        self._judge(data)
+
+    def eof_received(self) -> bool:
+        """Let the client's half close reach upstream behind its last request; replies may still come."""
+        self._input_ended = True
+        if self._state is State.RELAYING:
+            self._end_input()
+        # TLS has no half close: the loop closes whatever is returned.
+        return self._state is not State.FAREWELL and self._transport.can_write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
+        self._surroundings.closed(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._state in (State.HELD, State.HELD_LAST):
+            self._move(State.ORPHANED)
+            if self._upstream is not None:
+                self._upstream.silence()
+            return
+        self._close()
+
+    def _close(self) -> None:
+        self._move(State.CLOSED)
+        self._release()
+        if self._upstream is not None:
+            self._upstream.leave()
+
+    def _release(self) -> None:
+        self._surroundings.held.account(self._held, 0)
+        self._held = 0
+
+    def pause_writing(self) -> None:
+        """The client does not read fast enough: let upstream wait."""
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    # Requests.
+
+    async def _connect(self) -> None:
+        try:
+            await self._surroundings.connect_upstream(self._new_upstream)
+        except (OSError, TimeoutError) as error:
+            if self._state is State.CONNECTING:
+                self._say_farewell(self._surroundings.upstream_error(error))
+
+    def _new_upstream(self) -> UpstreamConnection:
+        return UpstreamConnection(self, self._transport.write)
+
+    def attach(self, upstream: UpstreamConnection) -> bool:
+        """Take the upstream connection, which is there now; return False when the client has gone meanwhile."""
+        if self._state is not State.CONNECTING:
+            return False
+        self._upstream = upstream
+        try:
+            self._begin(upstream)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
+            self._fail(error)
+        return True
+
+    def _begin(self, upstream: UpstreamConnection) -> None:
+        self._session = session = self._surroundings.new_session()
+        if session.stranger:
+            upstream.watch_for_login()
+        is_plain, send, judge = self._surroundings.is_plain, upstream.write, self._judge
+
+        def receive(data: bytes) -> None:
+            if session.ordinary and is_plain(data):
+                send(data)
+            else:
+                judge(data)
+
+        self._move(State.RELAYING)
+        early, self._early = self._early, b""
+        if early:
+            self._judge(early)
+        if self._state is State.RELAYING and self._input_ended:
+            self._end_input()
+        if self._state in (State.RELAYING, State.HELD):
+            self._receive_by(receive)
+
+    def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
+        # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
+        self.data_received = receiver  # type: ignore[method-assign,assignment]
+        if not self._transport.is_closing():
+            self._transport.set_protocol(self)
+
+    def _judge(self, data: bytes) -> None:
+        """Pass requests on that may need more than that."""
+        if self._state is State.CONNECTING:
+            # The loop reads once before it can be told to pause.
+            self._early += data
+            self._regulate()
+        elif self._state in (State.RELAYING, State.HELD, State.HELD_LAST):
+            self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
+
+    def _pass_on(self, judge: Callable[[], bytes]) -> None:
+        """Send upstream what a session makes of its input, and see to what it asks for."""
+        session = self._session
+        try:
+            out = judge()
+        except RequestTooLargeError:
+            log.warning("client closed: its request is larger than request_limit", bytes=session.held)
+            self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
+            return
+        except NotLoggedInError as error:
+            self._turn_away(error.reply)
+            return
+        if out:
+            self._send_out(out)
+        before, self._held = self._held, session.held
+        if not self._surroundings.held.account(before, self._held):
+            log.warning("client closed: all clients together hold more than held_limit", bytes=self._held)
+            self._turn_away(b"-ERR expiremember-proxy: too many bytes of unfinished requests are held (held_limit)\r\n")
+            return
+        if session.question is not None and self._state is State.RELAYING:
+            self._move(State.HELD)
+            self._start(self._answer())
+        elif session.replies.crowded:
+            self._regulate()
+
+    def _send_out(self, out: bytes) -> None:
+        assert self._upstream is not None
+        if self._session.replies.outstanding:
+            self._upstream.substitute(self._session.replies)
+        if not self._upstream.closing:
+            self._upstream.write(out)
+
+    async def _answer(self) -> None:
+        session = self._session
+        while (question := session.question) is not None:
+            try:
+                if question.replied:
+                    await self._until_replied()
+                await self._surroundings.answer(question)
+            except (OSError, TimeoutError) as error:
+                # To go on would be to let the client see what has expired.
+                log.warning("request failed: expired members could not be removed", error=str(error))
+                if self._state in (State.HELD, State.HELD_LAST):
+                    self._turn_away(self._surroundings.upstream_error(error))
+                else:
+                    self._close()
+                return
+            self._pass_on(lambda: session.resume(self._surroundings.now()))
+            if self._state not in _WAITING:
+                return  # it has been turned away
+            if session.stranger and self._upstream is not None:
+                self._upstream.watch_for_login()
+        if self._state is State.ORPHANED:
+            self._close()
+            return
+        finishing = self._state is State.HELD_LAST
+        self._move(State.RELAYING)
+        if self._input_ended:
+            self._end_input()
+        elif finishing:
+            self.finish()
+
+    async def _until_replied(self) -> None:
+        """Wait until everything that the client has sent so far has been answered, or it has shown to be logged in."""
+        sign = self._session.drain()
+        if sign is None or self._upstream is None or self._upstream.closing or self._session.replies.silenced:
+            return  # it cannot come
+        self._replied = asyncio.get_running_loop().create_future()
+        self._send_out(sign)
+        await self._replied
+
+    def logged_in(self) -> None:
+        """Note that the server's replies show the client to be logged in."""
+        self._session.login()
+        self._wake()
+
+    def replies_passed(self) -> None:
+        """Note that replies have come while some are to be put in place."""
+        if not self._session.replies.outstanding:
+            self._settled()
+        elif self._state is State.RELAYING:
+            self._regulate()
+
+    def _wake(self) -> None:
+        if self._replied is not None and not self._replied.done():
+            self._replied.set_result(None)
+
+    def _settled(self) -> None:
+        """All replies that were to be put in place have been."""
+        self._wake()
+        if self._state is State.DRAINING:
+            self._say_farewell(b"")
+        elif self._state is State.ENDED and self._upstream is not None and not self._upstream.ends_by_halves:
+            self._upstream.leave()
+        else:
+            self._regulate()
+
+    def set_clogged(self, clogged: bool) -> None:
+        """Note whether upstream takes no more at present."""
+        self._clogged = clogged
+        self._regulate()
+
+    # The end.
+
+    def _end_input(self) -> None:
+        """Let the client's half close reach upstream, behind all that it has sent."""
+        upstream = self._upstream
+        assert upstream is not None
+        sign = None if upstream.ends_by_halves else self._session.drain()
+        rest = self._session.rest()
+        self._move(State.ENDED)
+        if upstream.ends_by_halves:
+            if rest:
+                self._send_out(rest)
+            upstream.end()
+        elif sign is not None and not self._session.replies.silenced:
+            self._send_out(sign)
+        elif sign is not None:
+            upstream.leave()
+        else:
+            # A request was cut off: it will not run, and those before it have had their time.
+            self._after(PATIENCE_SECONDS, upstream.leave)
+
+    def upstream_lost(self) -> None:
+        """The server has closed: so does the client's connection, after what is left for it."""
+        if self._state in (State.FAREWELL, State.CLOSED):
+            return
+        if self._task is not None:
+            self._task.cancel()
+        if self._state is State.ORPHANED:
+            self._close()
+            return
+        self._say_farewell(self._last_words)
+
+    def _turn_away(self, line: bytes) -> None:
+        """Tell the client why, behind the replies to what it has sent before, and close."""
+        if self._state is State.ORPHANED:
+            self._close()
+            return
+        sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
+        if sign is None:
+            self._say_farewell(line)
+            return
+        self._last_words = line
+        self._move(State.DRAINING)
+        self._receive_by(_drop)
+        self._send_out(sign)
+        # Where the replies do not come, it is told all the same.
+        self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
+
+    def _say_farewell(self, line: bytes) -> None:
+        """Close so that the client can read what was said: an unread request would reset the connection."""
+        if self._upstream is not None:
+            self._upstream.silence()
+        self._release()
+        self._move(State.FAREWELL)
+        self._receive_by(_drop)
+        if self._transport.is_closing():
+            return
+        if line:
+            self._transport.write(line)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        if self._input_ended:
+            self._transport.close()
+            self._after(LINGER_SECONDS, self._transport.abort)
+        else:
+            self._after(FAREWELL_SECONDS, self._part)
+
+    def _part(self) -> None:
+        """Close, at once where everything has been delivered."""
+        self._transport.close()
+        self._after(LINGER_SECONDS, self._transport.abort)
+
+    def finish(self) -> None:
+        """Take no more requests; close when all that were sent have been answered."""
+        if self._state is State.HELD:
+            self._move(State.HELD_LAST)
+        if self._state is State.CONNECTING:
+            self.abandon()
+        if self._state is not State.RELAYING:
+            return  # no more requests come anyway, and upstream closes after the last reply
+        sign = self._session.drain() if self._upstream is not None and not self._upstream.closing else None
+        if sign is None:
+            self.abandon()
+            return
+        self._move(State.DRAINING)
+        self._receive_by(_drop)
+        self._send_out(sign)
+
+    def abandon(self) -> None:
+        """Close without waiting for replies."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._upstream is not None:
+            self._upstream.abort()
+        self._transport.abort()
+
+
+def _drop(_: bytes) -> None:
+    """Take bytes of a client that has been told its last."""

@@ -1,0 +1,183 @@
+"""The server's side of a relayed connection: its transport, and what its replies pass through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from proxy.wire.reply import LoginEvidence, ReplySubstitution
+
+LINGER_SECONDS: Final = 30.0
+"""How long a connection whose other side has gone may take to deliver what was left for it."""
+
+SALVAGED: Final = 64 * 1024
+"""Bytes that are still read from a connection that was reset."""
+
+
+class Downstream(Protocol):
+    """What a connection to the server needs of the client's side."""
+
+    def attach(self, upstream: UpstreamConnection) -> bool:
+        """Take the connection, which is there now; return False when the client has gone meanwhile."""
+
+    def set_clogged(self, clogged: bool) -> None:
+        """Note whether the server takes no more at present."""
+
+    def logged_in(self) -> None:
+        """Note that the server's replies show the client to be logged in."""
+
+    def replies_passed(self) -> None:
+        """Note that replies have come while some are to be put in place."""
+
+    def upstream_lost(self) -> None:
+        """Note that the server has closed."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """The server's side.
+
+    Args:
+        client: the client's side.
+        deliver: takes replies for the client; the loop calls it directly, as long as there is nothing to look for.
+
+    Attributes:
+        lost: whether the connection has ended.
+        write: sends requests.
+    """
+
+    def __init__(self, client: Downstream, deliver: Callable[[bytes], None]) -> None:
+        self._client = client
+        self._deliver = deliver
+        self._transport: asyncio.Transport
+        self._replies: ReplySubstitution | None = None
+        self._evidence: LoginEvidence | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self.lost = False
+        self.write: Callable[[bytes], None]
+        # Set on the instance: one frame of Python less for every chunk of replies.
+        self.data_received = deliver  # type: ignore[method-assign,assignment]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Attach to the client, if it is still there."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        self.write = self._transport.write
+        if not self._client.attach(self):
+            self._transport.abort()
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.lost or self._transport.is_closing()
+
+    @property
+    def ends_by_halves(self) -> bool:
+        """Whether `end` leaves the replies coming. TLS knows no such end."""
+        return self._transport.can_write_eof()
+
+    def substitute(self, replies: ReplySubstitution) -> None:
+        """Pass replies through a substitution until it has nothing outstanding."""
+        self._replies = replies
+        self._receive_by(self._look)
+
+    def watch_for_login(self) -> None:
+        """Look for the first reply that only a logged-in client gets, if that is not done already."""
+        if self._evidence is None:
+            self._evidence = LoginEvidence()
+            self._receive_by(self._look)
+
+    def _look(self, data: bytes) -> None:
+        if self._evidence is not None and self._evidence.receive(data):
+            self._evidence = None
+            self._client.logged_in()
+        replies = self._replies
+        if replies is not None:
+            data = replies.receive(data)
+        if data:
+            self._deliver(data)
+        if replies is not None:
+            if not replies.outstanding:
+                self._replies = None
+            self._client.replies_passed()
+        if self._replies is None and self._evidence is None and self.data_received == self._look:
+            self._receive_by(self._deliver)
+
+    def silence(self) -> None:
+        """Drop what comes for the client from now on: it has gone, or been told its last."""
+        direct = self.data_received == self._deliver
+        self._deliver = _drop
+        if direct:
+            self._receive_by(_drop)
+
+    def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
+        if self.closing or self.data_received == receiver:
+            return
+        self.data_received = receiver  # type: ignore[method-assign,assignment]
+        # The loop looks the method up when the protocol is set.
+        self._transport.set_protocol(self)
+
+    def pause(self) -> None:
+        """Read no replies for now."""
+        if not self.closing:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read replies again."""
+        if not self.closing:
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """The server does not read fast enough: let the client wait."""
+        self._client.set_clogged(True)
+
+    def resume_writing(self) -> None:
+        """The server has caught up."""
+        self._client.set_clogged(False)
+
+    def end(self) -> None:
+        """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`."""
+        if not self.closing:
+            self._transport.write_eof()
+
+    def leave(self) -> None:
+        """Close after what was sent has gone out."""
+        if self.lost:
+            return
+        self._transport.close()
+        if self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if not self.lost:
+            self._transport.abort()
+
+    def _salvage(self) -> None:
+        """Deliver what the server said before it closed and a request that it had not read reset the connection.
+
+        The loop gives up at the failed write; the reason (too many clients, a protocol error) is still to be read.
+        """
+        connection = self._transport.get_extra_info("socket")
+        try:
+            with socket.socket(fileno=os.dup(connection.fileno())) as rest:
+                rest.setblocking(False)
+                data = rest.recv(SALVAGED)
+        except OSError:
+            return
+        if data:
+            self.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The server has closed."""
+        if self._linger is not None:
+            self._linger.cancel()
+        if exc is not None and self._transport.get_extra_info("sslcontext") is None:
+            self._salvage()
+        self.lost = True
+        self._client.upstream_lost()
+
+
+def _drop(_: bytes) -> None:
+    """Take replies that nobody waits for."""

@@ -1,0 +1,76 @@
+"""What a client has queued since its MULTI, as far as it matters to deadlines: looked at once more before EXEC."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.commands.table import JUDGED, MARKING, Command
+from proxy.session.known import KnownKeys
+
+REMEMBERED: Final = 100_000
+"""Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
+
+
+class Transaction:
+    """The requests between MULTI and EXEC.
+
+    Args:
+        known: the keys with deadlines.
+    """
+
+    def __init__(self, known: KnownKeys) -> None:
+        self._known = known
+        self._arguments: set[bytes] = set()
+        self._marked: list[bytes] = []
+        self._everywhere = False
+        self._blind: set[bytes] = set()
+        self._unjudged: set[bytes] = set()
+
+    @property
+    def names(self) -> set[bytes]:
+        """Every argument of what is queued: its keys are among them."""
+        return self._arguments
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether something queued looks at keys that it does not name, or too much is queued to remember its keys."""
+        return self._everywhere or len(self._arguments) > REMEMBERED
+
+    @property
+    def blind_keys(self) -> list[bytes]:
+        """Known keys to which something queued may add members without looking which are absent."""
+        return [key for key in self._blind if self._known.is_known(key)]
+
+    def queue(self, command: Command | None, arguments: list[bytes], blind_keys: list[bytes]) -> None:
+        """Remember a request.
+
+        Args:
+            command: what the table says of it, if anything.
+            arguments: its arguments, the command's name first.
+            blind_keys: the keys to which it may add members without looking which are absent.
+        """
+        if len(self._arguments) <= REMEMBERED:
+            self._arguments.update(arguments[1:])
+        if command is None:
+            return
+        self._everywhere = self._everywhere or command.everywhere(arguments)
+        self._blind.update(blind_keys)
+        if not blind_keys and command.effect in JUDGED:
+            # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
+            self._unjudged.update(key for key in command.keys(arguments) or () if not self._known.is_known(key))
+
+    def rewritten(self, command: Command, arguments: list[bytes]) -> None:
+        """Remember which keys a request that was replaced may give deadlines."""
+        if command.effect in MARKING:
+            self._marked += command.keys(arguments) or ()
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a key of a request that went as it came has got its first deadline from elsewhere since."""
+        foreign = self._unjudged.difference(self._marked)
+        return any(map(self._known.is_known, foreign))
+
+    def run(self, now: float) -> None:
+        """Renew the marks, which were made when the requests were queued, at `now` in Unix ms: they run at EXEC."""
+        for key in self._marked:
+            self._known.mark(key, self._known.deadlines.get(key, now), now)

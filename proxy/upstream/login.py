@@ -1,0 +1,83 @@
+"""Finds out whether the server wants its clients to log in: before that it reads little, and so does the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+import structlog
+
+log = structlog.get_logger("proxy.upstream")
+
+AGAIN_SECONDS: Final = 60.0
+"""How often the server is asked: a password can be set while it runs."""
+
+_AFTER_FAILURE: Final = 1.0
+_PATIENCE_SECONDS: Final = 5.0
+
+
+class LoginWatch:
+    """Asks the server, on a connection that has not logged in.
+
+    Args:
+        connect: opens such a connection; raises OSError or TimeoutError.
+
+    Attributes:
+        wanted: whether the server wants a login, by its last answer.
+        asked: set when it has been asked for the first time.
+    """
+
+    def __init__(self, connect: Callable[[Callable[[], asyncio.Protocol]], Awaitable[None]]) -> None:
+        self.wanted = True
+        self.asked = asyncio.Event()
+        self._connect = connect
+
+    async def run(self) -> None:
+        """Ask now and then for ever; ends when cancelled."""
+        while True:
+            try:
+                self.wanted = await self._ask()
+                self.asked.set()
+                seconds = AGAIN_SECONDS
+            except (OSError, TimeoutError) as error:
+                log.debug("cannot ask the upstream whether it wants a login", error=str(error))
+                seconds = _AFTER_FAILURE
+            await asyncio.sleep(seconds)
+
+    async def _ask(self) -> bool:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        probe = _Probe(answer)
+        try:
+            await self._connect(lambda: probe)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return (await answer).startswith(b"-NOAUTH")
+        finally:
+            probe.close()
+
+
+class _Probe(asyncio.Protocol):
+    """Sends one PING and takes the first line."""
+
+    def __init__(self, answer: asyncio.Future[bytes]) -> None:
+        self._answer = answer
+        self._line = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(b"PING\r\n")
+
+    def data_received(self, data: bytes) -> None:
+        self._line += data
+        if b"\n" in self._line and not self._answer.done():
+            self._answer.set_result(self._line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(exc or ConnectionError("the server closed the connection"))
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.abort()
