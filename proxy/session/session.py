@@ -93,7 +93,6 @@ class Session:
         self.question: Question | None = None
         self.replies = ReplySubstitution()
         self.stranger = stranger
-        self._wants_login = stranger
         self._ground = ground
         self._known = ground.known
         self._rewriter = ground.rewriter
@@ -192,13 +191,10 @@ class Session:
         """
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
-        if question is not None and question.replied:
-            if self.stranger and pending is None:
-                many = self._reader.count > STRANGERS_ARGUMENTS
-                raise NotLoggedInError("multibulk length" if many else "bulk length")
-            if pending is not None:
-                self._settle_stranger(pending, now)
-        elif pending is not None:
+        if question is not None and question.replied and self.stranger:
+            many = self._reader.count > STRANGERS_ARGUMENTS
+            raise NotLoggedInError("multibulk length" if many else "bulk length")
+        if pending is not None:
             self._forward(pending, now)
         out = self._read_exactly(now)
         self._note_state()
@@ -285,37 +281,6 @@ class Session:
         reader = self._reader
         return reader.count > STRANGERS_ARGUMENTS or reader.announced > STRANGERS_BYTES
 
-    def _concerns_a_stranger(self, request: Request) -> bool:
-        """Return whether what is done about a request depends on whether its client has logged in."""
-        command = self._command(request.arguments[0])
-        if command is None or command.effect in (Effect.EXPIRE, Effect.LIFETIME):
-            return False  # goes as it came; the script that stands for it is refused in the server's words
-        if command.effect is Effect.MULTI or command.name == b"RESET":
-            return True  # behind a MULTI nothing can be asked any more
-        known = self._known
-        return (
-            known.blind or command.effect is Effect.KEYSPACE or not known.deadlines.keys().isdisjoint(request.arguments)
-        )
-
-    def _settle_stranger(self, request: Request, now: float) -> None:
-        """Go on with a request once everything before it has been answered."""
-        if self.stranger:
-            self._out.append(self._not_logged_in(request))
-        elif request.arguments[0].upper() == b"RESET":
-            self.stranger = self._wants_login
-            self._transaction = None
-            self._out.append(request.raw)
-        else:
-            self._judge(request, now)
-
-    def _not_logged_in(self, request: Request) -> bytes:
-        """Return what has the server, or the proxy in the same words, say that the client has to log in."""
-        command = self._command(request.arguments[0])
-        if command is None or command.effect is Effect.DISCARD or not self._rewriter.accepts(command, request.count):
-            return request.raw
-        # Not as it came: should the server have changed its mind it would run unjudged.
-        return self.replies.expect(_NOT_LOGGED_IN)
-
     # Requests that are too long to be held.
 
     def _pass_oversized(self, now: float) -> None:
@@ -360,20 +325,13 @@ class Session:
             if refusal is not None:
                 self._out.append(self.replies.expect(b"-%b\r\n" % refusal.message))
                 return
-        if (self.stranger and self._concerns_a_stranger(request)) or (self._wants_login and self._is_reset(request)):
-            question: Question | None = Question(replied=True)
-        else:
-            question = self._question(request, now)
+        question = self._question(request, now)
         if question is not None:
             self.question = question
             self._pending = request
             self._exact = True
             return
         self._forward(request, now)
-
-    @staticmethod
-    def _is_reset(request: Request) -> bool:
-        return len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
 
     def _question(self, request: Request, now: float) -> Question | None:
         """Return what has to be done before a request may go.
@@ -467,9 +425,6 @@ class Session:
             self._transaction.run(now)
         self._transaction = None
 
-
-_NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
-"""The same words in all servers (`shared.noautherr`)."""
 
 _NOTHING: Final = Question()
 
