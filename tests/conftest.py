@@ -17,9 +17,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kind" in metafunc.fixturenames:
-        kinds = EVERY_KIND if metafunc.definition.get_closest_marker("every_kind") else KINDS
-        metafunc.parametrize("kind", kinds or ["no server"], indirect=True)
+    if "kind" not in metafunc.fixturenames:
+        return
+    kinds = KINDS or ("no server",)
+    marker = metafunc.definition.get_closest_marker("every_kind")
+    if marker is not None:
+        kinds = tuple(kind for kind in EVERY_KIND or kinds if _is_since(kind, marker.kwargs))
+    metafunc.parametrize("kind", kinds, indirect=True)
+
+
+def _is_since(kind: str, versions: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a kind of server, such as ``redis-7.0``, is at least of the version asked of its product."""
+    product, _, version = kind.partition("-")
+    return not versions or (product in versions and tuple(map(int, version.split("."))) >= versions[product])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -46,7 +56,8 @@ class StartProxy(Protocol):
     ) -> Proxy: ...
 
 
-def _installed(kind: str) -> str:
+def installed(kind: str) -> str:
+    """Return the kind of server; fail the test where there is none of it."""
     if kind not in BINARIES:
         pytest.fail(f"{kind} is not installed; found: {', '.join(BINARIES) or 'no server'}")
     return kind
@@ -60,7 +71,7 @@ def shared_server() -> Iterator[Callable[[str], Server]]:
 
         def get(kind: str) -> Server:
             if kind not in servers:
-                servers[kind] = Server(_installed(kind))
+                servers[kind] = Server(installed(kind))
                 stack.callback(servers[kind].close)
             return servers[kind]
 
@@ -85,8 +96,12 @@ def shared_proxy(shared_server: Callable[[str], Server]) -> Iterator[Callable[[s
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
-    """Every kind of server, such as ``redis-7.0``; the newest ones too for tests marked ``every_kind``."""
-    return _installed(str(request.param))
+    """Every kind of server, such as ``redis-7.0``.
+
+    Those that are installed; for tests marked ``every_kind`` the newest too, and for those marked
+    ``every_kind(redis=(8,))`` the ones of that product that are at least as new, and no others.
+    """
+    return installed(str(request.param))
 
 
 @pytest.fixture
@@ -109,7 +124,7 @@ def start_server() -> Iterator[StartServer]:
     with ExitStack() as stack:
 
         def start(kind: str, *args: str) -> Server:
-            server = Server(_installed(kind), *args)
+            server = Server(installed(kind), *args)
             stack.callback(server.close)
             return server
 

@@ -10,6 +10,8 @@ import redis
 from proxy.commands.table import COMMANDS, FREQUENT, STREAMED, Effect
 from tests.servers import ROOT, Server
 
+pytestmark = pytest.mark.every_kind
+
 COLLECTIONS = {"@set", "@hash", "@sortedset", "@list", "@geo"}
 
 Described = dict[bytes, tuple[set[str], set[str], list[int]]]

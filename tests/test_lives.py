@@ -18,6 +18,8 @@ from tests.model import parse
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
 
+pytestmark = pytest.mark.every_kind
+
 FAR = 100_000
 PREFIX = b"__expiremember__:"
 

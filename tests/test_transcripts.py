@@ -12,6 +12,8 @@ import pytest
 from tests.raw import Raw
 from tests.servers import Proxy
 
+pytestmark = pytest.mark.every_kind
+
 RECORDING = Path(__file__).parent / "data" / "keydb-6.3.jsonl"
 SCENARIOS: list[dict[str, Any]] = [json.loads(line) for line in RECORDING.read_text("utf-8").splitlines()]
 
