@@ -151,11 +151,13 @@ class Bench:
     Attributes:
         through: the proxy.
         beside: the server.
+        adders: the ways to add to each type.
         keys: each key with its type and the way to add to it.
     """
 
     through: Talk
     beside: Talk
+    adders: dict[str, str] = field(default_factory=lambda: ADDERS)
     keys: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def each(self, by_type: dict[str, str], to: Talk | None = None) -> None:
@@ -304,7 +306,9 @@ def bring_back(bench: Bench) -> None:
 def live_again(bench: Bench, remove: Callable[[Bench], None], milliseconds: int) -> int | None:
     """Set deadlines, remove, and add again; return the deadline, or None where that has taken too long."""
     bench.keys = {
-        f"{kind}:{number}": (kind, way) for kind, ways in ADDERS.items() for number, way in enumerate(ways.split("|"))
+        f"{kind}:{number}": (kind, way)
+        for kind, ways in bench.adders.items()
+        for number, way in enumerate(ways.split("|"))
     }
     bench.each(FILL)
     deadline = clock(bench.beside) + milliseconds

@@ -12,11 +12,15 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from tests import test_lives as lives
+from tests import test_native_expiry as native
+from tests.conftest import installed
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.servers import KINDS, Proxy, Server
 from tests.test_model import Runner, play
 
 KIND: Final = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
+NEWEST: Final = "valkey-9.1"
+"""The server for the checks of commands that only the newest have."""
 
 
 class Place:
@@ -132,19 +136,47 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
 }
 
+NEWEST_CHECKS: dict[str, Callable[[Place], None]] = {
+    "HGETDEL": lambda place: native.test_hgetdel_voids_the_deadlines_of_all_that_it_removes(
+        place.talk(place.proxy()), place.talk(place.server), queued=False
+    ),
+    "HGETDEL of nothing": lambda place: native.test_answers_on_a_key_with_deadlines_are_the_servers_own(
+        place.server, place.proxy(), protocol=3
+    ),
+    "HSETEX": lambda place: native.test_hsetex_voids_the_deadlines_of_the_absent_fields_that_it_sets(
+        place.talk(place.proxy()), place.talk(place.server), options="FNX"
+    ),
+    "MSETEX": lambda place: native.test_msetex_over_collections_ends_their_deadlines(
+        place.talk(place.proxy()), place.talk(place.server)
+    ),
+}
+
+CHECKS |= NEWEST_CHECKS
+
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[Server]:
-    server = Server(KIND)
-    yield server
-    server.close()
+def own_server() -> Iterator[Callable[[str], Server]]:
+    """Gives the server of a kind that these tests have for themselves."""
+    servers: dict[str, Server] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str) -> Server:
+            if kind not in servers:
+                servers[kind] = Server(installed(kind))
+                stack.callback(servers[kind].close)
+            return servers[kind]
+
+        yield get
 
 
 @pytest.fixture
-def place(own_server: Server, tmp_path: Path) -> Iterator[Place]:
-    own_server.flush()
+def place(own_server: Callable[[str], Server], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    given = request.node.callspec.params
+    check = given["check"] if "check" in given else given["mutation"].caught_by
+    server = own_server(NEWEST if check in NEWEST_CHECKS else KIND)
+    server.flush()
     with ExitStack() as stack:
-        yield Place(own_server, tmp_path, stack)
+        yield Place(server, tmp_path, stack)
 
 
 @pytest.mark.parametrize("check", CHECKS)

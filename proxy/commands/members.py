@@ -63,8 +63,11 @@ def _fields(step: int) -> Locator:
         while position < size and (option := arguments[position].upper()) != b"FIELDS":
             position += 2 if option in _HSETEX_VALUED else 1
         first = position + 2
-        if first >= size or (size - first) % step or arguments[position + 1] != b"%d" % ((size - first) // step):
+        if first >= size:
             return None
+        if (size - first) % step or arguments[position + 1] != b"%d" % ((size - first) // step):
+            # Redis takes options behind the fields too, from 8.4 on. What is no field does no harm among them.
+            return range(first, size)
         return range(first, size, step)
 
     return locate

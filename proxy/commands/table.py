@@ -164,6 +164,12 @@ def _counted(arguments: Arguments) -> list[bytes] | None:
     return arguments[3 : 3 + count] if count is not None and 0 < count <= len(arguments) - 3 else None
 
 
+def _numbered(arguments: Arguments) -> list[bytes] | None:
+    """The keys of MSETEX count key value …, behind which options may stand."""
+    count = strict_integer(arguments[1]) if len(arguments) > 1 else None
+    return arguments[2 : 2 + 2 * count : 2] if count is not None and 0 < count <= (len(arguments) - 2) // 2 else None
+
+
 def _by_pattern(arguments: Arguments) -> bool:
     """Tell whether a SORT looks into other keys (BY weight_*, GET object_*)."""
     return any(word.upper() in (b"BY", b"GET") and b"*" in pattern for word, pattern in pairwise(arguments[2:]))
@@ -228,6 +234,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.VANISH, "DEL UNLINK", _from(1))
     put(Effect.VANISH, "SET SETEX PSETEX", key)
     put(Effect.VANISH, "MSET", _from(1, 2))
+    put(Effect.VANISH, "MSETEX", _numbered)
     put(Effect.VANISH, "BITOP", _at(2))
 
     put(Effect.RENAME, "RENAME RENAMENX", _at(1, 2))

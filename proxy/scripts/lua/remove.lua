@@ -11,7 +11,7 @@ for position = tonumber(first), tonumber(last), tonumber(step) do
   forgotten = forget(kind, key, shadow, ARGV[position]) or forgotten
 end
 if forgotten then refresh(key, shadow, index) end
-local reply = run(2)
+local reply = run(2, 2)
 if failed(reply) or redis.call('exists', shadow) == 0 then return reply end
 kind = redis.call('type', key).ok
 if kind == 'none' then
