@@ -324,8 +324,6 @@ class ClientConnection(asyncio.Protocol):
             self._pass_on(lambda: session.resume(self._surroundings.now()))
             if self._state not in _WAITING:
                 return  # it has been turned away
-            if session.stranger and self._upstream is not None:
-                self._upstream.watch_for_login()
         if self._state is State.ORPHANED:
             self._close()
             return
@@ -338,12 +336,18 @@ class ClientConnection(asyncio.Protocol):
 
     async def _until_replied(self) -> None:
         """Wait until everything that the client has sent so far has been answered, or it has shown to be logged in."""
-        sign = self._session.drain()
-        if sign is None or self._upstream is None or self._upstream.closing or self._session.replies.silenced:
-            return  # it cannot come
+        session = self._session
+        if self._upstream is None or self._upstream.closing or session.replies.silenced:
+            return  # nothing comes any more
         self._replied = asyncio.get_running_loop().create_future()
-        self._send_out(sign)
-        await self._replied
+        if session.in_transaction:
+            # A sign would spoil it. The server's word on its MULTI is under way.
+            await asyncio.wait((self._replied,), timeout=PATIENCE_SECONDS)
+            return
+        sign = session.drain()
+        if sign is not None:
+            self._send_out(sign)
+            await self._replied
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""

@@ -110,6 +110,11 @@ class Session:
         """Bytes of requests that have been received and not been sent on."""
         return self._reader.held + len(self._tail) + (len(self._pending.raw) if self._pending else 0)
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, as far as the requests tell."""
+        return self._transaction is not None
+
     def login(self) -> None:
         """Note that the server's replies have shown the client to be logged in."""
         self.stranger = False
@@ -241,7 +246,7 @@ class Session:
 
     def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
         """Keep the beginning of a request for the next chunk; `progress`: whether there was a whole one before it."""
-        if not tail or (progress and len(tail) <= TAIL_LIMIT):
+        if not tail or (progress and len(tail) <= TAIL_LIMIT and not self.stranger):
             self._tail = tail
             return self._take_out()
         # Not one request was complete, or this one is long: the reader goes on where it stopped, and sees at once where

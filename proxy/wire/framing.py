@@ -17,8 +17,8 @@ _SMALL: Final = re.compile(rf"(?:\*[1-9][0-9]?\r\n(?=\$)|{ARGUMENT})*+".encode()
 
 _MANY: Final = re.compile(rb"\*([1-9][0-9]{2,3})\r\n(?=\$)")
 _LONG: Final = re.compile(rb"\$([1-9][0-9]{3,8})\r\n")
-_BEGUN: Final = re.compile(rb"\*(?:[1-9][0-9]{0,3}\r?)?|\$(?:[1-9][0-9]{0,8}\r?|0\r?)?|\*[1-9][0-9]{0,3}\r\n")
-_HEADER: Final = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
+_BEGUN: Final = re.compile(rb"\*(?:[1-9][0-9]{0,3}\r?)?|\$(?:[1-9][0-9]{0,7}\r?|0\r?)?|\*[1-9][0-9]{0,3}\r\n")
+_HEADER: Final = re.compile(rb"\$(0|[1-9][0-9]{0,7})\r\n")
 
 _LEAST: Final = 5
 """Bytes of a bulk string at least, the one behind the last header of all excepted."""

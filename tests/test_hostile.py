@@ -1,0 +1,411 @@
+"""What a stranger can do with a socket and some bytes: nothing that lasts, nothing that others notice."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from proxy.relay.client import _MOVES, State
+from tests.conftest import StartProxy, StartServer
+from tests.mutations import Mutation, broken_copy
+from tests.raw import Raw, about, request
+from tests.servers import KINDS, Proxy, Server, until
+from tests.test_flow import MEGABYTE, Peak, open_connections, send_all
+
+KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
+
+PASSWORD = ("AUTH", "secret")
+
+CONTROL = 8
+"""Connections of the proxy's own that may come to be meanwhile."""
+
+COMPLAINTS = ("Traceback", "never retrieved", "handler is closed", "write_eof", "Task was destroyed")
+
+
+@contextmanager
+def nothing_left(proxy: Proxy, server: Server) -> Iterator[None]:
+    """Check that connections and descriptors are afterwards as before, and that the log has no defect in it."""
+    process = psutil.Process(proxy.pid)
+    assert proxy.command("PING").startswith((b"+PONG", b"-NOAUTH"))
+    until(lambda: client_descriptors(process) == 0)
+    before = process.num_fds()
+    yield
+    until(lambda: client_descriptors(process) == 0, what="an end of all connections")
+    until(lambda: process.num_fds() <= before + CONTROL, what="an end of all descriptors")
+    for complaint in COMPLAINTS:
+        assert complaint not in proxy.process.output, proxy.process.output[-6000:]
+
+
+def client_descriptors(process: psutil.Process) -> int:
+    """How many accepted connections the proxy has."""
+    listening = {c.laddr for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return sum(bool(c.raddr) and c.laddr in listening for c in process.net_connections("tcp"))
+
+
+@contextmanager
+def worst_answer(proxy: Proxy) -> Iterator[list[float]]:
+    """Ask on a connection of its own, again and again, and note how long an answer took in seconds."""
+    times: list[float] = []
+    end = threading.Event()
+
+    def ask() -> None:
+        with proxy.connect(60) as client:
+            while not end.is_set():
+                began = time.monotonic()
+                client.command("PING")
+                times.append(time.monotonic() - began)
+                end.wait(0.002)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield times
+    finally:
+        end.set()
+        thread.join(60)
+
+
+NESTED = b"*1\r\n%1\r\n*0\r\n+a\r\n"
+HOSTILE = {
+    "map-with-an-array-as-key": NESTED,
+    "map-behind-a-request": request("PING") + NESTED,
+    "map-behind-an-odd-request": request("Ping") + b"*3\r\n*1\r\n+\r\n%1\r\n*0\r\n",
+    "huge-push": b"*1\r\n>300000000\r\n",
+    "huge-set": b"*2\r\n$4\r\nPing\r\n~300000000\r\n",
+    "huge-map": b"*1\r\n%150000000\r\n",
+    "huge-attribute": b"*1\r\n|150000000\r\n",
+    "huge-with-plus": b"*+30000000\r\n",
+    "nested-arrays": b"*2\r\n$1\r\na\r\n" * 5000,
+    "nested-large-arrays": b"*9999\r\n$1\r\na\r\n" * 5000,
+    "nested-medium-arrays": b"*99\r\n$1\r\na\r\n" * 5000,
+    "empty-arrays": b"*1\r\n*0\r\n" * 5000,
+    "double": b"*1\r\n,nan\r\n",
+    "big-number": b"*1\r\n(" + b"9" * 5000 + b"\r\n",
+    "verbatim": b"*1\r\n=7\r\ntxt:abc\r\n",
+    "null-and-bool": b"*2\r\n_\r\n#t\r\n",
+    "bulk-error": b"*1\r\n!3\r\nabc\r\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_bytes_leave_nothing_and_hold_nobody_up(upstream: Server, proxy: Proxy, name: str) -> None:
+    process = psutil.Process(proxy.pid)
+    data = HOSTILE[name]
+    with nothing_left(proxy, upstream), Peak(proxy.pid) as peak, worst_answer(proxy) as times:
+        used = process.cpu_times().user
+        for cut in (0, 1, len(data) // 2):
+            for _ in range(5):
+                with proxy.connect() as client, suppress(OSError):
+                    for piece in (data[:cut], data[cut:]):
+                        if piece:
+                            client.send(piece)
+                    client.end_of_requests()
+                    client.rest()
+        assert process.cpu_times().user - used < 3
+    assert peak.bytes < 30 * MEGABYTE
+    assert max(times) < 1
+
+
+def test_500_of_them_at_once(upstream: Server, proxy: Proxy) -> None:
+    with nothing_left(proxy, upstream):
+        clients = [proxy.connect() for _ in range(500)]
+        for client in clients:
+            client.send(NESTED)
+        for client in clients:
+            client.close()
+
+
+def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Path) -> None:
+    """Whatever goes wrong within a connection ends it: none is left half alive."""
+    places = [
+        ("session/session.py", "        out = self._receive(data, now)\n", "        if b'DEFECT' in data: raise KeyError(1)\n"),
+        ("session/session.py", "        question, self.question = self.question, None\n", "        raise KeyError(2)\n"),
+        ("relay/client.py", "        self._session = session = self._surroundings.new_session()\n", "        raise KeyError(3)\n"),
+    ]  # fmt: skip
+    for number, (file, text, more) in enumerate(places, 1):
+        folder = tmp_path / str(number)
+        broken_copy(folder, Mutation(file, text, more + text, ""))
+        proxy = Proxy("--upstream", upstream.url, env={"PYTHONPATH": str(folder)}, cwd=folder)
+        try:
+            process = psutil.Process(proxy.pid)
+            fds = process.num_fds()
+            for _ in range(20):
+                with proxy.connect() as client, suppress(ConnectionError):
+                    # HINCRBY on a known key waits for the engine.
+                    client.send(request("HSET", "h", "f", 1) + request("EXPIREMEMBER", "h", "f", 100))
+                    client.send(request("HINCRBY", "h", "f", 1) + request("DEFECT"))
+                    client.rest()
+            until(lambda: process.num_fds() <= fds + CONTROL, what="an end of both sides")  # noqa: B023
+            assert f"KeyError: {number}" in proxy.process.output
+        finally:
+            proxy.close()
+        upstream.flush()
+
+
+def test_every_state_can_end() -> None:
+    for state in State:
+        reached = {state}
+        while more := set(itertools.chain.from_iterable(_MOVES[one] for one in reached)) - reached:
+            reached |= more
+        assert State.CLOSED in reached
+
+
+def test_requests_behind_a_quit(upstream: Server, proxy: Proxy) -> None:
+    with nothing_left(proxy, upstream):
+        proxy.command("HSET", "h", "f", 1)
+        proxy.command("EXPIREMEMBER", "h", "f", 1000)
+        for behind in (
+            b"",
+            request("HINCRBY", "h", "f", 1) * 3,
+            request("GET", "x") * 1000,
+            request("EXPIREMEMBER", "h"),
+        ):
+            for leave in (Raw.close, Raw.reset):
+                for _ in range(10):
+                    client = proxy.connect()
+                    client.send(request("HINCRBY", "h", "f", 1) + request("QUIT") + behind)
+                    assert client.reply().startswith(b":")
+                    assert client.reply() == b"+OK\r\n"
+                    leave(client)
+
+
+def test_an_ordinary_restart_of_the_server(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(KIND, "--appendonly", "yes")
+    proxy = start_proxy(server)
+    proxy.command("HSET", "h", "f", 1)
+    proxy.command("EXPIREMEMBER", "h", "f", 1000)
+    for _ in range(3):
+        end = threading.Event()
+
+        def work(end: threading.Event = end) -> None:
+            while not end.is_set():
+                with suppress(OSError), proxy.connect() as client:
+                    while True:
+                        client.send(request("HINCRBY", "h", "f", 1) * 20 + request("EXPIREMEMBER", "h") * 5)
+                        client.replies(25)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        until(lambda: b"cmdstat_hincrby" in server.command("INFO", "commandstats"))
+        server.stop(signal.SIGTERM)
+        server.start()
+        end.set()
+        for thread in threads:
+            thread.join(20)
+        until(lambda: proxy.command("PING") == b"+PONG\r\n")
+    for complaint in COMPLAINTS:
+        assert complaint not in proxy.process.output, proxy.process.output[-6000:]
+    proxy.stop()
+
+
+def test_before_a_login_little_is_held(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(kind, "--requirepass", "secret")
+    proxy = start_proxy(None, "--upstream", f"redis://:secret@127.0.0.1:{server.port}")
+    with proxy.connect() as client:
+        client.command(*PASSWORD)
+        client.command("SADD", "s", "m")
+        assert client.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    for head in (
+        b"*11\r\n$4\r\nMSET\r\n$1\r\ns\r\n",
+        b"*5\r\n$4\r\nMSET\r\n$1\r\ns\r\n$16385\r\n",
+        b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$16385\r\n",
+    ):
+        told = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(request("GET", "x") + head)
+                told.append(client.rest())
+        assert told[0] == told[1], head
+    with Peak(proxy.pid) as peak:
+        clients = [proxy.connect() for _ in range(100)]
+        for client in clients:
+            client.send(b"*10\r\n$4\r\nMSET\r\n$1\r\ns\r\n" + b"$16384\r\n%b\r\n" % (b"x" * 16384) * 6)
+        until(lambda: all(client.socket.fileno() >= 0 for client in clients))
+        for client in clients:
+            client.close()
+    assert peak.bytes < 30 * MEGABYTE
+    # Who logs in and goes on without waiting is no stranger.
+    value = b"x" * 40_000
+    for transaction in (False, True):
+        with proxy.connect() as client:
+            data = request("MSET", *(word for n in range(20) for word in (f"k{n}", value)))
+            begin = request(*PASSWORD) + (request("MULTI") if transaction else b"")
+            client.send(begin + data[:1000])
+            client.send(data[1000:] + (request("EXEC") if transaction else b""))
+            wanted = [b"+OK\r\n"] * 2 + ([b"+QUEUED\r\n", b"*1\r\n+OK\r\n"] if transaction else [])
+            assert client.replies(len(wanted)) == wanted
+    proxy.stop()
+
+
+def test_all_clients_together_make_it_hold_no_more_than_a_limit(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream, "--held-limit", str(16 * MEGABYTE))
+    begun = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$%d\r\n" % (4 * MEGABYTE)
+    clients = [proxy.connect() for _ in range(20)]
+    try:
+        with Peak(proxy.pid) as peak:
+            for client in clients:
+                with suppress(OSError):
+                    client.send(begun + b"x" * (2 * MEGABYTE))
+            told = [client.line() for client in clients[10:]]
+            assert set(told) == {
+                b"-ERR expiremember-proxy: too many bytes of unfinished requests are held (held_limit)\r\n"
+            }
+            small = proxy.connect()
+            assert small.command("MSET", "a", b"x" * 50_000, "b", 1) == b"+OK\r\n"
+            small.close()
+        assert peak.bytes < 60 * MEGABYTE
+    finally:
+        for client in clients:
+            client.close()
+    until(lambda: open_connections(upstream, proxy) == 0)
+    with proxy.connect() as client:  # what they held is given back
+        assert client.command("MSET", "a", b"x" * 8 * MEGABYTE, "b", 1) == b"+OK\r\n"
+    proxy.stop()
+
+
+@pytest.mark.parametrize("head", [("SADD", "s"), ("HSET", "h", "f"), ("RPUSH", "l"), ("ZADD", "z", "NX", "CH", 5), ("SET", "s"), ("SISMEMBER", "s"), ("LSET", "l", 0)])  # fmt: skip
+def test_a_large_value_for_a_known_key_passes_in_little_memory(
+    upstream: Server, start_proxy: StartProxy, head: tuple[str | int, ...]
+) -> None:
+    proxy = start_proxy(upstream)
+    size = 100 * MEGABYTE
+    block = os.urandom(MEGABYTE)
+    with proxy.connect(60) as client:
+        for line in (("SADD", "s", "m"), ("HSET", "h", "m", 1), ("RPUSH", "l", "m"), ("ZADD", "z", 1, "m")):
+            assert client.command(*line) == b":1\r\n"
+        for key in "shlz":
+            assert client.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
+        with Peak(proxy.pid) as peak:
+            client.send(b"*%d\r\n" % (len(head) + 1) + request(*head).split(b"\r\n", 1)[1] + b"$%d\r\n" % size)
+            sender = send_all(client, itertools.chain(itertools.repeat(block, 100), (b"\r\n" + request("PING"),)))
+            first = client.line()
+            assert not first.startswith(b"-"), first
+            assert client.line() == b"+PONG\r\n"
+            sender.join(20)
+        if head[0] not in ("SET", "LSET"):
+            assert about(client.command("TTL", str(head[1]), "m"), 1000)
+    assert peak.bytes < 30 * MEGABYTE
+    proxy.stop()
+
+
+def test_refused_requests_without_replies_cost_little(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream)
+    refused = request("EXPIREMEMBER", "x") * 1000
+    with proxy.connect(60) as client:
+        client.send(request("CLIENT", "REPLY", "OFF") + refused)
+        with Peak(proxy.pid) as peak, worst_answer(proxy) as times:
+            for _ in range(500):
+                client.send(refused)
+            client.send(request("CLIENT", "REPLY", "ON") + request("EXPIREMEMBER", "x") + request("PING"))
+            assert client.replies(3) == [
+                b"+OK\r\n",
+                b"-ERR wrong number of arguments for 'expiremember' command\r\n",
+                b"+PONG\r\n",
+            ]
+        assert peak.bytes < 20 * MEGABYTE
+        assert max(times) < 0.5
+    proxy.stop()
+
+
+def test_refused_requests_behind_a_blocking_one_are_not_taken_without_end(
+    upstream: Server, start_proxy: StartProxy
+) -> None:
+    proxy = start_proxy(upstream)
+    refused = request("EXPIREMEMBER", "x")
+    count = 100_000
+    with proxy.connect(60) as client:
+        with Peak(proxy.pid) as peak:
+            client.send(request("BLPOP", "nope", 0))
+            sender = send_all(client, iter([refused * count]))
+            until(lambda: b"cmd=blpop" in upstream.command("CLIENT", "LIST"))
+            upstream.command("RPUSH", "nope", "x")
+            assert client.reply() == b"*2\r\n$4\r\nnope\r\n$1\r\nx\r\n"
+            line = b"-ERR wrong number of arguments for 'expiremember' command\r\n"
+            assert client.exactly(len(line) * count) == line * count
+            sender.join(20)
+        assert peak.bytes < 40 * MEGABYTE
+    proxy.stop()
+
+
+def test_short_connections_leave_no_memory(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream)
+    process = psutil.Process(proxy.pid)
+
+    def come_and_go(count: int) -> None:
+        for _ in range(count):
+            with proxy.connect() as client:
+                client.command("PING")
+
+    come_and_go(500)
+    until(lambda: client_descriptors(process) == 0)
+    before = process.memory_info().rss
+    come_and_go(6000)
+    until(lambda: client_descriptors(process) == 0)
+    assert process.memory_info().rss - before < 12 * MEGABYTE
+    proxy.stop()
+
+
+def test_idle_connections_take_little(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream)
+    process = psutil.Process(proxy.pid)
+    assert proxy.command("PING") == b"+PONG\r\n"
+    before = process.memory_info().rss
+    count = 2000
+    clients = [proxy.connect() for _ in range(count)]
+    try:
+        for client in clients:
+            assert client.command("PING") == b"+PONG\r\n"
+        assert (process.memory_info().rss - before) / count < 25_000
+    finally:
+        for client in clients:
+            client.close()
+    proxy.stop()
+
+
+def test_requests_at_any_instant_after_connecting_are_answered(upstream: Server, proxy: Proxy) -> None:
+    """Also one that waits for the engine, in the moment in which the upstream connection comes to be."""
+    proxy.command("HSET", "h", "f", 0)
+    proxy.command("EXPIREMEMBER", "h", "f", 1000)
+    chance = random.Random(8)
+    for number in range(400):
+        with proxy.connect(10) as client:
+            time.sleep(chance.random() * 0.0008)
+            client.send(request("HINCRBY", "h", "f", 1))
+            assert client.reply() == b":%d\r\n" % (number + 1)
+
+
+def half_closed(connect: Callable[[], Raw], data: bytes) -> bytes:
+    with connect() as client:
+        client.send(data)
+        client.end_of_requests()
+        return client.rest()
+
+
+def test_what_is_held_when_the_client_leaves_still_runs(upstream: Server, start_proxy: StartProxy) -> None:
+    """A client that does not wait for replies loses no request, not even one that waits for a removal."""
+    proxy = start_proxy(upstream, "--no-sweep")
+    for leave in (Raw.close, Raw.end_of_requests):
+        for number in range(30):
+            key = f"{leave.__name__}{number}"
+            with proxy.connect() as client:
+                client.send(request("SADD", key, "due", "stays") + request("PEXPIREMEMBER", key, "due", 1))
+                client.replies(2)
+                time.sleep(0.002)
+                client.send(request("SADD", key, "late") + request("SET", f"behind-{key}", 1))
+                leave(client)
+                if leave is Raw.end_of_requests:
+                    assert client.rest() == b":1\r\n+OK\r\n"
+            until(lambda key=key: upstream.command("EXISTS", f"behind-{key}") == b":1\r\n")  # type: ignore[misc]
+            assert upstream.command("SISMEMBER", key, "late") == b":1\r\n"
+    proxy.stop()
