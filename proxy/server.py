@@ -87,8 +87,8 @@ class Server:
         return Session(self._ground, stranger=self._logins.wanted)
 
     def now(self) -> float:
-        """Return the upstream server's clock, in Unix ms."""
-        return self._clock.now()
+        """Return the latest that the upstream server's clock can show, in Unix ms."""
+        return self._clock.latest()
 
     async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection to the upstream server, once it is known which keys have deadlines that are due soon.

@@ -178,10 +178,12 @@ class Server:
     Args:
         kind: which of `EVERY_KIND`.
         args: further arguments for it.
+        env: its whole environment; the tests' own where not given.
     """
 
-    def __init__(self, kind: str, *args: str) -> None:
+    def __init__(self, kind: str, *args: str, env: Mapping[str, str] | None = None) -> None:
         self.kind = kind
+        self.env = env
         self.args = args
         self.port = free_port()
         self.folder = tempfile.TemporaryDirectory(prefix="expiremember-test-")
@@ -209,7 +211,7 @@ class Server:
         assert self.process is None
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder.name, "--daemonize", "no"]
         options += ["--save", "", "--enable-debug-command", "yes"] if self.version >= (7,) else ["--save", ""]
-        self.process = Process([str(BINARIES[self.kind].path), *options, *self.args])
+        self.process = Process([str(BINARIES[self.kind].path), *options, *self.args], self.env)
         until(self._answers, what=f"an answer from {self.kind}")
 
     def stop(self, number: int = signal.SIGTERM) -> None:

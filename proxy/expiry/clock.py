@@ -2,39 +2,81 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
+from collections.abc import Callable
+from typing import Final
 
-_SAMPLES = 16
+DRIFT: Final = 500e-6
+"""How fast the server's clock and this machine's may drift apart: ms for each ms. Time services correct clocks by no
+more. If it is exceeded, that looks like many small steps, each noticed with the next answer."""
+
+_RESOLUTION_MS: Final = 0.001
+"""The server tells its time in whole µs, rounded down."""
 
 
 class ServerClock:
-    """Estimates the offset between the server's clock and this machine's.
+    """Bounds what the server's clock shows now.
 
-    Each answer of the server that carries its time bounds the offset to within half of its round trip; the shortest of
-    the last round trips is believed. On one machine that is some 50 µs.
+    An answer that carries the server's time says what that clock showed between two moments of this machine's monotonic
+    clock: bounds for the offset between the two, as far apart as the round trip took. Bounds widen with age, by
+    `DRIFT`, and those of all answers hold at once. If those of a new answer contradict the earlier ones, the server's
+    clock has been stepped, and only the new ones count. This machine's wall clock plays no part.
     """
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)  # round trip, offset, in ms
-        self._offset = 0.0
+        self._at = self.local()
+        # Until the first answer: the machines' wall clocks are about the same.
+        self._low = self._high = time.time() * 1000 - self._at
+        self._listeners: list[Callable[[float], None]] = []
+        self._answered = False
+        self._stepped = -math.inf  # when the last step was noticed
 
     def now(self) -> float:
-        """Return the server's time, in Unix ms."""
-        return time.time() * 1000 + self._offset
+        """Return the server's time as it most likely is, in Unix ms."""
+        return self.local() + (self._low + self._high) / 2
+
+    def latest(self) -> float:
+        """Return the latest that the server's time can be, in Unix ms."""
+        local = self.local()
+        return local + self._high + DRIFT * (local - self._at)
+
+    def doubt(self) -> float:
+        """Return how far before `latest` the server's time can be, in ms."""
+        return self._high - self._low + 2 * DRIFT * (self.local() - self._at)
 
     def observe(self, sent: float, received: float, server: float) -> None:
-        """Take an answer into account.
+        """Take an answer into account, as soon as it has come.
 
         Args:
-            sent: this machine's clock when the question went out, in Unix ms.
-            received: and when the answer had come.
+            sent: `local` when the question went out.
+            received: `local` when the answer had come.
             server: the server's clock at some moment between, in Unix ms.
         """
-        self._samples.append((received - sent, server - (sent + received) / 2))
-        self._offset = min(self._samples)[1]
+        drift = DRIFT * (received - sent)
+        low, high = server - received - drift, server + _RESOLUTION_MS - sent + drift
+        widened = DRIFT * (received - self._at)
+        earlier_low, earlier_high = self._low - widened, self._high + widened
+        if self._answered and low <= earlier_high and earlier_low <= high:
+            self._low, self._high = max(low, earlier_low), min(high, earlier_high)
+        elif sent < self._stepped:
+            # On another connection, an answer from after the step has overtaken this one, or the other way round.
+            return
+        else:
+            step = (low + high - earlier_low - earlier_high) / 2
+            self._low, self._high = low, high
+            if self._answered:
+                self._stepped = received
+                for listener in self._listeners:
+                    listener(step)
+            self._answered = True
+        self._at = received
+
+    def on_step(self, listener: Callable[[float], None]) -> None:
+        """Have a function called, with the step in ms, whenever the server's clock is found to have been stepped."""
+        self._listeners.append(listener)
 
     @staticmethod
     def local() -> float:
-        """Return this machine's clock, in Unix ms."""
-        return time.time() * 1000
+        """Return this machine's monotonic clock, in ms."""
+        return time.monotonic() * 1000

@@ -81,6 +81,10 @@ class Engine:
         keys = list(keys)
         return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
+    def _observe(self, sent: float, moment: int) -> None:
+        self._clock.observe(sent, self._clock.local(), moment / 1000)
+        self._known.doubt = self._clock.doubt()
+
     async def commands(self) -> list[list[Any]]:
         """Read what the server says of its commands, as it says it."""
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
@@ -115,7 +119,7 @@ class Engine:
         moment, taken, found = await self._evaluate(
             "due", [self._names.index, self._names.lease], [self._home, who, LEASE_MS, KEYS_AT_ONCE, *databases]
         )
-        self._clock.observe(sent, self._clock.local(), moment / 1000)
+        self._observe(sent, moment)
         looks = [Look(int(database), float(first) if first else math.inf, due) for database, first, due in found]
         # A client may have tried to go to a database that there is not.
         self._known.databases.difference_update(set(databases) - {look.database for look in looks})
@@ -134,7 +138,7 @@ class Engine:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
         moment, gone, left = await self._evaluate("sweep", [self._names.index, *pairs], [database, self._batch])
-        self._clock.observe(sent, self._clock.local(), moment / 1000)
+        self._observe(sent, moment)
         if len(self._known.databases) == 1:
             for key, deadline in zip(keys, left, strict=False):
                 self._known.learn(key, float(deadline) if deadline else None)
@@ -150,7 +154,9 @@ class Engine:
         for begin in range(0, len(keys), LEARNT_AT_ONCE):
             page = keys[begin : begin + LEARNT_AT_ONCE]
             databases = sorted(self._known.databases)
-            found = await self._evaluate("deadlines", [self._names.index], [len(databases), *databases, *page])
+            sent = self._clock.local()
+            moment, found = await self._evaluate("deadlines", [self._names.index], [len(databases), *databases, *page])
+            self._observe(sent, moment)
             for key, deadline in zip(page, found, strict=True):
                 self._known.learn(key, float(deadline) if deadline else None)
                 if not deadline:
@@ -168,8 +174,7 @@ class Engine:
         Returns:
             Keys with their earliest deadlines in Unix ms; fewer than `PAGE` at the end.
         """
-        low = b"-inf" if cursor == -math.inf else b"%d" % int(cursor)
-        flat = await self._evaluate("page", [self._names.index], [database, low, offset, PAGE])
+        flat = await self._evaluate("page", [self._names.index], [database, repr(cursor), offset, PAGE])
         return [(flat[place], float(flat[place + 1])) for place in range(0, len(flat), 2)]
 
     async def answer(self, question: Question) -> None:
@@ -189,7 +194,7 @@ class Engine:
         while True:
             looks, _ = await self.look()
             if not any(look.due for look in looks):
-                if min((look.earliest for look in looks), default=math.inf) > self._clock.now() + AHEAD_MS:
+                if min((look.earliest for look in looks), default=math.inf) > self._clock.latest() + AHEAD_MS:
                     return
                 await asyncio.sleep(_NEARLY)
             for look in looks:
@@ -203,7 +208,7 @@ class Engine:
             free = [key for key in due if key not in self._busy]
             if not free:
                 await asyncio.wait([self._busy[key] for key in due])
-                due = self._known.due(keys, self._clock.now(), AHEAD_MS)
+                due = self._known.due(keys, self._clock.latest(), AHEAD_MS)
                 continue
             done = asyncio.get_running_loop().create_future()
             self._busy.update(dict.fromkeys(free, done))
@@ -214,7 +219,7 @@ class Engine:
                 for key in free:
                     del self._busy[key]
                 done.set_result(None)
-            due = self._known.due(keys, self._clock.now(), AHEAD_MS)
+            due = self._known.due(keys, self._clock.latest(), AHEAD_MS)
 
     async def _remove_due_page(self, keys: list[bytes]) -> None:
         databases = sorted(self._known.databases)
@@ -223,7 +228,7 @@ class Engine:
                 pass
         if len(databases) > 1:
             await self.learn(keys)
-        if self._known.due(keys, self._clock.now(), AHEAD_MS):
+        if self._known.due(keys, self._clock.latest(), AHEAD_MS):
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)
 

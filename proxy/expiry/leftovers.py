@@ -11,9 +11,9 @@ import asyncio
 from typing import Final
 
 import structlog
-from redis.exceptions import RedisError
 
 from proxy.expiry.engine import Engine
+from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.session.known import KnownKeys
 
@@ -46,8 +46,9 @@ class Leftovers:
             await self._tracker.connected.wait()
             try:
                 await self._round()
-            except (RedisError, OSError, TimeoutError) as error:
-                log.debug("round ended early", error=str(error))
+            except Exception as error:  # noqa: BLE001 (the next round begins anew)
+                say = log.debug if is_outage(error) else log.warning
+                say("round ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(_BETWEEN_ROUNDS)
 
     async def _round(self) -> None:

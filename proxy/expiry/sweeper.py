@@ -7,10 +7,10 @@ import math
 from typing import Final
 
 import structlog
-from redis.exceptions import RedisError
 
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
+from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.session.known import KnownKeys
 
@@ -19,10 +19,17 @@ log = structlog.get_logger("proxy.sweeper")
 _LONGEST_SLEEP: Final = 60.0
 """Seconds after which the index is looked at in any case."""
 
+_WATCH_SECONDS: Final = 0.25
+"""The same while any key is known: each look tells the server's clock too. If that is stepped forward, members whose
+deadline it jumps over may be seen for so long."""
+
 _LONGEST_TURN: Final = 0.25
 """Seconds after which to see again whether the proxy that has the lease does its work."""
 
 _AFTER_FAILURE: Final = 1.0
+
+_TOLD_STEP_MS: Final = 100.0
+"""Smaller steps of the server's clock are not logged."""
 
 
 class Sweeper:
@@ -45,6 +52,17 @@ class Sweeper:
         self._tracker = tracker
         self._enabled = enabled
         self._wake = asyncio.Event()
+        self._failure = ""  # the last that was logged, until a sweep succeeds
+        clock.on_step(self._clock_stepped)
+
+    def _clock_stepped(self, milliseconds: float) -> None:
+        if abs(milliseconds) >= _TOLD_STEP_MS:
+            log.warning(
+                "the upstream's clock was stepped: deadlines move with it; have its time service slew instead",
+                ms=round(milliseconds),
+            )
+        self._known.step(milliseconds)
+        self._wake.set()
 
     async def run(self) -> None:
         """Sweep for ever; ends when cancelled."""
@@ -52,9 +70,16 @@ class Sweeper:
             await self._tracker.connected.wait()
             try:
                 await self._sweep_and_sleep()
-            except (RedisError, OSError, TimeoutError) as error:
-                log.warning("sweep failed; trying again", error=" ".join(str(error).split()))
+                self._failure = ""
+            except Exception as error:  # noqa: BLE001 (whatever the server answers, what is due has to go at last)
+                self._failed(error)
                 await asyncio.sleep(_AFTER_FAILURE)
+
+    def _failed(self, error: Exception) -> None:
+        failure = one_line(error)
+        if failure != self._failure:
+            log.warning("sweep failed; trying again", error=failure, exc_info=not is_outage(error))
+        self._failure = failure
 
     async def _sweep_and_sleep(self) -> None:
         known = self._known
@@ -76,7 +101,7 @@ class Sweeper:
         if seconds <= 0:
             return
         try:
-            async with asyncio.timeout(min(seconds, _LONGEST_SLEEP)):
+            async with asyncio.timeout(min(seconds, _WATCH_SECONDS if known.deadlines else _LONGEST_SLEEP)):
                 await self._wake.wait()
         except TimeoutError:
             pass

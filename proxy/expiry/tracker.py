@@ -12,12 +12,12 @@ import random
 from typing import Any, Final
 
 import structlog
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from proxy.commands.described import ServerCommands
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import PAGE, Engine
-from proxy.expiry.tasks import end
+from proxy.expiry.tasks import end, is_outage, one_line
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 from proxy.upstream.endpoint import Upstream
@@ -29,7 +29,12 @@ SOON_MS: Final = 60_000
 
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
-_PING_SECONDS: Final = 5.0
+_PING_SECONDS: Final = 1.0
+"""How long the connection with the server's messages may be quiet before it is tried."""
+
+_STEADY_SECONDS: Final = 5.0
+"""How long the server must have been followed for the next failure to count as the first."""
+
 _TICK_SECONDS: Final = 1.0
 _DATABASES_SECONDS: Final = 0.02
 """How often the list of databases is asked for at most."""
@@ -82,11 +87,13 @@ class Tracker:
     async def run(self) -> None:
         """Follow the server for ever, whatever happens to it; ends when cancelled."""
         backoff = _FIRST_BACKOFF
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
                 await self._follow()
-            except (RedisError, OSError, TimeoutError) as error:
-                if self.connected.is_set():
+            except Exception as error:  # noqa: BLE001 (whatever the server answers, go on: until then all keys are known)
+                if self.connected.is_set() and loop.time() - began > _STEADY_SECONDS:
                     backoff = _FIRST_BACKOFF
                 self._lost(error)
             finally:
@@ -98,10 +105,13 @@ class Tracker:
             backoff = min(backoff * 2, _LAST_BACKOFF)
 
     def _lost(self, error: Exception) -> None:
-        state = f"unreachable ({_one_line(error)})" if isinstance(error, OSError | TimeoutError) else _one_line(error)
+        state = f"unreachable ({one_line(error)})" if isinstance(error, OSError | TimeoutError) else one_line(error)
         if state != self._upstream.state:
             log.warning(
-                "no control connection to the upstream; trying again", upstream=str(self._upstream), state=state
+                "no control connection to the upstream; trying again",
+                upstream=str(self._upstream),
+                state=state,
+                exc_info=not is_outage(error),
             )
         self._upstream.state = state
 
@@ -126,10 +136,11 @@ class Tracker:
             await connection.disconnect(nowait=True)
 
     async def _listen(self, connection: Any) -> None:
-        """Read pushes; a PING now and then, whose answer is read here too, tells a dead connection from a quiet one."""
+        """Read pushes; a PING in a silence, whose answer is read here too, tells a dead connection from a quiet one."""
         awaiting_pong = False
         while True:
-            response = await connection.read_response(push_request=True, timeout=_PING_SECONDS)
+            patience = connection.socket_timeout if awaiting_pong else _PING_SECONDS
+            response = await connection.read_response(push_request=True, timeout=patience)
             if response == b"PONG":
                 awaiting_pong = False
             elif response is None and not self._heard:
@@ -195,11 +206,11 @@ class Tracker:
         try:
             self._commands.read(await self._engine.commands())
         except ResponseError as error:
-            log.warning("COMMAND is refused: requests cannot be checked as the server does", error=_one_line(error))
+            log.warning("COMMAND is refused: requests cannot be checked as the server does", error=one_line(error))
 
     async def _load(self) -> None:
         """Read the index of every database, earliest deadlines first; then forget known keys that were not there."""
-        started = self._clock.local()
+        started = asyncio.get_running_loop().time()
         self._unseen = set(self._known.deadlines)
         self._known.ever = self._known.ever or await self._engine.has_traces()
         if not self.connected.is_set():
@@ -234,7 +245,12 @@ class Tracker:
         self._known.blind = False
         say = log.debug if self._loaded else log.info
         self._loaded = True
-        say("deadlines loaded", keys=count, databases=len(looks), ms=round(self._clock.local() - started))
+        say(
+            "deadlines loaded",
+            keys=count,
+            databases=len(looks),
+            ms=round(1000 * (asyncio.get_running_loop().time() - started)),
+        )
 
     def _open(self) -> None:
         if self.connected.is_set():
@@ -245,7 +261,3 @@ class Tracker:
         self.connected.set()
         self.settled.set()
         self.tried.set()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

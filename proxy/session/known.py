@@ -11,8 +11,8 @@ HIGHEST_DATABASE = 1023
 """The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
 
 ASK_MS = 3.0
-"""How near a deadline has to be for the server to be asked whether it has passed: on a busy machine the estimate of its
-clock is late by so much."""
+"""How near a deadline has to be for the server to be asked whether it has passed: on a busy machine a request takes so
+long from here to the server."""
 
 AHEAD_MS = 0.5
 """A deadline so near counts as passed: a request sent now might run when it is."""
@@ -34,6 +34,7 @@ class KnownKeys:
         beginnings: what all these keys begin with.
         next_deadline: the earliest deadline of all when the sweeper last looked, in Unix ms.
         databases: the numbers of those that may hold deadlines.
+        doubt: how far the clock that requests are judged by may be ahead of the server's, in ms.
         ever: whether any key has been known, so that the proxy's own keys may be in a database.
         blind: whether there may be keys with deadlines that are not known, so that every key counts as known.
     """
@@ -43,6 +44,7 @@ class KnownKeys:
         self.beginnings = Beginnings()
         self.databases: set[int] = {0}
         self.blind = True
+        self.doubt = 0.0
         self.ever = False
         self._marks: dict[bytes, float] = {}
         self.next_deadline = -math.inf
@@ -87,6 +89,7 @@ class KnownKeys:
         self._marks.pop(key, None)
         self._marks[key] = now  # last again: the marks stand in the order of their age
         self.ever = True
+        deadline -= self.doubt
         known = self.deadlines.get(key)
         if known is None or deadline < known:
             self._put(key, deadline)
@@ -119,6 +122,11 @@ class KnownKeys:
         for key in old:
             del self._marks[key]
         return old
+
+    def step(self, milliseconds: float) -> None:
+        """Keep the marks' ages right when the server's clock has been stepped."""
+        for key in self._marks:
+            self._marks[key] += milliseconds
 
     def begin_watch(self) -> None:
         """Note the earliest deadline that becomes known from now on, without an alarm."""

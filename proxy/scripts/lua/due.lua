@@ -20,10 +20,17 @@ for position = 5, #ARGV do
 end
 if room < tonumber(ARGV[4]) and ARGV[2] ~= '' then
   redis.call('select', ARGV[1])
-  if redis.call('get', KEYS[2]) == ARGV[2] then
+  if redis.pcall('get', KEYS[2]) == ARGV[2] then
     redis.call('pexpire', KEYS[2], ARGV[3])
   elseif not redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3], 'nx') then
-    taken = math.max(1, redis.call('pttl', KEYS[2]))
+    taken = redis.call('pttl', KEYS[2])
+    if taken < 0 or taken > tonumber(ARGV[3]) then
+      -- Nobody takes it for so long: the clock has been put back since, or something else stands there.
+      redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3])
+      taken = 0
+    else
+      taken = math.max(1, taken)
+    end
   end
   -- An error of SET (no memory left for a lease) is none of the sweep, which frees some: two sweepers do no harm.
 end
