@@ -108,4 +108,9 @@ MUTATIONS = [
     ),
     Mutation("expiry/tracker.py", "self._changed.add(key)", "pass", "two proxies"),
     Mutation("expiry/sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
+    # What goes on in the background, and what bounds it.
+    Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
+    Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
+    Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
+    Mutation("session/session.py", "len(_plain_names) < PLAIN_NAMES_LIMIT", "True", "names of commands"),
 ]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase
 from hypothesis.errors import Flaky
 
+from tests import test_background as background
 from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests.conftest import installed
@@ -134,6 +135,14 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "keyspace when due": lambda place: lives.test_requests_that_name_no_key_see_nothing_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False
     ),
+    "ties": lambda place: background.check_ties(place.server, place.proxy, place.talk),
+    "dead connection": lambda place: background.check_a_dead_control_connection_is_noticed(
+        place.server, place.proxy, place.talk
+    ),
+    "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
+        place.server, place.proxy, place.talk
+    ),
+    "names of commands": lambda place: background.check_names_are_bounded(place.server, place.proxy, place.talk),
 }
 
 NEWEST_CHECKS: dict[str, Callable[[Place], None]] = {

@@ -218,7 +218,7 @@ class Tracker:
         await self._engine.find_databases()
         looks, _ = await self._engine.look()
         soon = self._clock.now() + SOON_MS
-        cursors = {look.database: (-math.inf, 0) for look in looks if look.earliest < math.inf}
+        cursors = {look.database: (-math.inf, 0) for look in looks}
         count = 0
         while cursors:
             for database, (cursor, offset) in list(cursors.items()):

@@ -1,0 +1,228 @@
+"""What the proxy does in the background keeps going, keeps its bounds, and leaves the server to others."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import hiredis
+import psutil
+import pytest
+
+from proxy.session.session import PLAIN_NAMES_LIMIT
+from tests.conftest import StartProxy, StartServer
+from tests.raw import request
+from tests.relay import Relay
+from tests.servers import KINDS, Proxy, Server, until
+from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk
+
+__all__ = ["talk"]  # a fixture
+
+Start = Callable[..., Proxy]
+"""Starts a proxy in front of the server, with further arguments."""
+
+TalkTo = Callable[..., Talk]
+
+KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
+
+LOST = "no control connection to the upstream; trying again"
+BACK = "control connection to the upstream is back"
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    return start_server(KIND)
+
+
+@pytest.fixture
+def start(server: Server, start_proxy: StartProxy) -> Start:
+    def start(*args: str) -> Proxy:
+        return start_proxy(server, "--leftovers-rate", "0", *args)
+
+    return start
+
+
+def evaluations(beside: Talk) -> tuple[int, int]:
+    """How many EVALs the server has run, and how many µs that took."""
+    found = re.search(rb"cmdstat_eval:calls=(\d+),usec=(\d+)", beside.say("INFO commandstats"))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def check_ties(server: Server, start: Start, talk: TalkTo) -> None:
+    """More keys with one and the same deadline than are read at once."""
+    beside = talk(server)
+    for name in range(0, 2500, 500):
+        beside("ZADD", PREFIX + b"index", *(word for key in range(name, name + 500) for word in (10**13, key)))
+    loaded = start().process.line(lambda line: "deadlines loaded" in line, 4)
+    assert '"keys": 2500' in loaded
+
+
+def check_sweeps_leave_the_server_to_others(server: Server, start: Start, talk: TalkTo) -> None:
+    """Many elements of a list, each of which the server has to look for, are due at once.
+
+    A sweep is followed by as long a pause, so by the server's own account at most half of the time goes into sweeps,
+    however slow the machine; without pauses it is nearly all.
+    """
+    beside, client = talk(server), talk(start())
+    count = 8_000
+    beside("RPUSH", "k", *(b"%040d" % number for number in range(count)))
+    deadline = clock(beside) + 1000
+    for begin in range(0, count, 1000):
+        entries = (word for number in range(begin, begin + 1000) for word in (deadline, b"%040d" % number))
+        beside("ZADD", PREFIX + b"k:{k}", *entries)
+    beside("ZADD", PREFIX + b"index", deadline, "k")
+    assert clock(beside) < deadline, "too slow to tell"
+    assert client.say("TTL k") == -1
+    first = last = (0.0, 0)
+    while (left := beside.say("LLEN k")) > 500:
+        if left < count:
+            asked, busy = time.monotonic(), evaluations(beside)[1]
+            first = first if first[0] else (asked, busy)
+            last = (time.monotonic(), busy)
+        time.sleep(0.001)
+    assert last[0] - first[0] > 0.05, "too fast to tell"
+    share = (last[1] - first[1]) / 1e6 / (last[0] - first[0])
+    assert share < 0.65, f"{share:.2f} of the time"
+
+
+def check_a_dead_control_connection_is_noticed(server: Server, start: Start, talk: TalkTo) -> None:
+    """What the server sends on one connection never arrives, and nobody closes it."""
+    with Relay(server.address) as relay:
+        deaf = start("--upstream", relay.url, "--control-timeout", "1")
+        stranger = as_stranger(talk(server), talk(deaf))
+        assert not knows(stranger, "k")
+        assert relay.lose(b"TRACKING") == 1
+        other = talk(start())
+        other.say("SADD k m")
+        other.say("EXPIREMEMBER k m 1000")
+        until(lambda: knows(stranger, "k"), 4, "the news")
+        deaf.process.line(lambda line: LOST in line, 1)
+
+
+def check_names_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:
+    """Clients send names of commands that there are not, each another one."""
+    proxy = start()
+    client = talk(proxy)
+    process = psutil.Process(proxy.pid)
+
+    def send(names: range) -> int:
+        for begin in names[::1000]:
+            client.raw.send(b"".join(request(b"%060d" % name) for name in range(begin, begin + 1000)))
+            client.raw.replies(1000)
+        return int(process.memory_info().rss)
+
+    before = send(range(max(20_000, 2 * PLAIN_NAMES_LIMIT)))
+    grown = send(range(100_000, 200_000)) - before
+    assert grown < 5 << 20, f"{grown >> 20} MB"
+
+
+def test_keys_with_one_and_the_same_deadline_are_all_loaded(server: Server, start: Start, talk: TalkTo) -> None:
+    check_ties(server, start, talk)
+
+
+def test_sweeps_leave_the_server_to_others(server: Server, start: Start, talk: TalkTo) -> None:
+    check_sweeps_leave_the_server_to_others(server, start, talk)
+
+
+def test_a_dead_control_connection_is_noticed(server: Server, start: Start, talk: TalkTo) -> None:
+    check_a_dead_control_connection_is_noticed(server, start, talk)
+
+
+def test_names_of_commands_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:
+    check_names_are_bounded(server, start, talk)
+
+
+def test_a_server_that_stands_still_is_noticed(server: Server, start: Start) -> None:
+    proxy = start("--control-timeout", "1")
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        proxy.process.line(lambda line: LOST in line, 4)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    proxy.process.line(lambda line: BACK in line, 6)
+
+
+# Whatever the server answers: log it, try again, and do not spin.
+
+
+def check_removes(client: Talk, beside: Talk) -> None:
+    """A member goes when it is due."""
+
+    def begun() -> bool:
+        client.say("SADD due m")
+        return bool(client.say("PEXPIREMEMBER due m 50") == 1)
+
+    until(begun, 6, "a deadline")
+    until(lambda: not beside.say("EXISTS due"), 6, "the removal")
+
+
+def check_holds_out(proxy: Proxy, beside: Talk) -> None:
+    """In a time in which it can do nothing, the proxy lives on, and asks and logs little."""
+    calls, lines = evaluations(beside)[0], len(proxy.log())
+    until_end = time.monotonic() + 1.5
+    until(lambda: proxy.process.ended or time.monotonic() > until_end)
+    assert not proxy.process.ended, proxy.process.output[-3000:]
+    assert evaluations(beside)[0] - calls < 60
+    assert len(proxy.log()) - lines < 20
+
+
+def test_something_else_stands_where_the_index_was(server: Server, start: Start, talk: TalkTo) -> None:
+    proxy = start()
+    client, beside = talk(proxy), talk(server)
+    check_removes(client, beside)
+    client.say("SADD k m")
+    client.say("EXPIREMEMBER k m 1000")
+    beside("SET", PREFIX + b"index", "a string")
+    assert isinstance(client.say("EXPIREMEMBER k m 500"), hiredis.ReplyError)
+    proxy.process.line(lambda line: "WRONGTYPE" in line, 5)
+    check_holds_out(proxy, beside)
+    beside("DEL", PREFIX + b"index")
+    check_removes(client, beside)
+
+
+@pytest.mark.parametrize("deadline", ["inf", "1e300", "9999999999999.5"])
+def test_deadlines_that_are_no_time_are_loaded(server: Server, start: Start, talk: TalkTo, deadline: str) -> None:
+    beside = talk(server)
+    for name in range(0, 2500, 500):
+        beside("ZADD", PREFIX + b"index", *(word for key in range(name, name + 500) for word in (deadline, key)))
+    proxy = start()
+    assert '"keys": 2500' in proxy.process.line(lambda line: "deadlines loaded" in line, 4)
+    check_removes(talk(proxy), beside)
+
+
+def test_the_control_users_rights_are_taken_away_and_given_back(
+    server: Server, start_proxy: StartProxy, talk: TalkTo
+) -> None:
+    beside = talk(server)
+    assert beside.say("ACL SETUSER control on >secret ~* &* +@all") == b"OK"
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//control:secret@"))
+    client = talk(proxy)
+    check_removes(client, beside)
+    client.say("SADD k m")
+    client.say("EXPIREMEMBER k m 1000")
+    beside.say("ACL SETUSER control -@all")
+    proxy.process.line(lambda line: "NOPERM" in line or "no permissions" in line, 5)
+    check_holds_out(proxy, beside)
+    assert "Traceback" not in proxy.process.output
+    beside.say("ACL SETUSER control +@all")
+    check_removes(client, beside)
+
+
+@pytest.mark.parametrize(
+    "answer", [b":1\r\n", b"*3\r\n:1\r\n:1\r\n:1\r\n", b"*0\r\n", b"+OK\r\n", b"$-1\r\n", b"?\r\n"]
+)
+def test_answers_of_no_sense_are_outlived(server: Server, start_proxy: StartProxy, talk: TalkTo, answer: bytes) -> None:
+    beside = talk(server)
+    with Relay(server.address) as relay:
+        proxy = start_proxy(None, "--upstream", relay.url, "--control-timeout", "1", "--leftovers-rate", "1000")
+        client = talk(proxy)
+        client.say("SADD k m")
+        client.say("EXPIREMEMBER k m 1000")
+        relay.answers = lambda _: answer
+        proxy.process.line(lambda line: "trying again" in line, 5)
+        check_holds_out(proxy, beside)
+        relay.answers = bytes
+        check_removes(talk(proxy), beside)
