@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Literal
 
 import structlog
@@ -21,7 +23,10 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
     if style == "json":
         renderer = structlog.processors.JSONRenderer()
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Plain: the other formatters show local variables, and a password may be one.
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -50,3 +55,29 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(threshold)
     logging.getLogger("asyncio").setLevel(max(threshold, logging.WARNING))
+
+
+class Seldom:
+    """Log an event that may come in floods: at most once in a while, with how often it has happened since.
+
+    Args:
+        say: the logger's method.
+        event: the event.
+        seconds: the least time between two lines.
+    """
+
+    def __init__(self, say: Callable[..., object], event: str, seconds: float = 60.0) -> None:
+        self._say = say
+        self._event = event
+        self._seconds = seconds
+        self._times = 0
+        self._silent_until = 0.0
+
+    def __call__(self, **fields: object) -> None:
+        """Note that it has happened; log it if it is time to, with `times` beside the given fields."""
+        self._times += 1
+        now = time.monotonic()
+        if now >= self._silent_until:
+            self._silent_until = now + self._seconds
+            self._say(self._event, times=self._times, **fields)
+            self._times = 0
