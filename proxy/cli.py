@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
+import structlog
 from pydantic.fields import FieldInfo
 
 from proxy import __version__, logs, settings
 from proxy.settings import Settings, SettingsError
+
+log = structlog.get_logger("proxy.cli")
 
 _INTRODUCTION = """Stand in front of a Redis or Valkey and give single members of sets, hashes, sorted sets and lists a
 lifetime: EXPIREMEMBER key member seconds.
@@ -20,7 +23,8 @@ lifetime: EXPIREMEMBER key member seconds.
   expiremember-proxy --embedded
 
 Point any Redis client at the listening address. Every flag can be given as an environment variable too
-(EXPIREMEMBER_LOG_LEVEL for --log-level) or in a TOML file; flags count over environment over file."""
+(EXPIREMEMBER_LOG_LEVEL for --log-level) or in a TOML file; flags override environment variables,
+which override the file."""
 
 
 def _option(name: str, field: FieldInfo) -> click.Option:
@@ -51,6 +55,12 @@ def _run(config: Path | None, **flags: Any) -> None:
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
     chosen = settings.load({name: value for name, value in given.items() if value not in (None, [])}, config)
     logs.configure(chosen.log_level, chosen.log_format)
+    shown = [name for name in ("upstream", "upstream_password") if flags.get(name) and chosen.has_password(name)]
+    if shown:
+        advice = "use upstream_password_file, or the environment"
+        log.warning(
+            "a password on the command line can be seen by everybody on this machine", flag=shown, advice=advice
+        )
     # Imported late, so that --help and a bad setting answer at once.
     from proxy.server import run
 

@@ -9,11 +9,8 @@ import gc
 import os
 import resource
 import signal
-import socket
-import stat
+import sys
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Final
 
 import structlog
 import uvloop
@@ -28,20 +25,21 @@ from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end
 from proxy.expiry.tracker import Tracker
+from proxy.listen.listener import MORE_FILES, Listeners, client_limit
+from proxy.logs import Seldom
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
+from proxy.relay.idle import IdleWatch
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import Ground, Session
-from proxy.settings import Settings, SettingsError, parse_address
+from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch
 
 log = structlog.get_logger("proxy.server")
-
-BACKLOG: Final = 1024
 
 
 class Server:
@@ -50,9 +48,10 @@ class Server:
     Args:
         settings: the settings.
         upstream: the server that it stands in front of.
+        files: how many files the process may have open.
     """
 
-    def __init__(self, settings: Settings, upstream: Upstream) -> None:
+    def __init__(self, settings: Settings, upstream: Upstream, files: int) -> None:
         self._settings = settings
         self._upstream = upstream
         self._names = Names(settings.prefix.encode())
@@ -77,8 +76,11 @@ class Server:
         self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, enabled=settings.sweep)
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
-        self._listeners: list[asyncio.Server] = []
-        self._sockets: list[Path] = []
+        self._files = files
+        self._limit = client_limit(settings.max_clients, files)
+        self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self))
+        self._say_handshake = Seldom(log.warning, "TLS handshake with the upstream failed")
+        self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of files")
 
     # What a client's connection needs (relay.client.Surroundings).
 
@@ -99,7 +101,15 @@ class Server:
         """
         if not (self._tracker.settled.is_set() and self._logins.asked.is_set()):
             await self._until_settled()
-        await self._upstream.connect(factory)
+        try:
+            await self._upstream.connect(factory)
+        except OSError as error:  # TimeoutError is one
+            advice = self._upstream.advice(error)
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._say_no_files(error=error.strerror, clients=len(self._connections), advice=MORE_FILES)
+            elif advice is not None:
+                self._say_handshake(error=_one_line(error), advice=advice)
+            raise
 
     async def _until_settled(self) -> None:
         await self._tracker.tried.wait()
@@ -109,7 +119,7 @@ class Server:
 
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
-        reason = " ".join(str(error).split()) or "it did not answer in time"
+        reason = _one_line(error) or "it did not answer in time"
         text = f"-ERR expiremember-proxy: upstream {self._upstream} is not available: {reason}\r\n"
         return text.encode("utf-8", "replace")
 
@@ -132,70 +142,87 @@ class Server:
     def closed(self, connection: ClientConnection) -> None:
         """Note that a connection has ended."""
         self._connections.discard(connection)
+        self._listeners.left(connection)
         if not self._connections:
             self._empty.set()
 
     # The life of the whole.
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then end in good order.
+    async def run(self, signals: Signals) -> None:
+        """Serve until told to stop, then end in good order.
 
         Raises:
-            SettingsError: an address cannot be listened on.
+            SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
+        settings = self._settings
+        signals.before_end = self._listeners.remove_paths
+        signals.reload = self._reload
+        stopped = asyncio.create_task(signals.stop.wait())
+        background: list[asyncio.Task[object]] = [stopped]
         tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
-        if self._settings.leftovers_rate:
-            leftovers = Leftovers(self._engine, self._known, self._tracker, self._settings.leftovers_rate)
+        if settings.leftovers_rate:
+            leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))
+        if settings.idle_timeout:
+            tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._listeners.clients.items).run()))
         try:
-            await self._listen()
-            await self._tracker.tried.wait()
-            log.info(
-                "ready",
-                listen=self._settings.listen,
-                upstream=str(self._upstream),
-                upstream_state=self._upstream.state,
-                version=__version__,
-            )
+            await self._listeners.open()
+            background.append(asyncio.create_task(self._warn()))
+            tried = asyncio.create_task(self._tracker.tried.wait())
+            await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            tried.cancel()
+            if not signals.stop.is_set():
+                log.info(
+                    "ready",
+                    listen=settings.listen,
+                    upstream=str(self._upstream),
+                    upstream_state=self._upstream.state,
+                    version=__version__,
+                )
             # What lives now lives until the end: the collector need not look at it again and again.
             gc.collect()
             gc.freeze()
-            stopped = asyncio.create_task(stop.wait())
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # the others run for ever: one that has ended has failed
             await self._finish()
             log.info("stopped")
         finally:
-            for listener in self._listeners:
-                listener.close()
-            await end(tasks)
+            self._listeners.close()
+            await end([*tasks, *background])
             await self._control.aclose()
-            for path in self._sockets:
-                path.unlink(missing_ok=True)
 
-    async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        for address in self._settings.listen:
-            where = parse_address(address)
+    async def _warn(self) -> None:
+        """Say once what is otherwise than asked for, or leaves the data open to others."""
+        settings = self._settings
+        if self._limit < settings.max_clients:
+            # Who has asked for the number has to know; the default is only as many as are possible.
+            say = log.warning if "max_clients" in settings.model_fields_set else log.debug
+            say(
+                "max_clients lowered: too few open files", max_clients=self._limit, files=self._files, advice=MORE_FILES
+            )
+        if self._upstream.uses_tls and not settings.tls_verify:
+            advice = "anybody on the way can read and change the data: set tls_ca_file instead of tls_verify off"
+            log.warning("the upstream's certificate is not verified", advice=advice)
+        await self._logins.asked.wait()
+        exposed = self._listeners.exposed()
+        if exposed and not self._logins.wanted:
+            advice = "set a password in the server (requirepass or ACL), or listen on 127.0.0.1"
+            log.warning("other machines can use the server without a password", listen=exposed, advice=advice)
+
+    def _reload(self) -> None:
+        """Read all certificates again; those that cannot be used are left as they were."""
+        for reload in (self._listeners.reload_certificates, self._upstream.reload_certificates):
             try:
-                if isinstance(where, Path):
-                    await _clear_socket(where)
-                    listener = await loop.create_unix_server(self._accept, str(where), backlog=BACKLOG)
-                    self._sockets.append(where)
-                else:
-                    listener = await loop.create_server(self._accept, sock=_bind(*where), backlog=BACKLOG)
-            except OSError as error:
-                raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
-            self._listeners.append(listener)
-
-    def _accept(self) -> ClientConnection:
-        return ClientConnection(self)
+                reload()
+            except SettingsError as error:
+                log.error("certificates not reloaded: the old ones stay in use", error=str(error))
+                return
+        log.info("certificates reloaded")
 
     async def _finish(self) -> None:
         """Accept no more, let requests that run be answered for a bounded time, and close."""
-        for listener in self._listeners:
-            listener.close()
+        self._listeners.close()
         if not self._connections:
             return
         log.info("stopping", connections=len(self._connections), timeout=self._settings.shutdown_timeout)
@@ -211,57 +238,48 @@ class Server:
             await asyncio.sleep(0)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Bind a listening socket here, not in the loop, which would start threads to resolve the name.
+class Signals:
+    """What the process is told from outside.
 
-    In a process with threads each system call on a file descriptor counts references to it: 0.1 to 0.2 µs, four times a
-    request.
+    Attributes:
+        stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
+        before_end: called when a second one ends the process at once.
+        reload: called on SIGHUP.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.before_end: Callable[[], None] = lambda: None
+        self.reload: Callable[[], None] = lambda: None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
 
-async def _clear_socket(path: Path) -> None:
-    """Remove the socket that a proxy which was killed has left.
-
-    Raises:
-        OSError: somebody listens on it, or it is something else: the loop would remove the one, and must not the other.
-    """
-    try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+    def _end(self) -> None:
+        if not self.stop.is_set():
+            self.stop.set()
             return
-        except BlockingIOError:
-            pass  # its backlog is full: it lives
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        log.warning("stopped at once by a second signal")
+        self.before_end()
+        # Nothing can hold this up. The kernel closes the connections; the guard of an embedded server ends it.
+        os._exit(1)
 
 
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system does: each client takes two."""
+def _raise_file_limit() -> int:
+    """Allow as many open files as the system does: each client takes two.
+
+    Returns:
+        How many.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 @contextlib.asynccontextmanager
-async def _upstream(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Upstream]:
+async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstream]:
     """Name the upstream server; start it, and stop it in the end, if it is to be the proxy's own."""
     if not settings.embedded:
         yield Upstream(settings, settings.upstream)
@@ -272,7 +290,7 @@ async def _upstream(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Up
     async def watch() -> None:
         status = await embedded.wait()
         log.error("the embedded server has ended", status=status)
-        stop.set()
+        signals.stop.set()
 
     watcher = asyncio.create_task(watch())
     try:
@@ -285,27 +303,29 @@ async def _upstream(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Up
         raise EmbeddedError("the embedded server has ended by itself")
 
 
-async def _serve(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with _upstream(settings, stop) as upstream:
-        await Server(settings, upstream).run(stop)
+async def _serve(settings: Settings, files: int) -> None:
+    signals = Signals()
+    async with _upstream(settings, signals) as upstream:
+        await Server(settings, upstream, files).run(signals)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def run(settings: Settings) -> int:
     """Run the proxy until a signal ends it.
 
     Returns:
-        The exit status: 0 after SIGTERM or SIGINT, 1 when the embedded server cannot be had or has ended by itself.
+        The exit status: 0 after SIGTERM or SIGINT, 1 when the embedded server cannot be started or has ended by itself.
+        A second SIGTERM or SIGINT ends the process at once, with status 1, as in Redis.
 
     Raises:
-        SettingsError: an address cannot be listened on, or a certificate cannot be used.
+        SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.
     """
-    _raise_file_limit()
+    files = _raise_file_limit()
     try:
-        uvloop.run(_serve(settings))
+        uvloop.run(_serve(settings, files))
     except EmbeddedError as error:
         log.error("stopped", reason=str(error))
         return 1

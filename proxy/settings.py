@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -20,6 +21,10 @@ from pydantic_settings import (
 ENVIRONMENT_PREFIX = "EXPIREMEMBER_"
 
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
+
+
+_TLS = "tls://"
+_ENCODED = "in a password, / ? # @ and % are written as %2F %3F %23 %40 and %25"
 
 
 class SettingsError(Exception):
@@ -34,18 +39,66 @@ class Settings(BaseSettings):
     listen: Annotated[list[str], NoDecode] = Field(
         default=["127.0.0.1:6380"],
         min_length=1,
-        description="Address to accept clients on: host:port or unix:///path. May be repeated.",
+        description="Address to accept clients on: host:port, tls://host:port or unix:///path. May be repeated.",
+    )
+    listen_tls_cert_file: Path | None = Field(
+        default=None, description="Certificate, with its chain, for clients on tls:// addresses. Reloaded on SIGHUP."
+    )
+    listen_tls_key_file: Path | None = Field(default=None, description="Private key of listen_tls_cert_file.")
+    listen_tls_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates that clients on tls:// addresses must have theirs from. Without it, they need none.",
+    )
+    listen_tls_timeout: float = Field(
+        default=10.0, gt=0, le=300, description="Seconds that a client on a tls:// address gets for its handshake."
+    )
+    max_clients: int = Field(
+        default=10_000,
+        ge=0,
+        description="Clients at once; more are refused with Redis's own error. Each takes two open files: fewer if the "
+        "limit on open files (ulimit -n) does not allow so many; 0 for as many as it allows.",
+    )
+    idle_timeout: float = Field(
+        default=0.0,
+        ge=0,
+        description="Seconds after which a TCP client is closed if no byte has moved; 0 for never. It also closes "
+        "clients that wait in BLPOP or SUBSCRIBE. Prefer the server's own timeout setting: it spares them, and works "
+        "through the proxy.",
+    )
+    tcp_keepalive: int = Field(
+        default=60,
+        ge=0,
+        le=32_767,
+        description="Seconds of silence before TCP probes a client or the upstream; a dead one is noticed within "
+        "twice that time. 0 for never.",
+    )
+    tcp_user_timeout: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="Seconds that data for the upstream may stay unacknowledged, or wait for it to read, before the "
+        "connection counts as dead; 0 for the system's default, about 15 minutes.",
     )
     upstream: str = Field(
         default="redis://127.0.0.1:6379",
+        repr=False,
         description="The Redis or Valkey to stand in front of: redis://, rediss:// (TLS) or unix://. User, password "
         "and database in it are for the proxy itself; clients log in with theirs.",
+    )
+    upstream_password: SecretStr | None = Field(
+        default=None,
+        description="Password for the proxy itself. Everybody on the machine can see flags: use the environment "
+        "variable or upstream_password_file.",
+    )
+    upstream_password_file: Path | None = Field(
+        default=None,
+        description="File with the password for the proxy itself. Read at each login: a new password needs no restart.",
     )
     embedded: bool = Field(
         default=False, description="Start a Redis of its own and stand in front of it, instead of an upstream."
     )
     embedded_dir: Path | None = Field(
-        default=None, description="Folder where the embedded Redis keeps its data. Without it, data goes at the end."
+        default=None, description="Folder where the embedded Redis keeps its data. Without it, data is lost on exit."
     )
     prefix: str = Field(
         default="__expiremember__:",
@@ -69,7 +122,10 @@ class Settings(BaseSettings):
         default=5.0, gt=0, le=300, description="Seconds that the upstream may take to answer the proxy's own requests."
     )
     shutdown_timeout: float = Field(
-        default=10.0, ge=0, le=3600, description="Seconds that running requests get to finish after SIGTERM or SIGINT."
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="Seconds that requests get to finish after SIGTERM or SIGINT. A second signal ends at once.",
     )
     request_limit: int = Field(
         default=1 << 30,
@@ -82,7 +138,7 @@ class Settings(BaseSettings):
         description="Maximum size, in bytes, of all requests together that the proxy has to buffer.",
     )
     sweep: bool = Field(
-        default=True, description="Remove members when they are due. Off, they are removed when somebody looks."
+        default=True, description="Remove members when they are due. If off, they are removed on access."
     )
     sweep_batch: int = Field(
         default=500, ge=1, le=5000, description="Members that one sweep removes at most: Redis serves nobody meanwhile."
@@ -127,19 +183,32 @@ class Settings(BaseSettings):
     @field_validator("upstream")
     @classmethod
     def _check_upstream(cls, url: str) -> str:
-        parts = urlsplit(url)
+        # No message may show any part of the URL: it may be a part of the password.
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise ValueError(f"has no valid host and port: redis://host:port; {_ENCODED}") from None
         if parts.scheme not in ("redis", "rediss", "unix"):
             raise ValueError("must begin with redis://, rediss:// or unix://")
+        if parts.query or parts.fragment:
+            raise ValueError(f"has a ? or a #, which mean nothing here; {_ENCODED}")
         if parts.scheme == "unix":
             if not parts.path:
                 raise ValueError("names no socket: unix:///path")
         else:
-            if not parts.hostname:
-                raise ValueError("names no host: redis://host:port")
-            _ = parts.port  # raises ValueError where it is not a port
-            if parts.path.strip("/") and not parts.path.strip("/").isdigit():
-                raise ValueError("the database behind the / must be a number")
+            if not host:
+                raise ValueError(f"names no host: redis://host:port; {_ENCODED}")
+            if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
+                raise ValueError(f"the database behind the / must be a number; {_ENCODED}")
         return url
+
+    @field_validator("idle_timeout")
+    @classmethod
+    def _check_idle_timeout(cls, seconds: float) -> float:
+        if seconds and not sys.platform.startswith("linux"):
+            raise ValueError("needs Linux, which notes when a connection was last used")
+        return seconds
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -149,27 +218,67 @@ class Settings(BaseSettings):
             raise ValueError("embedded and upstream exclude each other")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_cert_file and tls_key_file go together")
+        self._check_listen_tls()
+        self._check_passwords()
         return self
 
+    def _check_listen_tls(self) -> None:
+        if (self.listen_tls_cert_file is None) != (self.listen_tls_key_file is None):
+            raise ValueError("listen_tls_cert_file and listen_tls_key_file go together")
+        addresses = [parse_address(address) for address in self.listen]
+        if any(isinstance(address, TCPAddress) and address.tls for address in addresses):
+            if self.listen_tls_cert_file is None:
+                raise ValueError("a tls:// address needs listen_tls_cert_file and listen_tls_key_file")
+        elif self.listen_tls_cert_file or self.listen_tls_ca_file:
+            raise ValueError("listen_tls_cert_file and listen_tls_ca_file need a tls:// address in listen")
 
-def parse_address(address: str) -> Path | tuple[str, int]:
+    def has_password(self, name: str) -> bool:
+        """Return whether a setting contains a password, or names the file of one."""
+        value = getattr(self, name)
+        return value is not None if name != "upstream" else urlsplit(value).password is not None
+
+    def _check_passwords(self) -> None:
+        given = [
+            name for name in ("upstream", "upstream_password", "upstream_password_file") if self.has_password(name)
+        ]
+        if len(given) > 1:
+            raise ValueError(f"the password is given more than once: {', '.join(given)}")
+        if given and self.embedded:
+            raise ValueError(f"embedded and {given[0]} exclude each other")
+
+
+class TCPAddress(NamedTuple):
+    """A TCP address to listen on.
+
+    Attributes:
+        host: a name or an IP address.
+        port: the port.
+        tls: whether clients speak TLS there.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+
+
+def parse_address(address: str) -> Path | TCPAddress:
     """Read an address to listen on.
 
     Returns:
-        The path of a Unix socket, or host and port.
+        The path of a Unix socket, or a TCP address.
 
     Raises:
-        ValueError: it is neither `host:port` nor `unix:///path`.
+        ValueError: it is neither `host:port` nor `tls://host:port` nor `unix:///path`.
     """
     if address.startswith("unix://"):
         path = address.removeprefix("unix://")
         if not path.startswith("/"):
             raise ValueError(f"{address!r}: the path of a Unix socket is absolute: unix:///path")
         return Path(path)
-    match = _HOST_AND_PORT.fullmatch(address)
+    match = _HOST_AND_PORT.fullmatch(address.removeprefix(_TLS))
     if match is None or int(match[2]) > 65535:
-        raise ValueError(f"{address!r} is neither host:port nor unix:///path")
-    return match[1].strip("[]"), int(match[2])
+        raise ValueError(f"{address!r} is neither host:port nor tls://host:port nor unix:///path")
+    return TCPAddress(match[1].strip("[]"), int(match[2]), address.startswith(_TLS))
 
 
 def load(flags: dict[str, Any], file: Path | None) -> Settings:

@@ -528,16 +528,42 @@ def test_ends_at_once_in_the_middle_of_its_own_requests(server: Server, start_pr
             assert proxy.process.end(timeout=5) == 0
 
 
-def test_a_second_signal_does_no_harm(server: Server, start_proxy: StartProxy) -> None:
-    proxy = start_proxy(server, "--shutdown-timeout", "0.5")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(server: Server, start_proxy: StartProxy, short: Path, number: int) -> None:
+    path = short / "proxy.sock"
+    proxy = start_proxy(server, "--shutdown-timeout", "3600", "--listen", f"unix://{path}")
     with proxy.connect() as client:
         client.send(request("PING") + request("BLPOP", "nope", 0))
         client.reply()
         proxy.process.send_signal(signal.SIGTERM)
-        until(lambda: not accepts(proxy))
-        proxy.process.send_signal(signal.SIGINT)
-        assert proxy.process.wait() == 0
+        proxy.process.line(lambda line: "stopping" in line)
+        proxy.process.send_signal(number)
+        assert proxy.process.wait(timeout=5) == 1
+        assert client.rest() == b""
     assert "Traceback" not in proxy.process.output
+    assert "at once" in proxy.process.output
+    assert not path.exists()
+
+
+def test_a_second_signal_leaves_no_embedded_server(start_proxy: StartProxy) -> None:
+    proxy = start_proxy(None, "--embedded", "--shutdown-timeout", "3600")
+    pid = embedded_pid(proxy)
+    with proxy.connect() as client:
+        client.send(request("PING") + request("BLPOP", "nope", 0))
+        client.reply()
+        proxy.process.send_signal(signal.SIGTERM)
+        proxy.process.line(lambda line: "stopping" in line)
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait(timeout=5) == 1
+    until(lambda: gone(pid))
+
+
+def test_a_hangup_ends_nothing(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server)
+    proxy.process.send_signal(signal.SIGHUP)
+    proxy.process.line(lambda line: "reloaded" in line)
+    assert proxy.command("PING") == b"+PONG\r\n"
+    proxy.stop()
 
 
 # Embedded

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import command
-from proxy.settings import Settings, SettingsError, load, parse_address
+from proxy.settings import Settings, SettingsError, TCPAddress, load, parse_address
 
 SHIPPED = Path(__file__).parents[1] / "config" / "proxy.toml"
 
@@ -55,7 +55,7 @@ def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"listen": ["nowhere"]}, "listen: 'nowhere' is neither host:port nor unix:///path"),
+        ({"listen": ["nowhere"]}, "listen: 'nowhere' is neither host:port nor tls://host:port nor unix:///path"),
         ({"listen": ["h:99999"]}, "neither host:port"),
         ({"upstream": "http://x"}, "upstream: must begin with redis://"),
         ({"upstream": "redis://h:1/zero"}, "upstream: the database"),
@@ -67,6 +67,16 @@ def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.Mo
         ({"embedded_dir": "/x"}, "embedded_dir goes with embedded"),
         ({"embedded": True, "upstream": "redis://h"}, "embedded and upstream exclude each other"),
         ({"tls_cert_file": "/x"}, "tls_cert_file and tls_key_file go together"),
+        ({"listen": ["tls://h:1"]}, "a tls:// address needs listen_tls_cert_file and listen_tls_key_file"),
+        ({"listen": ["tls://h"]}, "neither host:port nor tls://host:port"),
+        ({"listen_tls_cert_file": "/x"}, "listen_tls_cert_file and listen_tls_key_file go together"),
+        ({"listen_tls_cert_file": "/x", "listen_tls_key_file": "/y"}, "need a tls:// address in listen"),
+        ({"listen_tls_ca_file": "/x"}, "need a tls:// address in listen"),
+        ({"upstream": "redis://:a@h", "upstream_password": "b"}, "more than once: upstream, upstream_password"),
+        ({"upstream_password": "a", "upstream_password_file": "/x"}, "the password is given more than once"),
+        ({"upstream_password_file": "/x", "embedded": True}, "embedded and upstream_password_file exclude each other"),
+        ({"max_clients": -1}, "max_clients: "),
+        ({"tcp_keepalive": 40_000}, "tcp_keepalive: "),
     ],
 )
 def test_a_bad_setting_is_named_in_one_line(flags: dict[str, object], said: str) -> None:
@@ -90,8 +100,9 @@ def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("address", "parsed"),
     [
-        ("127.0.0.1:6380", ("127.0.0.1", 6380)),
-        ("[::1]:1", ("::1", 1)),
+        ("127.0.0.1:6380", TCPAddress("127.0.0.1", 6380)),
+        ("[::1]:1", TCPAddress("::1", 1)),
+        ("tls://[::]:6379", TCPAddress("::", 6379, tls=True)),
         ("unix:///run/x.sock", Path("/run/x.sock")),
     ],
 )

@@ -107,11 +107,13 @@ class Tracker:
     def _lost(self, error: Exception) -> None:
         state = f"unreachable ({one_line(error)})" if isinstance(error, OSError | TimeoutError) else one_line(error)
         if state != self._upstream.state:
+            advice = self._upstream.advice(error)
             log.warning(
                 "no control connection to the upstream; trying again",
                 upstream=str(self._upstream),
                 state=state,
                 exc_info=not is_outage(error),
+                **({} if advice is None else {"advice": advice}),
             )
         self._upstream.state = state
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
+from ssl import SSLContext
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from proxy.settings import Settings, SettingsError
+from proxy.settings import Settings
+from proxy.upstream import tcp
+from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
+from proxy.upstream.credentials import Credentials
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
@@ -27,7 +34,7 @@ class Upstream:
         url: where it is; that of the settings, or the embedded server's.
 
     Raises:
-        SettingsError: a certificate cannot be used.
+        SettingsError: a certificate or the password file cannot be used.
 
     Attributes:
         database: the number of the database in which the proxy's own connections begin.
@@ -38,13 +45,16 @@ class Upstream:
         parts = urlsplit(url)
         self.state = "not tried yet"
         self._settings = settings
-        self._user = unquote(parts.username) if parts.username else None
-        self._password = unquote(parts.password) if parts.password else None
+        password = unquote(parts.password) if parts.password else None
+        if settings.upstream_password is not None:
+            password = settings.upstream_password.get_secret_value()
+        user = unquote(parts.username) if parts.username else None
+        self._credentials = Credentials(user, password, settings.upstream_password_file)
         self._path = unquote(parts.path) if parts.scheme == "unix" else None
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or 6379
         self.database = int(parts.path.strip("/") or 0) if parts.scheme != "unix" else 0
-        self._tls = self._tls_context() if parts.scheme == "rediss" else None
+        self._tls = upstream_context(settings) if parts.scheme == "rediss" else None
 
     def __str__(self) -> str:
         """The address, without credentials."""
@@ -53,27 +63,29 @@ class Upstream:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'rediss' if self._tls else 'redis'}://{host}:{self._port}"
 
-    def _tls_context(self) -> ssl.SSLContext:
-        settings = self._settings
-        try:
-            context = ssl.create_default_context(cafile=settings.tls_ca_file)
-            if settings.tls_cert_file is not None:
-                context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-        except OSError as error:
-            files = ", ".join(
-                f"{name} {path}"
-                for name, path in (
-                    ("tls_ca_file", settings.tls_ca_file),
-                    ("tls_cert_file", settings.tls_cert_file),
-                    ("tls_key_file", settings.tls_key_file),
-                )
-                if path is not None
-            )
-            raise SettingsError(f"{files}: cannot be used: {error.strerror or error}") from None
-        if not settings.tls_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+    @property
+    def uses_tls(self) -> bool:
+        """Whether it is reached by TLS."""
+        return self._tls is not None
+
+    def reload_certificates(self) -> None:
+        """Read the certificate files again, for the connections to come.
+
+        Raises:
+            SettingsError: one cannot be used; the old ones stay in use.
+        """
+        if self._tls is not None:
+            self._tls = upstream_context(self._settings)
+
+    def advice(self, error: Exception) -> str | None:
+        """Return what the operator can do about an error of the proxy's own connections, if it is known."""
+        if isinstance(error, AuthenticationError):
+            if self._settings.upstream_password_file is not None:
+                return f"check the password in {self._settings.upstream_password_file}: it is read at each try"
+            return "check user and password: upstream_password_file, upstream_password or upstream"
+        if self._tls is not None and isinstance(error, TimeoutError | RedisTimeoutError):
+            return NO_TLS_THERE
+        return handshake_advice(error, self._settings)
 
     async def connect(self, factory: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection for a client.
@@ -93,7 +105,9 @@ class Upstream:
             )
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # It may have ended already: its protocol is told.
+            with contextlib.suppress(OSError):
+                tcp.configure(connection, self._settings.tcp_keepalive, self._settings.tcp_user_timeout)
 
     def control(self) -> Redis:
         """Make a client for the proxy's own requests (RESP2, replies as bytes; nothing connects yet)."""
@@ -107,16 +121,15 @@ class Upstream:
         connection: Connection | UnixDomainSocketConnection = self._connection_class()(**self._options(3))
         return connection
 
-    def _connection_class(self) -> type[Connection] | type[UnixDomainSocketConnection]:
+    def _connection_class(self) -> type[Connection | UnixDomainSocketConnection]:
         if self._path is not None:
-            return UnixDomainSocketConnection
-        return SSLConnection if self._tls else Connection
+            return _UnixConnection
+        return _TLSConnection if self._tls else _TCPConnection
 
     def _options(self, protocol: int) -> dict[str, Any]:
         settings = self._settings
         options: dict[str, Any] = {
-            "username": self._user,
-            "password": self._password,
+            "credential_provider": self._credentials or None,
             "db": self.database,
             "protocol": protocol,
             "client_name": CLIENT_NAME,
@@ -127,13 +140,48 @@ class Upstream:
         }
         if self._path is not None:
             return options | {"path": self._path}
-        options |= {"host": self._host, "port": self._port, "socket_keepalive": True}
+        options |= {
+            "host": self._host,
+            "port": self._port,
+            "socket_keepalive": settings.tcp_keepalive > 0,
+            "socket_keepalive_options": tcp.options(settings.tcp_keepalive, settings.tcp_user_timeout),
+        }
         if self._tls is not None:
-            options |= {
-                "ssl_ca_certs": str(settings.tls_ca_file) if settings.tls_ca_file else None,
-                "ssl_certfile": str(settings.tls_cert_file) if settings.tls_cert_file else None,
-                "ssl_keyfile": str(settings.tls_key_file) if settings.tls_key_file else None,
-                "ssl_cert_reqs": "required" if settings.tls_verify else "none",
-                "ssl_check_hostname": settings.tls_verify,
-            }
+            options["context"] = lambda: self._tls
         return options
+
+
+class _Sender(AbstractConnection):
+    """Says in redis-py's words that a connection is lost, also where uvloop has closed it already.
+
+    A connection that keepalive has given up looks to redis-py like one on which nothing came in time; the next write
+    then fails with uvloop's RuntimeError, which nobody expects.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        try:
+            await super().send_packed_command(command, check_health)
+        except RuntimeError as error:
+            raise RedisConnectionError("the connection was lost") from error
+
+
+class _TCPConnection(_Sender, Connection):
+    """A connection without TLS."""
+
+
+class _UnixConnection(_Sender, UnixDomainSocketConnection):
+    """A connection to a Unix socket."""
+
+
+class _TLSConnection(_Sender, SSLConnection):
+    """A connection with the proxy's own TLS context: the same checks as for clients' connections.
+
+    redis-py's would also trust the system's certificates where `tls_ca_file` is given.
+    """
+
+    def __init__(self, *, context: Callable[[], SSLContext], **options: Any) -> None:
+        super().__init__(**options)
+        self._context = context
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {"host": self.host, "port": self.port, "ssl": self._context()}

@@ -1,0 +1,317 @@
+"""The listening sockets: accept clients up to a limit, refuse the others, and go on after running out of files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from proxy.logs import Seldom
+from proxy.relay.client import ClientConnection
+from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
+from proxy.upstream import tcp
+from proxy.upstream.certificates import listening_context
+
+log = structlog.get_logger("proxy.listen")
+
+BACKLOG: Final = 1024
+
+REFUSED: Final = b"-ERR max number of clients reached\r\n"
+"""Redis's own words: client libraries know them."""
+
+REFUSED_AT_ONCE: Final = 32
+"""Refused clients that are kept for a moment, so that they can read why."""
+
+FAREWELL_SECONDS: Final = 1.0
+"""How long such a client is kept."""
+
+MORE_FILES: Final = "raise the limit on open files (ulimit -n), or lower max_clients"
+"""What the operator can do when they run out."""
+
+RESERVED_FILES: Final = 64 + REFUSED_AT_ONCE
+"""Open files for all but clients: listening sockets, the proxy's own connections, the log, refused clients."""
+
+_AT_ONCE: Final = 100
+"""Clients that are accepted before others get their turn."""
+
+_PAUSE_SECONDS: Final = 0.2
+"""How long nobody is accepted after a failure to accept."""
+
+
+def client_limit(max_clients: int, files: int) -> int:
+    """Return how many clients can be served at once.
+
+    Args:
+        max_clients: how many at most; 0 for as many as the files allow.
+        files: how many files the process may have open. A client takes two.
+    """
+    possible = max(1, (files - RESERVED_FILES) // 2)
+    return min(max_clients, possible) if max_clients else possible
+
+
+@dataclass(slots=True)
+class _Listener:
+    """A listening socket.
+
+    Attributes:
+        socket: the socket.
+        tls: whether clients speak TLS there.
+        path: the socket's file, if it is a Unix socket.
+        pause: the end of a pause in accepting, while there is one.
+    """
+
+    socket: socket.socket
+    tls: bool = False
+    path: Path | None = None
+    pause: asyncio.TimerHandle | None = field(default=None)
+
+
+class Listeners:
+    """All addresses that clients can connect to.
+
+    Accepts by itself, not by the loop's server, which closes clients without a word when files run out and counts none.
+
+    Args:
+        settings: the settings.
+        limit: clients at once.
+        new_connection: makes the protocol for a client.
+
+    Attributes:
+        clients: every client that was let in, with its socket, until `left`; also those amid a TLS handshake.
+    """
+
+    def __init__(self, settings: Settings, limit: int, new_connection: Callable[[], ClientConnection]) -> None:
+        self.clients: dict[ClientConnection, socket.socket] = {}
+        self._settings = settings
+        self._limit = limit
+        self._new_connection = new_connection
+        self._listeners: list[_Listener] = []
+        self._context: ssl.SSLContext | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
+        self._say_failed = Seldom(log.error, "cannot accept clients; trying again")
+        self._say_handshake = Seldom(log.warning, "TLS handshake with a client failed")
+
+    async def open(self) -> None:
+        """Listen on all addresses.
+
+        Raises:
+            SettingsError: an address cannot be listened on, or a certificate cannot be used.
+        """
+        addresses = {address: parse_address(address) for address in self._settings.listen}
+        if self._settings.listen_tls_cert_file is not None:
+            self._context = listening_context(self._settings)
+        for address, where in addresses.items():
+            try:
+                if isinstance(where, TCPAddress):
+                    listener = _Listener(_bind(where), tls=where.tls)
+                else:
+                    await _clear_socket(where)
+                    listener = _Listener(_bind_path(where), path=where)
+            except OSError as error:
+                raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
+            self._listeners.append(listener)
+            listener.socket.listen(BACKLOG)
+            self._resume(listener)
+
+    def close(self) -> None:
+        """Accept no more. Harmless when closed already."""
+        loop = asyncio.get_running_loop()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            if listener.pause is not None:
+                listener.pause.cancel()
+            loop.remove_reader(listener.socket)
+            listener.socket.close()
+            if listener.path is not None:
+                listener.path.unlink(missing_ok=True)
+        for task in self._tasks:
+            task.cancel()
+        for refused in list(self._refused):
+            self._dismiss(refused)
+
+    def remove_paths(self) -> None:
+        """Remove the files of Unix sockets, and nothing else: the process is about to end."""
+        for listener in self._listeners:
+            if listener.path is not None:
+                listener.path.unlink(missing_ok=True)
+
+    def reload_certificates(self) -> None:
+        """Read the certificate files again, for the clients to come.
+
+        Raises:
+            SettingsError: one cannot be used; the old ones stay in use.
+        """
+        if self._context is not None:
+            self._context = listening_context(self._settings)
+
+    def left(self, connection: ClientConnection) -> None:
+        """Note that a client has gone."""
+        self.clients.pop(connection, None)
+
+    def exposed(self) -> list[str]:
+        """Return the addresses that other machines can reach and that ask clients for no certificate."""
+        return [
+            "{}:{}".format(*listener.socket.getsockname()[:2])
+            for listener in self._listeners
+            if listener.path is None
+            and not _is_loopback(listener.socket)
+            and not (listener.tls and self._settings.listen_tls_ca_file is not None)
+        ]
+
+    def _resume(self, listener: _Listener) -> None:
+        listener.pause = None
+        asyncio.get_running_loop().add_reader(listener.socket, self._accept, listener)
+
+    def _accept(self, listener: _Listener) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                client, _ = listener.socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                # Out of files or memory. The socket stays readable: to be told again at once would take all the CPU.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.socket)
+                listener.pause = loop.call_later(_PAUSE_SECONDS, self._resume, listener)
+                self._say_failed(error=error.strerror, clients=len(self.clients), advice=MORE_FILES)
+                return
+            client.setblocking(False)
+            if len(self.clients) < self._limit:
+                self._take(client, listener)
+            else:
+                self._refuse(client, listener)
+
+    def _take(self, client: socket.socket, listener: _Listener) -> None:
+        if listener.path is None:
+            try:
+                tcp.configure(client, self._settings.tcp_keepalive)
+            except OSError:
+                client.close()  # it has gone
+                return
+        connection = self._new_connection()
+        self.clients[connection] = client
+        context = self._context if listener.tls else None
+        task = asyncio.get_running_loop().create_task(self._connect(connection, client, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(
+        self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None
+    ) -> None:
+        """Hand a client over to its protocol, after the handshake if there is to be one."""
+        seconds = self._settings.listen_tls_timeout if context is not None else None
+        peer = _name(client)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, client, ssl=context, ssl_handshake_timeout=seconds
+            )
+        except OSError as error:
+            self.left(connection)
+            client.close()
+            if context is not None:
+                self._say_handshake(client=peer, error=" ".join(str(error).split()) or type(error).__name__)
+        except asyncio.CancelledError:
+            self.left(connection)
+            raise
+
+    def _refuse(self, client: socket.socket, listener: _Listener) -> None:
+        self._say_refused(max_clients=self._limit)
+        if listener.tls:
+            client.close()  # it expects a handshake, no line; Redis does the same
+            return
+        try:
+            client.send(REFUSED)
+            client.shutdown(socket.SHUT_WR)
+        except OSError:
+            client.close()
+            return
+        # Closed at once, with a request unread, the connection would be reset and the line lost.
+        if len(self._refused) >= REFUSED_AT_ONCE:
+            self._dismiss(next(iter(self._refused)))
+        self._refused[client] = asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._dismiss, client)
+
+    def _dismiss(self, client: socket.socket) -> None:
+        self._refused.pop(client).cancel()
+        client.close()
+
+
+def _name(client: socket.socket) -> str:
+    with contextlib.suppress(OSError):
+        address = client.getpeername()
+        if isinstance(address, tuple):
+            return f"{address[0]}:{address[1]}"
+    return ""
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    host = str(listener.getsockname()[0])
+    return host == "::1" or host.startswith(("127.", "::ffff:127."))
+
+
+def _bind(where: TCPAddress) -> socket.socket:
+    """Bind a listening socket here, not in the loop, which would start threads to resolve the name.
+
+    In a process with threads each system call on a file descriptor counts references to it: 0.1 to 0.2 µs, four times a
+    request.
+    """
+    found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind_path(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.setblocking(False)
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def _clear_socket(path: Path) -> None:
+    """Remove the socket that a killed proxy has left.
+
+    Raises:
+        OSError: somebody listens on it, or it is something else.
+    """
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # its backlog is full: it lives
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

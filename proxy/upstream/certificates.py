@@ -1,0 +1,99 @@
+"""TLS contexts made from certificate files, and what to do when a handshake fails."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from proxy.settings import Settings, SettingsError
+
+NO_TLS_THERE: Final = "check that the server speaks TLS on this port (redis:// is without TLS)"
+"""What the operator can do where the server sends something else, or nothing: Redis waits for more of what it sees."""
+
+_WRONG_NAME: Final = (62, 64)
+"""OpenSSL's codes for a certificate that is for another host name, or for another IP address."""
+
+
+def upstream_context(settings: Settings) -> ssl.SSLContext:
+    """Make the context for connections to a `rediss://` upstream.
+
+    Raises:
+        SettingsError: a file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca_file)
+    except OSError as error:
+        raise _unusable(error, tls_ca_file=settings.tls_ca_file) from None
+    if settings.tls_cert_file is not None:
+        _load(context, tls_cert_file=settings.tls_cert_file, tls_key_file=settings.tls_key_file)
+    if not settings.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def listening_context(settings: Settings) -> ssl.SSLContext:
+    """Make the context for clients that connect to a `tls://` address.
+
+    Raises:
+        SettingsError: a file cannot be used.
+    """
+    assert settings.listen_tls_cert_file is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, listen_tls_cert_file=settings.listen_tls_cert_file, listen_tls_key_file=settings.listen_tls_key_file)
+    if settings.listen_tls_ca_file is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(settings.listen_tls_ca_file)
+        except OSError as error:
+            raise _unusable(error, listen_tls_ca_file=settings.listen_tls_ca_file) from None
+    return context
+
+
+def _load(context: ssl.SSLContext, **files: Path | None) -> None:
+    certificate, key = files.values()
+    assert certificate is not None
+
+    def no_password() -> str:
+        # Without it OpenSSL asks on the terminal, and waits.
+        raise ValueError("the key is encrypted; decrypt it for the proxy")
+
+    try:
+        context.load_cert_chain(certificate, key, no_password)
+    except (OSError, ValueError) as error:
+        raise _unusable(error, **files) from None
+
+
+def _unusable(error: Exception, **files: Path | None) -> SettingsError:
+    named = ", ".join(f"{name} {path}" for name, path in files.items() if path is not None)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return SettingsError(f"{named}: cannot be used: {reason}")
+
+
+def handshake_advice(error: BaseException, settings: Settings) -> str | None:
+    """Return what the operator can do about a failed handshake with the upstream; None if the error is another one.
+
+    Args:
+        error: what a connection failed with; the errors behind it are looked at too.
+        settings: the settings.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return _advice(cause, settings)
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _advice(error: ssl.SSLError, settings: Settings) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _WRONG_NAME:
+            return "the server's certificate is for another name: write that name in upstream"
+        authority = settings.tls_ca_file or "the system's certificates"
+        return f"the server's certificate is not trusted: check tls_ca_file ({authority})"
+    if "ALERT" in (error.reason or ""):
+        if settings.tls_cert_file is None:
+            return "the server refuses the handshake: set tls_cert_file and tls_key_file if it wants a certificate"
+        return f"the server refuses the handshake: check tls_cert_file ({settings.tls_cert_file})"
+    return NO_TLS_THERE

@@ -1,0 +1,62 @@
+"""The user and the password of the proxy's own connections; a password from a file is read anew for each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from redis.credentials import CredentialProvider
+from redis.exceptions import RedisError
+
+from proxy.settings import SettingsError
+
+
+class Credentials(CredentialProvider):
+    """What the proxy logs in with.
+
+    Args:
+        user: the user; without one, the server's default user.
+        password: the password, unless it is in a file.
+        file: the file with the password. Read at each login, so that a new password needs no restart.
+
+    Raises:
+        SettingsError: the file cannot be used.
+    """
+
+    def __init__(self, user: str | None, password: str | None, file: Path | None) -> None:
+        self._user = user
+        self._password = password
+        self._file = file
+        if file is not None:
+            try:
+                _read(file)
+            except RedisError as error:
+                raise SettingsError(str(error)) from None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to log in with."""
+        return bool(self._user or self._password or self._file)
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Return the password, or user and password.
+
+        Raises:
+            RedisError: the file cannot be used.
+        """
+        password = self._password or "" if self._file is None else _read(self._file)
+        return (self._user, password) if self._user else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """Return the same; redis-py asks in this way."""
+        return self.get_credentials()
+
+
+def _read(file: Path) -> str:
+    try:
+        password = file.read_text("utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise RedisError(f"upstream_password_file {file}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise RedisError(f"upstream_password_file {file}: is not UTF-8") from None
+    if not password:
+        raise RedisError(f"upstream_password_file {file}: is empty")
+    return password
