@@ -1,5 +1,7 @@
 # Configured by environment alone, for example:
 #   docker run -p 6379:6379 -e EXPIREMEMBER_UPSTREAM=redis://redis:6379 expiremember-proxy
+# A password for the proxy itself comes from a mounted secret: -e EXPIREMEMBER_UPSTREAM_PASSWORD_FILE=/run/secrets/redis
+# It listens on all addresses of the container: give the server behind it a password (the log warns where it has none).
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS build

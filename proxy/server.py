@@ -9,6 +9,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 
@@ -146,6 +147,11 @@ class Server:
         if not self._connections:
             self._empty.set()
 
+    def _open_sockets(self) -> list[tuple[ClientConnection, socket.socket]]:
+        """Return the connections with their sockets; those amid a TLS handshake have a timeout of their own."""
+        clients = self._listeners.clients.items()
+        return [(connection, client) for connection, client in clients if connection in self._connections]
+
     # The life of the whole.
 
     async def run(self, signals: Signals) -> None:
@@ -164,7 +170,7 @@ class Server:
             leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))
         if settings.idle_timeout:
-            tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._listeners.clients.items).run()))
+            tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
         try:
             await self._listeners.open()
             background.append(asyncio.create_task(self._warn()))
@@ -211,14 +217,16 @@ class Server:
             log.warning("other machines can use the server without a password", listen=exposed, advice=advice)
 
     def _reload(self) -> None:
-        """Read all certificates again; those that cannot be used are left as they were."""
+        """Read all certificates again, for the connections to come."""
+        failed = False
         for reload in (self._listeners.reload_certificates, self._upstream.reload_certificates):
             try:
                 reload()
             except SettingsError as error:
+                failed = True
                 log.error("certificates not reloaded: the old ones stay in use", error=str(error))
-                return
-        log.info("certificates reloaded")
+        if not failed:
+            log.info("certificates reloaded")
 
     async def _finish(self) -> None:
         """Accept no more, let requests that run be answered for a bounded time, and close."""

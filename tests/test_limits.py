@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
@@ -13,9 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
+import uvloop
 
 from proxy.listen.listener import RESERVED_FILES, client_limit
+from proxy.settings import load
 from proxy.upstream import tcp
+from proxy.upstream.endpoint import Upstream
 from tests.conftest import StartProxy, StartServer
 from tests.namespaces import FAR, Cable, cable
 from tests.raw import Raw, request
@@ -218,6 +223,23 @@ def test_a_server_that_vanishes_is_noticed(wire: Cable, path: Path, waiting: boo
             proxy.kill()
     finally:
         server.kill()
+
+
+def test_a_connection_that_uvloop_has_closed_is_lost_in_redis_pys_words(server: Server) -> None:
+    """What a control connection comes to that keepalive has given up while redis-py waited for something else."""
+
+    async def main() -> None:
+        upstream = Upstream(load({"upstream": server.url}, None), server.url)
+        connection = upstream.listening_connection()
+        await connection.connect()  # type: ignore[no-untyped-call]
+        assert connection._writer is not None
+        connection._writer.transport.abort()
+        await connection._writer.wait_closed()
+        await asyncio.sleep(0)  # uvloop closes behind the protocol's last call
+        with pytest.raises(redis.ConnectionError):
+            await connection.send_command("PING", check_health=False)
+
+    uvloop.run(main())
 
 
 def test_a_client_that_vanishes_is_noticed(wire: Cable, start_server: StartServer, path: Path) -> None:

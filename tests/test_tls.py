@@ -286,7 +286,7 @@ def test_a_client_without_tls_on_the_tls_address(files: Files, server: Server, s
 
 
 def test_a_client_that_never_speaks_is_closed(files: Files, server: Server, start_proxy: StartProxy) -> None:
-    proxy, address = listening(start_proxy, server, files, *flags(listen_tls_timeout="0.5"))
+    proxy, address = listening(start_proxy, server, files, *flags(listen_tls_timeout="0.5", idle_timeout="0.1"))
     began = time.monotonic()
     with Raw(address, timeout=5) as silent, Raw(address, timeout=5) as half:
         half.send(b"\x16\x03\x01\x02\x00")
@@ -343,9 +343,12 @@ def test_a_tls_connection_may_end_without_a_word(files: Files, server: Server, s
     """A reset instead of the end of TLS leaves nothing behind."""
     proxy, address = listening(start_proxy, server, files)
     with TLSClient(address, context(files)) as client:
+        assert client.command("PING") == b"+PONG\r\n"
+    with TLSClient(address, context(files)) as client:
         client.send(request("PING") + request("BLPOP", "nope", 0))
         assert client.reply() == b"+PONG\r\n"
         until(lambda: b"cmd=blpop" in server.command("CLIENT", "LIST"))
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     until(lambda: b"cmd=blpop" not in server.command("CLIENT", "LIST"))
     proxy.stop()
+    assert {line["level"] for line in proxy.log()} == {"info"}, proxy.process.output

@@ -116,6 +116,8 @@ class Listeners:
             try:
                 if isinstance(where, TCPAddress):
                     listener = _Listener(_bind(where), tls=where.tls)
+                    # Accepted sockets inherit the options.
+                    tcp.configure(listener.socket, self._settings.tcp_keepalive)
                 else:
                     await _clear_socket(where)
                     listener = _Listener(_bind_path(where), path=where)
@@ -196,12 +198,6 @@ class Listeners:
                 self._refuse(client, listener)
 
     def _take(self, client: socket.socket, listener: _Listener) -> None:
-        if listener.path is None:
-            try:
-                tcp.configure(client, self._settings.tcp_keepalive)
-            except OSError:
-                client.close()  # it has gone
-                return
         connection = self._new_connection()
         self.clients[connection] = client
         context = self._context if listener.tls else None
@@ -214,7 +210,7 @@ class Listeners:
     ) -> None:
         """Hand a client over to its protocol, after the handshake if there is to be one."""
         seconds = self._settings.listen_tls_timeout if context is not None else None
-        peer = _name(client)
+        peer = _name(client) if context is not None else ""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, client, ssl=context, ssl_handshake_timeout=seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -37,10 +37,10 @@ class IdleWatch:
 
     Args:
         timeout: seconds.
-        clients: gives the clients' connections, with their sockets.
+        clients: returns the clients' connections with their sockets, as they are at that moment.
     """
 
-    def __init__(self, timeout: float, clients: Callable[[], Iterable[tuple[Abandonable, socket.socket]]]) -> None:
+    def __init__(self, timeout: float, clients: Callable[[], Sequence[tuple[Abandonable, socket.socket]]]) -> None:
         self._timeout = timeout
         self._clients = clients
         self._closed = Seldom(log.info, "idle clients closed")
@@ -49,7 +49,7 @@ class IdleWatch:
         """Watch for ever; ends when cancelled."""
         while True:
             await asyncio.sleep(self._timeout / 4)
-            for number, (connection, client) in enumerate(list(self._clients()), 1):
+            for number, (connection, client) in enumerate(self._clients(), 1):
                 if (silence(client) or 0) > self._timeout:
                     connection.abandon()
                     self._closed(idle_timeout=self._timeout)
