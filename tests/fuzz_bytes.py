@@ -136,23 +136,23 @@ _NUMBERS = [
 _COMMANDS = [
     line.split()
     for line in b"""
-    PING; ECHO MEMBER; GET str; SET str MEMBER; SET x v; SET set v; SET life v; SADD set MEMBER
-    SADD set a MEMBER; SADD set MEMBER; SREM set MEMBER; SCARD set; SISMEMBER set MEMBER; HSET life FIELD MEMBER; HSET life FIELD 1 d1 2
-    HDEL life FIELD; HDEL life FIELD d2; HGET life FIELD; HINCRBY life FIELD 1; ZADD zset 3 MEMBER; ZREM zset MEMBER
-    ZSCORE zset MEMBER; ZINCRBY zset 1 a; RPUSH list MEMBER; LREM list 0 MEMBER; LRANGE list 0 -1; LPOP list; DEL x
-    DEL set2; DEL zset; DEL set x; RENAME set set2; RENAME set2 set; SMOVE set set2 MEMBER; COPY set set2; SADD pset MEMBER
-    HSET phash f MEMBER; HINCRBY phash n 2; INCR n; TYPE KEY; EXISTS KEY; TTL KEY; PERSIST set; MULTI; EXEC; DISCARD
-    DBSIZE; KEYS nothing*; EVAL return0 0; SADD set 1 2 3 4 5 6; SADD set 1 2 3 4 5 6 7 8; SADD set; SADD str a
-    SADD set 1 2 3 4 5 6 7 8 9 10 11 12; MGET str x; nosuch MEMBER; SUNIONSTORE set2 set; SPOP x; AUTH PASSWORD
-    AUTH wrong; SELECT 0; HSET life FIELD
+    PING; ECHO MEMBER; GET str; SET str MEMBER; SET x v; SET set v; SET life v; SADD set MEMBER; SADD set a MEMBER
+    SADD set MEMBER; SREM set MEMBER; SCARD set; SISMEMBER set MEMBER; HSET life FIELD MEMBER
+    HSET life FIELD 1 d1 2; HDEL life FIELD; HDEL life FIELD d2; HGET life FIELD; HINCRBY life FIELD 1
+    ZADD zset 3 MEMBER; ZREM zset MEMBER; ZSCORE zset MEMBER; ZINCRBY zset 1 a; RPUSH list MEMBER
+    LREM list 0 MEMBER; LRANGE list 0 -1; LPOP list; DEL x; DEL set2; DEL zset; DEL set x; RENAME set set2
+    RENAME set2 set; SMOVE set set2 MEMBER; COPY set set2; SADD pset MEMBER; HSET phash f MEMBER; HINCRBY phash n 2
+    INCR n; TYPE KEY; EXISTS KEY; TTL KEY; PERSIST set; MULTI; EXEC; DISCARD; DBSIZE; KEYS nothing*; EVAL return0 0
+    SADD set 1 2 3 4 5 6; SADD set 1 2 3 4 5 6 7 8; SADD set; SADD str a; SADD set 1 2 3 4 5 6 7 8 9 10 11 12
+    MGET str x; nosuch MEMBER; SUNIONSTORE set2 set; SPOP x; AUTH PASSWORD; AUTH wrong; SELECT 0; HSET life FIELD
     """.replace(b"\n", b";").split(b";")
     if line.split()
 ]
 _MODES = [
     line.split()
     for line in b"""
-    CLIENT REPLY OFF; CLIENT REPLY SKIP; CLIENT REPLY ON; HELLO 3; HELLO 2; SUBSCRIBE ch; UNSUBSCRIBE ch; QUIT; RESET
-    quit now; POST /; Host: here; WATCH set; BLPOP x 0.01; PSUBSCRIBE c*; HELLO 3; CLIENT REPLY SKIP; HELLO 9
+    CLIENT REPLY OFF; CLIENT REPLY SKIP; CLIENT REPLY ON; HELLO 3; HELLO 2; SUBSCRIBE ch; UNSUBSCRIBE ch; QUIT
+    RESET; quit now; POST /; Host: here; WATCH set; BLPOP x 0.01; PSUBSCRIBE c*; HELLO 3; CLIENT REPLY SKIP; HELLO 9
     """.replace(b"\n", b";").split(b";")
     if line.split()
 ]
