@@ -28,6 +28,8 @@ odd = st.sampled_from(
     [
         b"PING\r\n",
         b"\r\n",
+        b" \t\n",
+        b"\r\r\n",
         b"set plain 'a b'\n",
         b'hset k1 "\\x41\\n" v\r\n',
         b"expiremember k1 m 5\r\n",

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from proxy.wire.batch import BatchParser, request_size
 from proxy.wire.pattern import LONGEST, MOST, requests_pattern
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import Kind, RequestReader, encode, split_inline, strict_integer
+from proxy.wire.request import INLINE_LIMIT, Blanks, Kind, RequestReader, encode, split_inline, strict_integer
 from tests.streams import commands, cuts, streams
 
 
-def read(pieces: list[bytes]) -> tuple[list[tuple[Kind, list[bytes], bytes]], int]:
-    reader = RequestReader()
+def read(pieces: list[bytes], blanks: Blanks = Blanks.EMPTY) -> tuple[list[tuple[Kind, list[bytes], bytes]], int]:
+    reader = RequestReader(blanks)
     requests = []
     for piece in pieces:
         reader.feed(piece)
@@ -25,11 +25,11 @@ def read(pieces: list[bytes]) -> tuple[list[tuple[Kind, list[bytes], bytes]], in
     return requests, reader.held
 
 
-@given(st.data())
-def test_any_cut_gives_the_same_requests(data: st.DataObject) -> None:
+@given(st.sampled_from(Blanks), st.data())
+def test_any_cut_gives_the_same_requests(blanks: Blanks, data: st.DataObject) -> None:
     stream = data.draw(streams)
-    whole, held = read([stream])
-    cut, held_of_cut = read(data.draw(cuts(stream)))
+    whole, held = read([stream], blanks)
+    cut, held_of_cut = read(data.draw(cuts(stream)), blanks)
 
     def judged(requests: list[tuple[Kind, list[bytes], bytes]]) -> list[tuple[list[bytes], bytes]]:
         return [(arguments, raw) for kind, arguments, raw in requests if kind is Kind.WHOLE]
@@ -165,6 +165,82 @@ def test_a_long_request_that_breaks_is_passed_on_as_broken() -> None:
     assert broken is not None
     assert broken.kind is Kind.BROKEN
     assert reader.broken
+
+
+PING = encode([b"PING"])
+
+
+@pytest.mark.parametrize(
+    ("blanks", "stream", "requests"),
+    [
+        # What is sent on instead of the blanks leaves no server in doubt how to read what follows.
+        (Blanks.EMPTY, b" \n" + PING, [([], b"\r\n"), ([b"PING"], PING)]),
+        (Blanks.NOTHING, b" \n" + PING, [([], b""), ([b"PING"], PING)]),
+        (Blanks.INLINE, b" \n*1\r\nPING\r\n", [([b"*1"], b" *1\r\n"), ([b"PING"], b"PING\r\n")]),
+        (Blanks.INLINE, b" \n\t\r\n\v\n*1 a\n" + PING, [([b"*1", b"a"], b" *1 a\n"), ([b"PING"], PING)]),
+        (Blanks.INLINE, b"\r\r\nPING\n" + PING, [([b"PING"], b"PING\n"), ([b"PING"], PING)]),
+        (Blanks.INLINE, b" \n\r\n" + PING, [([], b"\r\n"), ([b"PING"], PING)]),
+        (Blanks.INLINE, b' \n*"a\r\nPING\r\n', [([], b' *"a\r\nPING\r\n')]),
+        (Blanks.INLINE, b" \n*1\0\r\nPING\r\n", [([], b" *1\0\r\nPING\r\n")]),
+    ],
+)
+def test_a_line_of_blanks_is_read_as_the_server_reads_it(
+    blanks: Blanks, stream: bytes, requests: list[tuple[list[bytes], bytes]]
+) -> None:
+    read_at_once, held = read([stream], blanks)
+    assert [(arguments, raw) for _, arguments, raw in read_at_once] == requests
+    assert not held
+    bytewise, _ = read([stream[at : at + 1] for at in range(len(stream))], blanks)
+    assert [arguments for _, arguments, _ in bytewise if arguments] == [each for each, _ in requests if each]
+    assert b"".join(raw for _, _, raw in bytewise) == b"".join(raw for _, raw in requests)
+
+
+def test_blanks_without_end_are_not_kept() -> None:
+    reader = RequestReader(Blanks.INLINE)
+    for _ in range(1000):
+        reader.feed(b" \n")
+        assert reader.next_request() is None
+        assert 0 < reader.held < 4
+    reader.feed(b"*1\r.$4\r.PING..")
+    assert reader.next_request() is None
+    assert reader.rest() == b" *1\r.$4\r.PING.."  # what is not complete as a line must not be so as an array
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\nPING\r\n"])
+def test_nothing_follows_a_line_that_is_too_long(end: bytes) -> None:
+    line = b"SADD k ".ljust(INLINE_LIMIT + 1, b"v")
+    for pieces in ([line + end], [line, end, end], [line[:100], line[100:] + end]):
+        requests, held = read([piece for piece in pieces if piece])
+        assert {kind for kind, _, _ in requests} == {Kind.BROKEN}
+        assert b"".join(raw for _, _, raw in requests) == line
+        assert not held
+    shorter = line[:-1] + b"\r"
+    assert read([shorter[:-1], b"\n"])[0] == [(Kind.WHOLE, shorter[:-1].split(), shorter[:-1] + b"\n")]
+
+
+@pytest.mark.parametrize(
+    ("stream", "odd"),
+    [
+        (b"*1\r\n$4\r\nPING\r\n", False),
+        (b"*1\rx$4\r\nPING\r\n", True),
+        (b"*1\r\n$4\rxPING\r\n", True),
+        (b"*1\r\n$4\r\nPINGx\n", True),
+        (b"*1\r\n$4\r\nPING\r\r", True),
+        (b"PING\n", False),
+    ],
+)
+def test_line_ends_that_newer_servers_refuse_are_told(stream: bytes, odd: bool) -> None:
+    reader = RequestReader()
+    for at in range(len(stream)):
+        reader.feed(stream[at : at + 1])
+        request = reader.next_request()
+        assert (request is None) == (at < len(stream) - 1)
+    assert request is not None
+    assert request.odd is odd
+    reader.feed(PING)
+    following = reader.next_request()
+    assert following is not None
+    assert not following.odd
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,17 @@ _ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
+class Blanks(Enum):
+    """What a server makes of a line with nothing but blanks in it, where one request ends and another may begin."""
+
+    EMPTY = "empty"
+    """The same as of an empty line: Redis."""
+    NOTHING = "nothing"
+    """Nothing, where an empty line ends a `CLIENT REPLY SKIP`: Valkey from 9."""
+    INLINE = "inline"
+    """Nothing either, but it reads what follows as an inline request even if that begins like an array: Valkey 8."""
+
+
 class Kind(Enum):
     """What a `Request` stands for."""
 
@@ -45,19 +56,23 @@ class Request:
     Attributes:
         kind: what this is.
         arguments: its arguments, the command's name first. Empty for an empty request, a body and what is broken.
-        raw: the very bytes that the client sent.
+        raw: the bytes that the client sent; but a line of blanks, which servers do not read alike, is replaced.
         count: how many arguments the request has in all.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
+        odd: whether some line of it ends otherwise than with CRLF, for which newer servers close the connection.
     """
 
-    __slots__ = ("arguments", "count", "header", "kind", "raw")
+    __slots__ = ("arguments", "count", "header", "kind", "odd", "raw")
 
-    def __init__(self, kind: Kind, arguments: list[bytes], raw: bytes, count: int, header: int) -> None:
+    def __init__(
+        self, kind: Kind, arguments: list[bytes], raw: bytes, count: int, header: int, *, odd: bool = False
+    ) -> None:
         self.kind = kind
         self.arguments = arguments
         self.raw = raw
         self.count = count
         self.header = header
+        self.odd = odd
 
     def __repr__(self) -> str:
         return f"Request({self.kind.name}, {self.arguments!r:.80}, {len(self.raw)} bytes)"
@@ -68,9 +83,14 @@ class RequestReader:
 
     Feed it with `feed`, then call `next_request` until it returns None. What it holds is at most one incomplete
     request and what was fed after it; `held` tells how many bytes.
+
+    Args:
+        blanks: what the server makes of a line of blanks. With the default, other servers than those read all requests
+            as they should be read as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, blanks: Blanks = Blanks.EMPTY) -> None:
+        self._blanks = blanks
         self._buffer = b""
         self._position = 0  # where the request that is being read begins
         self._later: list[bytes] = []  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
@@ -86,7 +106,9 @@ class RequestReader:
         self._body_bytes = 0
         self._in_body = False
         self._broken = False
+        self._silent = False  # broken in a way in which what follows might mend it
         self._oversized = False
+        self._odd = False
         self._announced = 0
 
     @property
@@ -146,7 +168,10 @@ class RequestReader:
         if self._position == len(self._buffer) or self._need > len(self._buffer):
             return None
         if self._broken:
-            return self._take(Kind.BROKEN, [], len(self._buffer))
+            rest = self._take(Kind.BROKEN, [], len(self._buffer))
+            if self._silent:
+                rest.raw = b""
+            return rest
         if self._in_body:
             return self._body()
         if self._count or self._buffer[self._position] == _STAR:
@@ -179,6 +204,8 @@ class RequestReader:
         if self._later_size:
             self._join()
         rest, self._buffer, self._position = self._buffer[self._position :], b"", 0
+        if self._blanks is Blanks.INLINE and not self._count and not self._in_body and not rest.startswith(b"*"):
+            rest = b" " + rest.rpartition(b"\n")[2]  # only lines of blanks are held in front of one that is incomplete
         self._end_request()
         return rest
 
@@ -193,14 +220,19 @@ class RequestReader:
     def _take(self, kind: Kind, arguments: list[bytes], end: int, count: int = 0, header: int = 0) -> Request:
         raw = self._buffer[self._position : end]
         self._position = end
-        return Request(kind, arguments, raw, count, header)
+        return Request(kind, arguments, raw, count, header, odd=self._odd)
 
-    def _break(self) -> Request:
+    def _break(self, raw: bytes | None = None) -> Request:
+        """End the requests: return all that there is, or what is to be sent instead of it."""
         self._broken = True
         self._end_request()
-        return self._take(Kind.BROKEN, [], len(self._buffer))
+        request = self._take(Kind.BROKEN, [], len(self._buffer))
+        if raw is not None:
+            request.raw = raw
+        return request
 
     def _end_request(self) -> None:
+        self._odd = False
         self._arguments = []
         self._count = 0
         self._need = 0
@@ -233,6 +265,7 @@ class RequestReader:
                 return self._break()
             if count <= 0:
                 return self._take(Kind.WHOLE, [], end + 2, 0, end + 2 - begin)
+            self._odd = buffer[end + 1] != 0x0A
             self._count = count
             self._oversized = count > COUNT_LIMIT
             self._header = end + 2 - begin
@@ -262,10 +295,12 @@ class RequestReader:
                 self._announced = length
                 return None
             arguments.append(buffer[end + 2 : after - 2])
+            if buffer[end + 1] != 0x0A or not buffer.startswith(b"\r\n", after - 2):
+                self._odd = True
             position = after
-        header = self._header
+        request = self._take(Kind.WHOLE, arguments, position, count, self._header)
         self._end_request()
-        return self._take(Kind.WHOLE, arguments, position, count, header)
+        return request
 
     def _body(self) -> Request | None:
         """Pass on what is at hand of a request whose head was taken."""
@@ -301,17 +336,34 @@ class RequestReader:
 
     def _inline(self) -> Request | None:
         buffer, begin = self._buffer, self._position
-        end = buffer.find(b"\n", begin)
-        stop = end if end >= 0 else len(buffer)
-        if buffer.find(b"\0", begin, stop) >= 0 or (end < 0 and stop - begin > INLINE_LIMIT):
-            return self._break()
-        if end < 0:
-            return None
-        line = buffer[begin:end]
-        arguments = split_inline(line.removesuffix(b"\r"))
-        if arguments is None:
-            return self._break()
-        return self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
+        while True:
+            end = buffer.find(b"\n", begin)
+            stop = end if end >= 0 else len(buffer)
+            # What such a server reads as an inline request is so to any server behind a blank.
+            mark = b" " if begin > self._position and buffer.startswith(b"*", begin) else b""
+            if stop - begin > INLINE_LIMIT:
+                # The server may not refuse a line that it has read to its end.
+                self._silent = True
+                return self._break(mark + buffer[begin : begin + INLINE_LIMIT + 1])
+            if buffer.find(b"\0", begin, stop) >= 0:
+                return self._break(mark + buffer[begin:])
+            if end < 0:
+                return None
+            line = buffer[begin:end].removesuffix(b"\r")
+            arguments = split_inline(line)
+            if arguments is None:
+                return self._break(mark + buffer[begin:])
+            if arguments or not line or self._blanks is not Blanks.INLINE:
+                break
+            self._position, begin = begin, end + 1
+            if begin == len(buffer):
+                return None
+        request = self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
+        if arguments or not line:
+            request.raw = mark + buffer[begin : end + 1]
+        else:
+            request.raw = b"\r\n" if self._blanks is Blanks.EMPTY else b""
+        return request
 
 
 def _integer(text: bytes) -> int | None:
