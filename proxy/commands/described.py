@@ -1,10 +1,13 @@
-"""What the server at hand says of its own commands: which there are, how many arguments, where keys stand."""
+"""What the server at hand says of its own commands: which there are, how many arguments, where keys stand; and what it
+is, where that decides how it reads requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from proxy.wire.request import Blanks
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
 """Commands whose subcommands take keys, which older servers do not tell."""
@@ -30,9 +33,14 @@ class Description:
 
 
 class ServerCommands:
-    """The commands of the server at hand. Before they are read every command may exist, with any argument a key."""
+    """The commands of the server at hand. Before they are read every command may exist, with any argument a key.
+
+    Attributes:
+        blanks: what the server makes of a line of blanks between two requests.
+    """
 
     def __init__(self) -> None:
+        self.blanks = Blanks.EMPTY
         self._described: dict[bytes, Description] = {}
 
     def read(self, rows: Iterable[list[Any]]) -> None:
@@ -43,6 +51,13 @@ class ServerCommands:
             )
             for row in rows
         }
+
+    def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
+        """Take over the server's reply to `HELLO`: its name, its version, …"""
+        self.blanks = Blanks.EMPTY
+        major = bytes(greeting.get(b"version", b"")).partition(b".")[0]
+        if greeting.get(b"server") == b"valkey" and major.isdigit() and int(major) >= 8:
+            self.blanks = Blanks.INLINE if int(major) == 8 else Blanks.NOTHING
 
     def accepts(self, name: bytes, count: int) -> bool:
         """Tell whether the server has a command of that upper-case name that takes so many arguments."""

@@ -87,13 +87,22 @@ class Engine:
 
     async def commands(self) -> list[list[Any]]:
         """Read what the server says of its commands, as it says it."""
+        rows: list[list[Any]] = await self._ask("COMMAND")
+        return rows
+
+    async def greeting(self) -> dict[bytes, Any]:
+        """Read what the server says of itself: its name, its version and more."""
+        words = await self._ask("HELLO")
+        return words if isinstance(words, dict) else dict(zip(words[::2], words[1::2], strict=True))
+
+    async def _ask(self, name: str) -> Any:
+        """Return the reply to a command as it comes, of which redis-py would make something else."""
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            await connection.send_command("COMMAND")
-            rows: list[list[Any]] = await connection.read_response()
+            await connection.send_command(name)
+            return await connection.read_response()
         finally:
             await self._control.connection_pool.release(connection)
-        return rows
 
     async def has_traces(self) -> bool:
         """Tell whether a sweeper's lease is there: it outlives the last deadline for a moment."""

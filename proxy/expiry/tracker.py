@@ -205,6 +205,7 @@ class Tracker:
             await self._load()
 
     async def _read_commands(self) -> None:
+        self._commands.read_greeting(await self._engine.greeting())
         try:
             self._commands.read(await self._engine.commands())
         except ResponseError as error:

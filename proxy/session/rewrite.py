@@ -10,7 +10,7 @@ from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
-from proxy.wire.request import Request, bulk, strict_integer
+from proxy.wire.request import Blanks, Request, bulk, strict_integer
 
 EXACT: Final = 1 << 53
 """The greatest integer up to which a sorted set's score, a double, holds every one."""
@@ -74,6 +74,11 @@ class Rewriter:
                     b" (for maintenance, start it with --no-reserved-names)" % prefix
                 )
         return None
+
+    @property
+    def blanks(self) -> Blanks:
+        """What the server makes of a line of blanks between two requests."""
+        return self._server.blanks
 
     def accepts(self, command: Command, count: int) -> bool:
         """Tell whether the server takes so many arguments, the name included, for a command."""

@@ -98,7 +98,7 @@ class Session:
         self._rewriter = ground.rewriter
         self._prefix = ground.prefix
         self._batch = ground.batch
-        self._reader = RequestReader()
+        self._reader = RequestReader(ground.rewriter.blanks)
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._out: list[bytes] = []
@@ -328,7 +328,7 @@ class Session:
         if self._ground.guarded:
             refusal = self._rewriter.reserved(request)
             if refusal is not None:
-                self._out.append(self.replies.expect(b"-%b\r\n" % refusal.message))
+                self._replace(request, self.replies.expect(b"-%b\r\n" % refusal.message))
                 return
         question = self._question(request, now)
         if question is not None:
@@ -410,11 +410,15 @@ class Session:
         if instead is None:
             self._out.append(request.raw)
         elif isinstance(instead, Refusal):
-            self._out.append(self.replies.expect(b"-%b\r\n" % instead.message))
+            self._replace(request, self.replies.expect(b"-%b\r\n" % instead.message))
         else:
-            self._out.append(instead)
+            self._replace(request, instead)
             if self._transaction is not None:
                 self._transaction.rewritten(command, arguments)
+
+    def _replace(self, request: Request, instead: bytes) -> None:
+        """Send something else in the place of a request; where the server may refuse how its lines end, likewise."""
+        self._out.append(instead.replace(b"\r\n", b"\r?", 1) if request.odd else instead)
 
     def _bound_transaction(self, effect: Effect, now: float) -> None:
         """Begin or end a transaction, as the request that is about to go does."""
