@@ -206,6 +206,18 @@ def test_blanks_without_end_are_not_kept() -> None:
     assert reader.rest() == b" *1\r.$4\r.PING.."  # what is not complete as a line must not be so as an array
 
 
+@pytest.mark.parametrize("blanks", Blanks)
+@pytest.mark.parametrize(
+    ("stream", "rest"), [(PING, b""), (b"*1\r\nx", b""), (b"GE", b"GE"), (b"*1\r\n$4\r", b"*1\r\n$4\r")]
+)
+def test_the_rest_is_what_has_not_been_sent_on(blanks: Blanks, stream: bytes, rest: bytes) -> None:
+    reader = RequestReader(blanks)
+    reader.feed(stream)
+    while reader.next_request():
+        pass
+    assert reader.rest() == rest
+
+
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\nPING\r\n"])
 def test_nothing_follows_a_line_that_is_too_long(end: bytes) -> None:
     line = b"SADD k ".ljust(INLINE_LIMIT + 1, b"v")

@@ -205,7 +205,8 @@ class RequestReader:
             self._join()
         rest, self._buffer, self._position = self._buffer[self._position :], b"", 0
         if self._blanks is Blanks.INLINE and not self._count and not self._in_body and not rest.startswith(b"*"):
-            rest = b" " + rest.rpartition(b"\n")[2]  # only lines of blanks are held in front of one that is incomplete
+            blanks, _, line = rest.rpartition(b"\n")  # nothing else is held in front of a line that is incomplete
+            rest = b" " + line if blanks else line
         self._end_request()
         return rest
 
