@@ -10,6 +10,8 @@ import pytest
 
 from tests.fuzz_bytes import End, Generator, Stand, Stream, fuzz, shortest
 
+pytestmark = pytest.mark.every_kind
+
 CORPUS: list[Stream] = [
     # hiredis knows types that no request has: one of them raised TypeError in it, another took all memory.
     Stream(b"*1\r\n%1\r\n*0\r\n+a\r\n", end=End.CLOSE),
@@ -81,13 +83,13 @@ def test_streams_that_have_failed_once(stand: Stand) -> None:
 def test_any_bytes_get_the_replies_of_the_server(stand: Stand) -> None:
     reports: list[str] = []
     seed = int(os.environ.get("FUZZ_SEED", "7"))
-    fuzz(stand, 400, seed, reports.append, most=1)
+    fuzz(stand, 300, seed, reports.append, most=1)
     assert not reports, "\n".join(reports)
 
 
 def test_no_framing_gets_a_reserved_name_past_the_proxy(stand: Stand) -> None:
     generator = Generator(11, password=stand.password, reserved=True)
-    stand.guards([generator.stream() for _ in range(150)])
+    stand.guards([generator.stream() for _ in range(100)])
 
 
 @pytest.mark.long
