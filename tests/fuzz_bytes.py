@@ -478,6 +478,7 @@ class Lane:
 
     def drop(self, *, reset: bool = False) -> None:
         """Close."""
+        self._read = b""
         if self._socket is not None:
             if reset:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -34,6 +34,8 @@ CORPUS: list[Stream] = [
     # A line that is too long is refused, and what ends it is not read.
     Stream(b"SADD set ".ljust(300_000, b"v") + b"\nPING\n"),
     Stream(b"SADD set ".ljust(65_537, b"v") + b"\nPING\n", cuts=(65_537,), end=End.RESET),
+    # Of a string that the server refuses for its length, nothing but the head can be judged.
+    Stream(b"*4\r\n$4\r\nZADD\r\n$4\r\nzset\r\n$954775807\r\n"),
     # Not even the server's error comes before the byte behind a carriage return.
     Stream(b"*2\r\n$4\r\nLPOP\r\nx\r"),
     # The client, or the server, has gone when the engine has answered.
