@@ -10,6 +10,8 @@ from typing import Final
 from proxy.wire.request import bulk
 
 _FOLDER: Final = files("proxy.scripts") / "lua"
+_BEGIN: Final = "local ok, reply = pcall(function()"
+_END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 
 
@@ -27,13 +29,14 @@ def script(name: str) -> bytes:
         name: its file's name without the ending, such as "expire".
 
     Returns:
-        The shared pieces that its `-- uses:` line names, then its own code, without comments.
+        The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
+        returned, because the server adds the script's name and line to an error that is raised.
     """
     text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
     uses = _USES.search(text)
     pieces = [] if uses is None else re.split(r",\s*", uses[1])
-    texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in pieces]
-    return "\n".join(map(_code, (*texts, text))).encode()
+    call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
+    return "\n".join((_code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
 
 
 @cache

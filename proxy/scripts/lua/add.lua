@@ -6,16 +6,16 @@
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
-if redis.call('exists', shadow) == 1 then
-  local kind = redis.call('type', key).ok
+if call('exists', shadow) == 1 then
+  local kind = call('type', key).ok
   if kind == 'none' or kind == 'string' then
     drop(key, shadow, index)
   else
     local void = false
     for position = tonumber(first), tonumber(last), tonumber(step) do
       local member = ARGV[position]
-      if redis.call('zscore', shadow, member) and not has(kind, key, member) then
-        redis.call('zrem', shadow, member)
+      if call('zscore', shadow, member) and not has(kind, key, member) then
+        call('zrem', shadow, member)
         void = true
       end
     end

@@ -2,5 +2,6 @@
 -- KEYS: the index, the sweeper's lease
 -- Result: the count. Each key in the index has one shadow.
 -- Complexity: O(1)
-local own = redis.call('exists', KEYS[1], KEYS[2])  -- first: it removes a lease that has run out
-return redis.call('dbsize') - redis.call('zcard', KEYS[1]) - own
+local own = call('exists', KEYS[1], KEYS[2])  -- first: it removes a lease that has run out
+local count = redis.pcall('zcard', KEYS[1])
+return call('dbsize') - (type(count) == 'number' and count or 0) - own

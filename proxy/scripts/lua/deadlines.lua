@@ -1,5 +1,5 @@
 -- Reads the earliest deadlines of some keys, over some databases.
--- uses: now
+-- uses: now, mend
 -- KEYS: the index
 -- ARGV: how many databases; the databases; then the keys
 -- Result: the clock in µs; for each key its earliest deadline in any of the databases, in ms ('' for none)
@@ -9,8 +9,9 @@ local found, count = {}, tonumber(ARGV[1])
 for place = count + 2, #ARGV do found[#found + 1] = '' end
 for position = 2, count + 1 do
   if not redis.pcall('select', ARGV[position]).err then
+    mend(KEYS[1])
     for place = 1, #found do
-      local deadline = redis.call('zscore', KEYS[1], ARGV[count + 1 + place])
+      local deadline = call('zscore', KEYS[1], ARGV[count + 1 + place])
       if deadline and (found[place] == '' or tonumber(deadline) < tonumber(found[place])) then
         found[place] = deadline
       end

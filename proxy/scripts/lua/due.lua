@@ -1,5 +1,5 @@
 -- Looks, in each of some databases, for what is due; where anything is, tries to take or keep the sweeper's lease.
--- uses: now
+-- uses: now, mend
 -- KEYS: the index, the sweeper's lease
 -- ARGV: the lease's database, who asks, for how many ms; how many due keys to name in all; then the databases
 -- Result: the clock in µs; 0 when the lease is the asker's or not needed, else the ms that another has it still; then for
@@ -9,21 +9,22 @@ local moment, exactly = now()
 local room, found, taken = tonumber(ARGV[4]), {}, 0
 for position = 5, #ARGV do
   if not redis.pcall('select', ARGV[position]).err then
-    local first = redis.call('zrange', KEYS[1], 0, 0, 'withscores')[2]
+    mend(KEYS[1])
+    local first = call('zrange', KEYS[1], 0, 0, 'withscores')[2]
     local due = {}
     if first and tonumber(first) <= moment and room > 0 then
-      due = redis.call('zrangebyscore', KEYS[1], '-inf', moment, 'limit', 0, room)
+      due = call('zrangebyscore', KEYS[1], '-inf', moment, 'limit', 0, room)
       room = room - #due
     end
     found[#found + 1] = {ARGV[position], first or '', due}
   end
 end
 if room < tonumber(ARGV[4]) and ARGV[2] ~= '' then
-  redis.call('select', ARGV[1])
+  call('select', ARGV[1])
   if redis.pcall('get', KEYS[2]) == ARGV[2] then
-    redis.call('pexpire', KEYS[2], ARGV[3])
+    call('pexpire', KEYS[2], ARGV[3])
   elseif not redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3], 'nx') then
-    taken = redis.call('pttl', KEYS[2])
+    taken = call('pttl', KEYS[2])
     if taken < 0 or taken > tonumber(ARGV[3]) then
       -- Nobody takes it for so long: the clock has been put back since, or something else stands there.
       redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3])

@@ -1,5 +1,5 @@
 -- Gives a member a deadline; a deadline that has passed removes the member at once.
--- uses: has, index, now, remove
+-- uses: has, index, now, remove, need
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the
 --   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''
@@ -12,14 +12,14 @@ if deadline > 9007199254740992 or deadline < -9007199254740992 then
   return redis.error_reply("ERR invalid expire time in '" .. name .. "' command")
 end
 local key, shadow, index, member = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local kind = redis.call('type', key).ok
+local kind = call('type', key).ok
 if kind == 'none' then return 0 end
 if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then
   return redis.error_reply('ERR object type is unsupported')
 end
 if not has(kind, key, member) then return 0 end
 if condition ~= '' then
-  local present = tonumber(redis.call('zscore', shadow, member) or nil)
+  local present = tonumber(call('zscore', shadow, member) or nil)
   if present and present < 0 then present = nil end
   if condition == 'NX' and present then return 0 end
   if condition:sub(1, 2) == 'XX' and not present then return 0 end
@@ -29,19 +29,21 @@ if condition ~= '' then
   if order == 'LT' and present and deadline >= present then return 0 end
 end
 if deadline <= moment then
+  for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
+  need('zrem', shadow, member)
   remove(kind, key, {member})
-  if redis.call('exists', key) == 0 then
+  if call('exists', key) == 0 then
     drop(key, shadow, index)
-  elseif redis.call('zrem', shadow, member) == 1 then
+  elseif call('zrem', shadow, member) == 1 then
     refresh(key, shadow, index)
   end
   return 1
 end
-local before = redis.call('zscore', index, key)
-redis.call('zadd', shadow, deadline, member)
-if not before or deadline < tonumber(before) then
-  redis.call('zadd', index, deadline, key)
-elseif redis.call('zrangebyscore', shadow, before, before, 'limit', 0, 1)[1] == nil then
+local before = redis.pcall('zscore', index, key)
+call('zadd', shadow, deadline, member)
+if type(before) ~= 'string' or deadline < tonumber(before) then
+  redis.pcall('zadd', index, deadline, key)
+elseif call('zrangebyscore', shadow, before, before, 'limit', 0, 1)[1] == nil then
   refresh(key, shadow, index)
 end
 return 1

@@ -1,19 +1,24 @@
 -- Runs MOVE: the deadlines go with their key to the other database.
--- uses: index, run
+-- uses: index, run, need
 -- KEYS: key, its shadow, the index
 -- ARGV: the other database; then the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for n keys in the index (O(m) for m deadlines where the other database has leftovers of them)
+need('exists', KEYS[2])
+need('unlink', KEYS[2])
+need('select', 0)
+need('zrangebyscore', KEYS[2], 0, 0)
+need('zrevrangebyscore', KEYS[2], 0, 0)
 local reply = run(2)
 if reply ~= 1 then return reply end
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local carried = redis.call('exists', shadow) == 1
-if carried and redis.call('move', shadow, ARGV[1]) == 0 then
-  redis.call('copy', shadow, shadow, 'db', ARGV[1], 'replace')
-  redis.call('unlink', shadow)
+local carried = call('exists', shadow) == 1
+if carried and call('move', shadow, ARGV[1]) == 0 then
+  call('copy', shadow, shadow, 'db', ARGV[1], 'replace')
+  call('unlink', shadow)
 end
-redis.call('zrem', index, key)
-redis.call('select', ARGV[1])
-if not carried then redis.call('unlink', shadow) end
+redis.pcall('zrem', index, key)
+call('select', ARGV[1])
+if not carried then call('unlink', shadow) end
 refresh(key, shadow, index)
 return reply

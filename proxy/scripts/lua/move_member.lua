@@ -11,13 +11,13 @@ if ARGV[1] == 'end' then
   member = redis.pcall('lindex', source, member)
   if type(member) ~= 'string' then return run(3) end
 end
-local function arrived() return has(redis.call('type', target).ok, target, member) end
-local stale = source ~= target and redis.call('zscore', right, member) and not arrived()
-if forget(redis.call('type', source).ok, source, left, member) then refresh(source, left, index) end
+local function arrived() return has(call('type', target).ok, target, member) end
+local stale = source ~= target and call('zscore', right, member) and not arrived()
+if forget(call('type', source).ok, source, left, member) then refresh(source, left, index) end
 local reply = run(3)
 if stale and arrived() then
-  redis.call('zrem', right, member)
+  call('zrem', right, member)
   refresh(target, right, index)
 end
-void(redis.call('type', source).ok, source, left, member)
+void(call('type', source).ok, source, left, member)
 return reply

@@ -4,11 +4,11 @@
 -- ARGV: member
 -- Result: 1 dropped; 0 there was none, or no such key
 -- Complexity: O(log n)
-local deadline = redis.call('zscore', KEYS[2], ARGV[1])
+local deadline = call('zscore', KEYS[2], ARGV[1])
 if not deadline then return 0 end
-redis.call('zrem', KEYS[2], ARGV[1])
+call('zrem', KEYS[2], ARGV[1])
 refresh(KEYS[1], KEYS[2], KEYS[3])
-local kind = redis.call('type', KEYS[1]).ok
+local kind = call('type', KEYS[1]).ok
 if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return 0 end
 if tonumber(deadline) < 0 and has(kind, KEYS[1], ARGV[1]) then return 0 end
 return 1

@@ -5,12 +5,12 @@
 -- Complexity: O(1), at most 100 draws and 1000 steps of SCAN
 local prefix = ARGV[1]
 for _ = 1, 100 do
-  local key = redis.call('randomkey')
+  local key = call('randomkey')
   if not key or key:sub(1, #prefix) ~= prefix then return key end
 end
 local cursor = '0'
 for _ = 1, 1000 do
-  local page = redis.call('scan', cursor, 'count', 100)
+  local page = call('scan', cursor, 'count', 100)
   for _, key in ipairs(page[2]) do
     if key:sub(1, #prefix) ~= prefix then return key end
   end

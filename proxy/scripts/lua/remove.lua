@@ -6,14 +6,14 @@
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
-local kind, forgotten = redis.call('type', key).ok, false
+local kind, forgotten = call('type', key).ok, false
 for position = tonumber(first), tonumber(last), tonumber(step) do
   forgotten = forget(kind, key, shadow, ARGV[position]) or forgotten
 end
 if forgotten then refresh(key, shadow, index) end
 local reply = run(2, 2)
-if failed(reply) or redis.call('exists', shadow) == 0 then return reply end
-kind = redis.call('type', key).ok
+if failed(reply) or call('exists', shadow) == 0 then return reply end
+kind = call('type', key).ok
 if kind == 'none' then
   drop(key, shadow, index)
   return reply

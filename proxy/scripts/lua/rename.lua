@@ -1,14 +1,18 @@
 -- Runs RENAME or RENAMENX: deadlines go with their key, those of the name that it replaces are void.
--- uses: index, run
+-- uses: index, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for n keys in the index
+need('exists', KEYS[2])
+need('unlink', KEYS[2])
+need('zrangebyscore', KEYS[2], 0, 0)
+need('zrevrangebyscore', KEYS[2], 0, 0)
 local reply = run(1)
 if failed(reply) or reply == 0 or KEYS[1] == KEYS[3] then return reply end
-if redis.call('exists', KEYS[2]) == 1 then
-  redis.call('rename', KEYS[2], KEYS[4])
-  redis.call('zrem', KEYS[5], KEYS[1])
+if call('exists', KEYS[2]) == 1 then
+  call('rename', KEYS[2], KEYS[4])
+  redis.pcall('zrem', KEYS[5], KEYS[1])
   refresh(KEYS[3], KEYS[4], KEYS[5])
 else
   drop(KEYS[3], KEYS[4], KEYS[5])

@@ -4,9 +4,9 @@
 -- ARGV: member; the unit of the result in milliseconds (1000 or 1)
 -- Result: -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
 -- Complexity: O(1)
-local kind = redis.call('type', KEYS[1]).ok
+local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end
-local deadline = tonumber(redis.call('zscore', KEYS[2], ARGV[1]) or nil)
+local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
 if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end

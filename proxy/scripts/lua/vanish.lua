@@ -6,7 +6,7 @@
 -- Complexity: O(log n) for each key, beside the request's own; shadows are freed lazily
 local reply = run(1)
 for position = 2, #KEYS, 2 do
-  local kind = redis.call('type', KEYS[position]).ok
+  local kind = call('type', KEYS[position]).ok
   if kind == 'none' or kind == 'string' then drop(KEYS[position], KEYS[position + 1], KEYS[1]) end
 end
 return reply

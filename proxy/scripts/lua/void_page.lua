@@ -1,19 +1,20 @@
 -- Voids, in a part of a shadow, the deadlines of members that are absent from their collection; all of them at once, by
 -- dropping the shadow, where there is no collection any more.
--- uses: has, index, void
+-- uses: has, index, void, mend
 -- KEYS: key, its shadow, the index
 -- ARGV: the database; the cursor of ZSCAN; how many deadlines to look at, about
 -- Result: the next cursor, how many were looked at, how many voided
 -- Complexity: O(count log n) (O(count n) for a list)
 if redis.pcall('select', ARGV[1]).err then return {'0', 1, 0} end
 local key, shadow, voided = KEYS[1], KEYS[2], 0
-local kind = redis.call('type', key).ok
+mend(shadow)
+local kind = call('type', key).ok
 if kind == 'none' or kind == 'string' then
-  voided = redis.call('zcard', shadow)
+  voided = call('zcard', shadow)
   drop(key, shadow, KEYS[3])
   return {'0', 1, voided}
 end
-local page = redis.call('zscan', shadow, ARGV[2], 'count', ARGV[3])
+local page = call('zscan', shadow, ARGV[2], 'count', ARGV[3])
 for position = 1, #page[2], 2 do
   if void(kind, key, shadow, page[2][position]) then voided = voided + 1 end
 end

@@ -1,5 +1,5 @@
 -- The server's clock, in Unix milliseconds, and the same in microseconds.
 local function now()
-  local time = redis.call('time')
+  local time = call('time')
   return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
 end

@@ -5,6 +5,6 @@ local function run(first, protocol)
   redis.setresp(protocol or 3)
   local reply = redis.pcall(unpack(ARGV, first))
   redis.setresp(2)
+  if failed(reply) then return {err = told(reply.err, ARGV[first])} end
   return reply
 end
-local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end

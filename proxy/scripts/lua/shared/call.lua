@@ -1,0 +1,25 @@
+-- Every script begins with this. `call` is redis.call, but a failure is told as the server tells it to a client: with its
+-- own error code, without the script's name and line. `told`: the words of an error for the command of that name.
+local function told(err, name)
+  -- Redis 6.2 puts the line in front of some errors, and a minus and a line's end around them.
+  local place, text = err:match('^(@user_script: %d+: )%-?(.-)%s*$')
+  text = text or err
+  local said = text:match('^ERR ACL failure in script: (.*)')
+  if said then return 'NOPERM ' .. said end
+  said = text:match("The user executing the script can't (%a+)")
+  if said == 'run' then
+    return "NOPERM this user has no permissions to run the '" .. name:lower() .. "' command"
+      .. (place and ' or its subcommand' or '')
+  end
+  return said and 'NOPERM this user has no permissions to access one of the keys used as arguments' or text
+end
+local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end
+local failure
+local function call(...)
+  local reply = redis.pcall(...)
+  if failed(reply) then
+    failure = {err = told(reply.err, (...))}
+    error(failure)
+  end
+  return reply
+end
