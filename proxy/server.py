@@ -22,6 +22,7 @@ from proxy.commands.described import ServerCommands
 from proxy.embedded.server import EmbeddedError, EmbeddedServer
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
+from proxy.expiry.healing import Healing
 from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end
@@ -35,6 +36,7 @@ from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
+from proxy.session.rights import Rights
 from proxy.session.session import Ground, Session
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
@@ -87,7 +89,7 @@ class Server:
 
     def new_session(self) -> Session:
         """Return a session for a new client."""
-        return Session(self._ground, stranger=self._logins.wanted)
+        return Session(self._ground, stranger=self._logins.wanted, rights=Rights(self._names))
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
@@ -169,6 +171,8 @@ class Server:
         if settings.leftovers_rate:
             leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))
+            healing = Healing(self._control, self._engine, self._names, self._known, self._tracker)
+            tasks.append(asyncio.create_task(healing.run()))
         if settings.idle_timeout:
             tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
         try:

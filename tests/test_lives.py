@@ -710,12 +710,12 @@ def test_the_proxys_own_keys_can_be_named_for_maintenance(
 
 
 def knows(stranger: Talk, key: str) -> bool:
-    """Whether a proxy knows that a key has deadlines: it puts a script in the place of an adder, which a user without
+    """Whether a proxy knows that a key has deadlines: it puts a script in the place of a store, which a user without
     any permission can tell by the refusal, and nothing else can."""
-    reply = stranger("SADD", key, "x")
+    reply = stranger("SUNIONSTORE", key, key)
     assert isinstance(reply, hiredis.ReplyError)
     assert "NOPERM" in str(reply)
-    return "sadd" not in str(reply)
+    return "sunionstore" not in str(reply)
 
 
 def as_stranger(server: Talk, client: Talk) -> Talk:

@@ -43,7 +43,8 @@ class Effect(Enum):
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
     DATABASE = "goes to another database"
-    SILENCE = "may end the replies"
+    LOGIN = "may change the user"
+    CONNECTION = "may say how the next request is answered, or end the replies"
 
     @property
     def judged(self) -> bool:
@@ -53,11 +54,11 @@ class Effect(Enum):
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return False  # goes as it came; what it may add is voided before
-            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.SILENCE:
+            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:
                 return False  # what is left over is void when a member is added
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION:
                 return False
         assert_never(self)
 
@@ -71,9 +72,9 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.SILENCE:
+            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
                 return False
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION:
                 return False
         assert_never(self)
 
@@ -87,7 +88,29 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.SILENCE:
+            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+                return False
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION:
+                return False
+        assert_never(self)
+
+    @property
+    def spared(self) -> bool:
+        """Whether a request may go as it came if its user may not run the script that would stand in for it."""
+        match self:
+            case Effect.ADD | Effect.MOVE_MEMBER:
+                return True  # what it may add is voided before, as for those that are blind
+            case Effect.REMOVE | Effect.VANISH:
+                return True  # what is left over is void when a member is added
+            case Effect.KEYSPACE:
+                return True  # shows the proxy's own names
+            case Effect.REPLACE | Effect.RENAME | Effect.COPY | Effect.MOVE:
+                return False  # deadlines of members that are there change with it, or not, as it succeeds
+            case Effect.EXPIRE | Effect.LIFETIME:
+                return False
+            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
+                return False  # no script stands in for it
+            case Effect.READ | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
@@ -97,6 +120,7 @@ class Effect(Enum):
 JUDGED: Final = frozenset(effect for effect in Effect if effect.judged)
 MARKING: Final = frozenset(effect for effect in Effect if effect.marking)
 BLIND: Final = frozenset(effect for effect in Effect if effect.blind)
+SPARED: Final = frozenset(effect for effect in Effect if effect.spared)
 
 Keys: TypeAlias = Callable[[Arguments], list[bytes] | None]
 """Finds the keys whose deadlines a request affects; None when it is not well formed or affects none."""
@@ -246,7 +270,8 @@ def _build() -> dict[bytes, Command]:
     put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
     put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
     put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
-    put(Effect.SILENCE, "CLIENT", _none, always=True)
+    put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
+    put(Effect.CONNECTION, "CLIENT", _none, always=True)
     return table
 
 

@@ -192,6 +192,8 @@ class Engine:
             await self._remove_everything_due()
         if question.due:
             await self._remove_due(question.due)
+        if question.unclear:
+            await self.learn(list(question.unclear))
         for key, members in question.absent:
             for database in sorted(self._known.databases):
                 if members is None:

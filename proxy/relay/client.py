@@ -345,8 +345,8 @@ class ClientConnection(asyncio.Protocol):
             await asyncio.wait((self._replied,), timeout=PATIENCE_SECONDS)
             return
         sign = session.drain()
-        if sign is not None:
-            self._send_out(sign)
+        if sign is not None or session.replies.outstanding:
+            self._send_out(sign or b"")
             await self._replied
 
     def logged_in(self) -> None:

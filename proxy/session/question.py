@@ -12,11 +12,15 @@ class Question:
     Attributes:
         due: keys from which to remove what is due.
         everywhere: whether to remove what is due in all other keys too.
+        unclear: keys of which to ask whether they have deadlines at all.
         replied: whether to wait until everything that the client sent before has been answered.
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
+        again: whether the request is to be judged anew then.
     """
 
     due: tuple[bytes, ...] = ()
     everywhere: bool = False
+    unclear: tuple[bytes, ...] = ()
     absent: tuple[tuple[bytes, tuple[bytes, ...] | None], ...] = ()
     replied: bool = False
+    again: bool = False

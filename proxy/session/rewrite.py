@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands
-from proxy.commands.table import COMMANDS, STREAMED, Command, Effect
+from proxy.commands.table import COMMANDS, SPARED, STREAMED, Command, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
+from proxy.session.globs import may_match_beginning
 from proxy.session.known import KnownKeys
 from proxy.wire.request import Blanks, Request, bulk, strict_integer
 
@@ -34,6 +35,9 @@ class Refusal:
 
     message: bytes
 
+
+_UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE))
+"""Effects that need a script on a key that has deadlines, and that nobody wants to meet on others."""
 
 _TOO_LONG: Final = Refusal(
     b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key that may have member deadlines"
@@ -84,13 +88,33 @@ class Rewriter:
         """Tell whether the server takes so many arguments, the name included, for a command."""
         return self._server.accepts(command.name, count)
 
-    def rewrite(self, command: Command, request: Request, now: float) -> bytes | Refusal | None:
+    def stands_in(self, command: Command, request: Request) -> bool:
+        """Return whether a script may stand in for a request, or for one of the transaction that it opens."""
+        effect = command.effect
+        if effect is Effect.MULTI:
+            return self._known.ever or self._known.blind
+        if effect is Effect.KEYSPACE:
+            return self._keyspace(command, request) is not None
+        if effect not in SPARED and effect not in _UNCLEAR:
+            return False
+        keys = command.keys(request.arguments)
+        return keys is not None and self._concerns(keys) and self._server.accepts(command.name, request.count)
+
+    def unclear(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys for which a request needs a script, if they have deadlines."""
+        return command.keys(arguments) or [] if command.effect in _UNCLEAR else []
+
+    def rewrite(
+        self, command: Command, request: Request, now: float, *, limited: bool = False, certain: bool = False
+    ) -> bytes | Refusal | None:
         """Decide on one request.
 
         Args:
             command: what the table says of it.
             request: a whole request.
             now: the server's clock, in Unix ms.
+            limited: whether its user may not run every script: then none stands in where it can be done without.
+            certain: whether it has just been asked which of its keys have deadlines.
 
         Returns:
             The upstream request to send instead, a refusal, or None to forward the request as it came.
@@ -100,10 +124,16 @@ class Rewriter:
             return self._expire(command, arguments, now)
         if effect is Effect.LIFETIME:
             return self._lifetime(command, arguments)
+        if limited and effect in SPARED:
+            return None
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request)
         keys = command.keys(arguments)
-        if keys is None or not self._concerns(keys) or not self._server.accepts(command.name, request.count):
+        if (
+            keys is None
+            or not self._concerns(keys, certain=certain)
+            or not self._server.accepts(command.name, request.count)
+        ):
             return None
         if request.count > UNPACKED:
             return _TOO_LONG if effect is Effect.REPLACE else None
@@ -133,7 +163,7 @@ class Rewriter:
                 return None  # the engine has voided what the request may add: see `Session`
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ:
                 return None
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.SILENCE:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return None
         assert_never(effect)
 
@@ -159,7 +189,7 @@ class Rewriter:
         match command.effect:
             case Effect.ADD | Effect.COUNT | Effect.REMOVE | Effect.REPLACE | Effect.VANISH:
                 return not self._concerns(arguments[1:2]) or self._is_script_determined(command, arguments, count)
-            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.SILENCE:
+            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.LOGIN | Effect.CONNECTION:
                 return True
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
                 return False
@@ -191,8 +221,8 @@ class Rewriter:
             return False
         return True
 
-    def _concerns(self, keys: list[bytes]) -> bool:
-        return self._known.blind or not self._known.deadlines.keys().isdisjoint(keys)
+    def _concerns(self, keys: list[bytes], *, certain: bool = False) -> bool:
+        return (self._known.blind and not certain) or not self._known.deadlines.keys().isdisjoint(keys)
 
     def _triple(self, key: bytes) -> list[bytes]:
         return [key, self._names.shadow(key), self._names.index]
@@ -281,11 +311,23 @@ class Rewriter:
             return evaluation("dbsize", [self._names.index, self._names.lease], [])
         if name == b"RANDOMKEY" and size == 1:
             return evaluation("randomkey", [], [self._names.prefix])
+        if not self._may_show_own(request):
+            return None
         if name == b"KEYS" and size == 2:
             return self._run("keys", [], [self._names.prefix], request)
         if name == b"SCAN" and size >= 2:
             return self._run("scan", [], [self._names.prefix], request)
         return None
+
+    def _may_show_own(self, request: Request) -> bool:
+        """Return whether the pattern of KEYS or SCAN, if there is one, may match the proxy's own keys."""
+        arguments = request.arguments
+        patterns = arguments[1:2]
+        if arguments[0].upper() == b"SCAN":
+            # Options come in pairs, and the last of the same counts.
+            patterns = [arguments[place + 1] for place in range(2, len(arguments) - 1, 2)
+                        if arguments[place].upper() == b"MATCH"][-1:]  # fmt: skip
+        return not patterns or may_match_beginning(patterns[0], self._names.prefix)
 
     def _members(self, command: Command, key: bytes, request: Request) -> bytes | None:
         positions = command.members(request.arguments, request.count) if command.members is not None else None
@@ -296,8 +338,10 @@ class Rewriter:
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
         return self._run(script, self._triple(key), extra, request)
 
-    def _vanish(self, keys: list[bytes], request: Request) -> bytes:
-        concerned = keys if self._known.blind else [key for key in keys if key in self._known.deadlines]
+    def _vanish(self, keys: list[bytes], request: Request) -> bytes | None:
+        concerned = [key for key in keys if key in self._known.deadlines]
+        if not concerned:
+            return None  # nothing is known for certain; what is left over is void as soon as a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self._names.shadow(key))]
         return self._run("vanish", [self._names.index, *pairs], [], request)
 

@@ -12,6 +12,7 @@ from proxy.session.known import KnownKeys
 from proxy.session.plain import FREQUENT_REQUESTS, plain_check
 from proxy.session.question import Question
 from proxy.session.rewrite import UNPACKED, Refusal, Rewriter
+from proxy.session.rights import Rights
 from proxy.session.transaction import Transaction
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
@@ -62,7 +63,13 @@ class Ground:
     """
 
     def __init__(
-        self, rewriter: Rewriter, known: KnownKeys, prefix: bytes, request_limit: int, *, guarded: bool = True
+        self,
+        rewriter: Rewriter,
+        known: KnownKeys,
+        prefix: bytes,
+        request_limit: int,
+        *,
+        guarded: bool = True,
     ) -> None:
         self.rewriter = rewriter
         self.known = known
@@ -78,6 +85,7 @@ class Session:
 
     Args:
         ground: what all sessions stand on.
+        rights: what the user may do; everything where not given.
         stranger: whether the server wants a login that the client has not shown yet; `login` ends it.
 
     Attributes:
@@ -88,10 +96,11 @@ class Session:
         stranger: whether the client has still to log in, as far as is known.
     """
 
-    def __init__(self, ground: Ground, *, stranger: bool = False) -> None:
+    def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
         self.ordinary = not stranger
         self.question: Question | None = None
         self.replies = ReplySubstitution()
+        self._rights = rights or Rights()
         self.stranger = stranger
         self._ground = ground
         self._known = ground.known
@@ -139,7 +148,8 @@ class Session:
         return out
 
     def _note_state(self) -> None:
-        self.ordinary = not (self._exact or self._tail or self.stranger) and self._transaction is None
+        apart = self._exact or self._tail or self.stranger or self._rights.adjoining
+        self.ordinary = not apart and self._transaction is None
 
     def _receive(self, data: bytes, now: float) -> bytes:
         if self._exact:
@@ -160,7 +170,7 @@ class Session:
     def _plain_front(self, data: bytes) -> int:
         """Return how many bytes at the front are frequent requests that can go as they came."""
         known = self._known
-        if self._transaction is not None or known.blind or self._prefix in data:
+        if self._transaction is not None or known.blind or self._rights.adjoining or self._prefix in data:
             return 0
         if any(beginning in data for beginning in known.beginnings.found):
             return 0
@@ -196,11 +206,13 @@ class Session:
         """
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
-        if question is not None and question.replied and self.stranger:
+        if question is not None and question.replied and self.stranger and pending is None:
             many = self._reader.count > STRANGERS_ARGUMENTS
             raise NotLoggedInError("multibulk length" if many else "bulk length")
-        if pending is not None:
-            self._forward(pending, now)
+        if pending is not None and question is not None and question.again:
+            self._judge(pending, now)
+        elif pending is not None:
+            self._forward(pending, now, certain=question is not None and bool(question.unclear))
         out = self._read_exactly(now)
         self._note_state()
         return out
@@ -222,7 +234,7 @@ class Session:
         if self._transaction is not None or not {request[0] for request in requests} <= _plain_names:
             return False
         known = self._known
-        if known.blind or self._prefix in data:
+        if known.blind or self._rights.adjoining or self._prefix in data:
             return False
         return not known.deadlines or is_disjoint(known.deadlines.keys(), requests)
 
@@ -330,13 +342,23 @@ class Session:
             if refusal is not None:
                 self._replace(request, self.replies.expect(b"-%b\r\n" % refusal.message))
                 return
-        question = self._question(request, now)
+        question = self._doubt(request, now) or self._question(request, now)
         if question is not None:
             self.question = question
             self._pending = request
             self._exact = True
             return
         self._forward(request, now)
+
+    def _doubt(self, request: Request, now: float) -> Question | None:
+        """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction."""
+        if self._transaction is not None or not self._rights.unsure(now):
+            return None
+        command = self._command(request.arguments[0])
+        if command is None or not self._rewriter.stands_in(command, request):
+            return None
+        self._out.append(self._rights.ask(self.replies, now))
+        return Question(replied=True, again=True)
 
     def _question(self, request: Request, now: float) -> Question | None:
         """Return what has to be done before a request may go.
@@ -358,8 +380,20 @@ class Session:
             absent = self._absent(command, request)
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
-        question = Question(due, everywhere, tuple(absent))
+        unclear, replied = self._limited_question(command, request, absent=bool(absent))
+        question = Question(due, everywhere, unclear, tuple(absent), replied)
         return None if question == _NOTHING else question
+
+    def _limited_question(
+        self, command: Command | None, request: Request, *, absent: bool
+    ) -> tuple[tuple[bytes, ...], bool]:
+        """Tell of which keys a request must not be taken to be known for no good reason, as its user may run no script;
+        and whether members that requests before it remove have to be gone."""
+        if command is None or not self._rights.limited:
+            return (), False
+        unclear = self._rewriter.unclear(command, request.arguments) if self._known.blind else []
+        opens = command.effect is Effect.MULTI
+        return tuple(unclear), self._transaction is None and self._rights.askable and (absent or opens)
 
     def _absent(self, command: Command, request: Request) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
         """Return in which known keys a request may add members without a script that looks which are absent."""
@@ -372,10 +406,14 @@ class Session:
                 members = tuple(arguments[positions.start : positions.stop : positions.step])
         return [(key, members) for key in dict.fromkeys(keys) if self._known.is_known(key)]
 
-    @staticmethod
-    def _blind_keys(command: Command, request: Request) -> list[bytes]:
+    def _blind_keys(self, command: Command, request: Request) -> list[bytes]:
         """Return the keys to which a request may add members without such a script."""
-        if command.effect in BLIND or (command.effect is Effect.ADD and request.count > UNPACKED):
+        effect = command.effect
+        if self._rights.limited and effect is Effect.MOVE_MEMBER:
+            return (command.keys(request.arguments) or [])[1:]
+        if self._rights.limited and effect is Effect.ADD:
+            return command.keys(request.arguments) or []
+        if effect in BLIND or (effect is Effect.ADD and request.count > UNPACKED):
             return command.keys(request.arguments) or []
         return []
 
@@ -388,17 +426,21 @@ class Session:
             _plain_names.add(name)
         return command
 
-    def _forward(self, request: Request, now: float) -> None:
+    def _forward(self, request: Request, now: float, *, certain: bool = False) -> None:
         arguments = request.arguments
         command = self._command(arguments[0])
+        self._rights.note(command.effect if command is not None else None, arguments)
         if self._transaction is not None:
             blind = [] if command is None else self._blind_keys(command, request)
             self._transaction.queue(command, arguments, blind)
         if command is None:
             self._out.append(request.raw)
             return
-        if command.effect is Effect.SILENCE and [word.upper() for word in arguments[1:3]] == [b"REPLY", b"OFF"]:
+        if command.effect is Effect.CONNECTION and [word.upper() for word in arguments[1:3]] == [b"REPLY", b"OFF"]:
             self.replies.silenced = True
+        if self._rights.outside and command.effect not in (Effect.EXPIRE, Effect.LIFETIME):
+            self._out.append(request.raw)
+            return
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
                 self._known.visit(strict_integer(argument) or 0)
@@ -406,7 +448,7 @@ class Session:
             self._bound_transaction(command.effect, now)
             self._out.append(request.raw)
             return
-        instead = self._rewriter.rewrite(command, request, now)
+        instead = self._rewriter.rewrite(command, request, now, limited=self._rights.limited, certain=certain)
         if instead is None:
             self._out.append(request.raw)
         elif isinstance(instead, Refusal):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from proxy.wire.request import encode
@@ -37,6 +38,9 @@ class ReplySubstitution:
         self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
         self._settled = 0
         self._held = b""
+        self._begins: set[bytes] = set()  # tokens in front of what is not for the client
+        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
+        self._aside: list[bytes] | None = None
         self.silenced = False
 
     @property
@@ -61,6 +65,34 @@ class ReplySubstitution:
         self.outstanding = True
         return encode([token])
 
+    def enclose(self, request: bytes, hear: Callable[[bytes], bytes]) -> bytes:
+        """Have the reply to a request of the proxy's own taken out of the stream.
+
+        Args:
+            request: the request.
+            hear: gets the bytes between the replies of the requests before and behind it, and returns those of them
+                that are for the client after all, such as a push message.
+
+        Returns:
+            The requests to send.
+        """
+        before, behind = self.expect(b""), self.expect(b"")
+        first, second = self._expected[-2][0], self._expected[-1][0]
+        self._begins.add(first)
+        self._hears[second] = hear
+        return before + request + behind
+
+    def _hear(self, token: bytes) -> bytes:
+        """Begin or end taking bytes out of the stream, if the token says so; return those that are for the client."""
+        if token in self._begins:
+            self._begins.remove(token)
+            self._aside = []
+        hear = self._hears.pop(token, None)
+        if hear is None:
+            return b""
+        said, self._aside = b"".join(self._aside or ()), None
+        return hear(said)
+
     def receive(self, data: bytes) -> bytes:
         """Pass bytes of the stream on, with replies put in place.
 
@@ -77,27 +109,32 @@ class ReplySubstitution:
             found = self._find(stream, position)
             if found is None:
                 keep = self._possible_begin(stream, position)
-                passed.append(stream[position:keep])
+                (passed if self._aside is None else self._aside).append(stream[position:keep])
                 self._held = stream[keep:]
                 return b"".join(passed)
             begin, end, token = found
             if end < 0:
-                passed.append(stream[position:begin])
+                (passed if self._aside is None else self._aside).append(stream[position:begin])
                 self._held = stream[begin:]
                 return b"".join(passed)
+            (passed if self._aside is None else self._aside).append(stream[position:begin])
             place = self._places[token] - self._settled
-            passed += (stream[position:begin], self._expected[place][1])
-            self._settle(place + 1)
+            reply = self._expected[place][1]
+            passed += (self._settle(place + 1), reply)
             position = end
         self.outstanding = False
         passed.append(stream[position:])
         return b"".join(passed)
 
-    def _settle(self, count: int) -> None:
+    def _settle(self, count: int) -> bytes:
+        """Note that so many tokens have been found, or will not come; return what is for the client after all."""
+        passed = b""
         for _ in range(count):
             token, _reply = self._expected.popleft()
             del self._places[token]
+            passed += self._hear(token)
         self._settled += count
+        return passed
 
     def _find(self, stream: bytes, position: int) -> tuple[int, int, bytes] | None:
         """Find the first line of ours: where it begins and ends (-1: not yet), and its token."""

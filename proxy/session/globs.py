@@ -1,0 +1,69 @@
+"""Answers one question about the server's glob patterns: can a pattern match a name that begins in a given way?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_STAR: Final = 0x2A
+_QUERY: Final = 0x3F
+_OPEN: Final = 0x5B
+_CLOSE: Final = 0x5D
+_BACKSLASH: Final = 0x5C
+_DASH: Final = 0x2D
+
+
+def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
+    """Return whether a pattern of KEYS or SCAN may match a name that begins with the given bytes.
+
+    Follows the server's `stringmatchlen` byte by byte, up to the first `*`. False is always right; True may be wrong
+    where a class does not end or a `*` is followed by something that no such name has.
+
+    Args:
+        pattern: the pattern.
+        beginning: what the names begin with.
+    """
+    position = 0
+    for byte in beginning:
+        if position == len(pattern):
+            return False  # matches shorter names only
+        sign = pattern[position]
+        if sign == _STAR:
+            return True
+        if sign == _OPEN:
+            end, matches = _class(pattern, position + 1, byte)
+            if end is None:
+                return True
+            position = end
+        elif sign == _QUERY:
+            matches = True
+        else:
+            if sign == _BACKSLASH and position + 1 < len(pattern):
+                position += 1
+            matches = pattern[position] == byte
+        if not matches:
+            return False
+        position += 1
+    return True
+
+
+def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
+    """Read a class behind its bracket: where its closing bracket is (None: nowhere), and whether it has the byte."""
+    negated = pattern[position : position + 1] == b"^"
+    position += negated
+    found = False
+    size = len(pattern)
+    while position < size:
+        sign = pattern[position]
+        if sign == _BACKSLASH and position + 1 < size:
+            position += 1
+            found = found or pattern[position] == byte
+        elif sign == _CLOSE:
+            return position, found != negated
+        elif position + 2 < size and pattern[position + 1] == _DASH:
+            low, high = sorted((sign, pattern[position + 2]))
+            found = found or low <= byte <= high
+            position += 2
+        else:
+            found = found or sign == byte
+        position += 1
+    return None, True

@@ -1,0 +1,654 @@
+"""Users with few rights lose nothing, gain nothing, and are told what they lack in the server's own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from proxy.scripts.naming import Names, _tags
+from proxy.session.globs import may_match_beginning
+from proxy.wire.reply import ReplySubstitution
+from tests.conftest import StartProxy, StartServer
+from tests.raw import Raw, about, request
+from tests.servers import KINDS, ROOT, Proxy, Server, until
+from tests.test_transparency import elements
+
+NAMES = Names(b"__expiremember__:")
+FAR = 10_000
+
+
+# Which patterns can match a reserved name.
+
+LETTERS = "ab]^-\\"
+BEGINNING = "ab"
+SOME_NAMES = [
+    BEGINNING,
+    *(BEGINNING + one for one in LETTERS),
+    *(BEGINNING + one + two for one in LETTERS for two in "a]"),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def names_server(request: pytest.FixtureRequest) -> Iterator[Raw]:
+    server = Server(request.param)
+    with server.connect() as client:
+        for name in SOME_NAMES:
+            assert client.command("SET", name, "v") == b"+OK\r\n"
+        yield client
+    server.close()
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text("ab*?[]^-\\", max_size=8))
+@example("[^]*")
+@example("[")
+@example("[a-")
+@example("[z-a]*")
+@example("\\")
+@example("a\\")
+@example("a[\\]b]*")
+@example("[]a]b")
+@example("[^\\")
+def test_a_pattern_that_matches_is_never_taken_for_one_that_cannot(names_server: Raw, pattern: str) -> None:
+    if names_server.command("KEYS", pattern) != b"*0\r\n":
+        assert may_match_beginning(pattern.encode(), BEGINNING.encode())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "may"),
+    [("app:*", False), ("*", True), ("_*", True), ("?pp:*", False), ("[a-z]*", False), ("[^a-z]*", True), ("", False),
+     ("__expiremember__:*", True), ("__expiremember__", False), ("\\_\\_e*", True), ("\\__f*", False),
+     ("__[a-d]*", False), ("__[f-d]*", True), ("??", False), ("cart:[0-9]*", False), ("[", True)],
+)  # fmt: skip
+def test_what_patterns_need_no_look(pattern: str, may: bool) -> None:
+    assert may_match_beginning(pattern.encode(), NAMES.prefix) is may
+
+
+# A reply of the proxy's own is taken out of the stream, wherever that is cut.
+
+
+@pytest.mark.parametrize("push", [b"", b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"])
+def test_an_enclosed_reply_is_heard_and_not_passed_on(push: bytes) -> None:
+    cut = 0
+    while True:
+        replies = ReplySubstitution()
+        heard: list[bytes] = []
+
+        def hear(said: bytes, heard: list[bytes] = heard) -> bytes:
+            heard.append(said)
+            return said.replace(b"+yes\r\n", b"")
+
+        tokens = re.findall(rb"[0-9a-f]{32}", replies.enclose(b"", hear))
+        before, behind = (b"-ERR unknown command '%b', with args beginning with: \r\n" % token for token in tokens)
+        stream = b":1\r\n" + before + b"+yes\r\n" + push + behind + b":2\r\n"
+        if cut == len(stream):
+            return
+        assert replies.receive(stream[:cut]) + replies.receive(stream[cut:]) == b":1\r\n" + push + b":2\r\n"
+        assert heard == [b"+yes\r\n" + push]
+        assert not replies.outstanding
+        cut += 1
+
+
+# Users who may run no script.
+
+
+def answers(where: Raw | Server | Proxy, wanted: bytes, *args: str | bytes | int) -> bool:
+    """Whether that is the reply to a request now."""
+    return where.command(*args) == wanted
+
+
+class Pair:
+    """A server and a proxy of a module's own: users would stay on the shared ones."""
+
+    def __init__(self, kind: str) -> None:
+        self.server = Server(kind)
+        self.proxy = Proxy("--upstream", self.server.url)
+
+    def user(self, name: str, *rules: str) -> None:
+        assert self.server.command("ACL", "SETUSER", name, "reset", "on", "nopass", "&*", *rules) == b"+OK\r\n"
+
+    def login(self, name: str, *, straight: bool = False) -> Raw:
+        client = self.server.connect() if straight else self.proxy.connect()
+        assert client.command("AUTH", name, "any") == b"+OK\r\n"
+        return client
+
+    def give_deadlines(self, *keys: str) -> None:
+        """Make hashes, sets, sorted sets and lists whose names end in h, s, z or l, with deadlines far away."""
+        adding = {"h": "HSET {} a 1 b 2 c 3", "s": "SADD {} a b c", "z": "ZADD {} 1 a 2 b 3 c", "l": "RPUSH {} a b c"}
+        with self.proxy.connect() as client:
+            for key in keys:
+                assert client.command(*adding[key[-1]].format(key).split()) == b":3\r\n"
+                for member in "abc":
+                    assert client.command("EXPIREMEMBER", key, member, FAR) == b":1\r\n"
+
+    def ttl(self, key: str, member: str) -> int:
+        return int(self.proxy.command("TTL", key, member)[1:-2])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pairs(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        pair = Pair(request.param)
+        stack.callback(pair.server.close)
+        stack.callback(pair.proxy.close)
+        yield pair
+        pair.proxy.stop()
+
+
+@pytest.fixture
+def pair(pairs: Pair) -> Pair:
+    """A server of each kind, empty, and a proxy in front of it."""
+    pairs.server.flush()
+    return pairs
+
+
+WITHOUT_SCRIPTS = {
+    "no scripts": ("~app:*", "+@all", "-@scripting"),
+    "scripts, but not the proxy's keys": ("~app:*", "+@all"),
+    "the proxy's keys, but not what scripts need": ("~*", "+@all", "-zscore", "-time"),
+}
+
+
+@pytest.fixture(params=WITHOUT_SCRIPTS)
+def limited(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Raw]:
+    """A client of the proxy that has logged in as a user for whom scripts cannot stand in."""
+    pair.user("limited", *WITHOUT_SCRIPTS[request.param])
+    with pair.login("limited") as client:
+        yield client
+
+
+AS_THEY_CAME = [
+    ("SADD app:s a", 0), ("SADD app:s d", 1), ("SREM app:s d", 1), ("SADD app:s d e", 2), ("HSET app:h d 1 a 2", 1),
+    ("HDEL app:h b", 1), ("HSETNX app:h b 1", 1), ("HINCRBY app:h n 1", 1), ("RPUSH app:l d", 4), ("LREM app:l 0 d", 1),
+    ("ZADD app:z 4 d", 1), ("SMOVE app:s app:t a", 1), ("LSET app:l 0 x", "OK"), ("DEL app:z app:missing", 1),
+    ("SET app:h string", "OK"), ("UNLINK app:h", 1), ("MSET app:1 v app:2 v", "OK"),
+    ("EXISTS app:1", 1),
+]  # fmt: skip
+
+
+def test_a_user_without_scripts_does_what_the_server_allows(pair: Pair, limited: Raw) -> None:
+    pair.give_deadlines("app:h", "app:s", "app:z", "app:l")
+    for line, wanted in AS_THEY_CAME:
+        reply = limited.command(*line.split())
+        assert reply == (b":%d\r\n" % wanted if isinstance(wanted, int) else b"+OK\r\n"), line
+    assert 0 < pair.ttl("app:s", "b") <= FAR
+
+
+def test_a_user_without_scripts_sees_what_the_server_shows(pair: Pair, limited: Raw) -> None:
+    pair.give_deadlines("app:h", "app:s")
+    assert limited.command("KEYS", "app:?") == pair.server.command("KEYS", "app:?")
+    assert set(elements(limited.command("KEYS", "*"))) == set(elements(pair.server.command("KEYS", "*")))
+    assert limited.command("DBSIZE") == pair.server.command("DBSIZE")
+    assert limited.command("SCAN", 0, "MATCH", "app:s", "COUNT", 1000) == b"*2\r\n$1\r\n0\r\n*1\r\n$5\r\napp:s\r\n"
+    assert limited.command("SCAN", 0).startswith(b"*2\r\n$1\r\n0\r\n*5\r\n")
+    assert limited.command("RANDOMKEY").startswith(b"$")
+
+
+def test_a_member_that_such_a_user_brings_back_has_no_deadline(pair: Pair, limited: Raw) -> None:
+    """One by one, in one pipeline, and in a transaction; by each way to remove and each way to add."""
+    ways = [
+        ("app:s", "SREM app:s a", "SADD app:s a"),
+        ("app:s", "SPOP app:s 3", "SADD app:s a b c"),
+        ("app:s", "DEL app:s", "SADD app:s a"),
+        ("app:h", "HDEL app:h a", "HSET app:h a 1"),
+        ("app:h", "SET app:h string", "DEL app:h", "HSET app:h a 1"),
+        ("app:h", "HDEL app:h a", "HINCRBY app:h a 1"),
+        ("app:z", "ZREMRANGEBYRANK app:z 0 -1", "ZADD app:z 1 a"),
+        ("app:l", "LREM app:l 0 a", "LPUSH app:l a"),
+        ("app:s", "SREM app:s a", "SADD app:other a", "SMOVE app:other app:s a"),
+        ("app:l", "LREM app:l 0 a", "RPUSH app:other a", "RPOPLPUSH app:other app:l"),
+    ]
+    for key, *lines in ways:
+        for how in ("one by one", "one pipeline", "transaction"):
+            pair.server.flush()
+            pair.give_deadlines(key)
+            if how == "one by one":
+                replies = [limited.command(*line.split()) for line in lines]
+            else:
+                requests = [request(*line.split()) for line in lines]
+                if how == "transaction":
+                    # What goes and comes back within it keeps its deadline: so it goes before, in the same pipeline.
+                    requests[-1:] = [request("MULTI"), requests[-1], request("EXEC")]
+                limited.send(b"".join(requests))
+                replies = limited.replies(len(requests))
+            assert not [reply for reply in replies if reply.startswith(b"-")], (lines, how, replies)
+            assert pair.ttl(key, "a") == -1, (lines, how)
+
+
+def test_a_member_that_such_a_user_overwrites_keeps_its_deadline(pair: Pair, limited: Raw) -> None:
+    pair.give_deadlines("app:h")
+    assert limited.command("HSET", "app:h", "a", 5) == b":0\r\n"
+    assert 0 < pair.ttl("app:h", "a") <= FAR
+
+
+def test_a_user_cannot_void_what_is_there_by_requests_that_fail(pair: Pair, limited: Raw) -> None:
+    """The engine acts before the server has judged the request: it must do nothing that can be noticed."""
+    pair.user("limited", "~app:*", "-@all", "+ping")
+    pair.give_deadlines("app:s", "other:s")
+    for line in (
+        "SADD other:s a",
+        "DEL other:s",
+        "SUNIONSTORE other:s app:s",
+        "RENAME app:s other:s",
+        "SREM other:s a",
+    ):
+        assert limited.command(*line.split()).startswith(b"-NOPERM"), line
+    for key in ("app:s", "other:s"):
+        assert [0 < pair.ttl(key, member) <= FAR for member in "abc"] == [True] * 3
+
+
+def test_rights_are_asked_for_again_after_a_login(pair: Pair) -> None:
+    pair.user("limited", *WITHOUT_SCRIPTS["no scripts"])
+    pair.user("free", "~*", "+@all")
+    pair.give_deadlines("app:s")
+    with pair.proxy.connect() as client:
+        for name, login in (
+            ("free", ("AUTH", "free", "x")),
+            ("limited", ("AUTH", "limited", "x")),
+            ("free", ("HELLO", 3, "AUTH", "free", "x")),
+            ("limited", ("AUTH", "limited", "x")),
+        ):
+            assert client.command(*login)[:1] in b"+%"
+            keys = elements(client.command("KEYS", "*"))
+            assert (NAMES.index in keys) == (name == "limited")
+            assert client.command("SADD", "app:s", "a") == b":0\r\n"
+        assert client.command("RESET") == b"+RESET\r\n"
+        assert elements(client.command("KEYS", "*")) == [b"app:s"]
+
+
+def test_rights_that_change_count_within_seconds(pair: Pair) -> None:
+    pair.user("some", "~*", "+@all")
+    pair.give_deadlines("app:s")
+    with pair.login("some") as client:
+        assert elements(client.command("KEYS", "*")) == [b"app:s"]
+        pair.user("some", "~app:*", "+@all", "-@scripting")
+        until(lambda: client.command("SADD", "app:s", "a") == b":0\r\n", 5, "an answer without a script")
+        pair.user("some", "~*", "+@all")
+        until(lambda: elements(client.command("KEYS", "*")) == [b"app:s"], 5, "an answer by a script")
+
+
+def test_nothing_is_put_between_requests_that_belong_together(pair: Pair) -> None:
+    """CLIENT REPLY SKIP and CLIENT CACHING speak of the next request; after CLIENT REPLY OFF nobody answers."""
+    pair.user("limited", *WITHOUT_SCRIPTS["no scripts"])
+    pair.give_deadlines("app:s")
+    with pair.login("limited") as client:
+        assert client.command("SADD", "app:s", "a") == b":0\r\n"
+        skip = request("CLIENT", "REPLY", "SKIP") + request("SADD", "app:s", "x")
+        off = request("CLIENT", "REPLY", "OFF") + request("SREM", "app:s", "x") + request("DBSIZE")
+        client.send(skip + request("SADD", "app:s", "x") + off + request("CLIENT", "REPLY", "ON"))
+        assert client.replies(2) == [b":0\r\n", b"+OK\r\n"]
+        assert client.command("SISMEMBER", "app:s", "x") == b":0\r\n"
+
+
+def test_a_client_that_watches_all_requests_is_answered_too(pair: Pair) -> None:
+    """MONITOR shows, on the connection itself, what the proxy puts into it."""
+    pair.give_deadlines("app:s")
+    with pair.proxy.connect() as client:
+        assert client.command("MONITOR") == b"+OK\r\n"
+        client.send(request("DBSIZE") + request("PING"))
+        until(lambda: client.reply().startswith(b"-ERR Replica can't"), what="the server's refusal")
+        until(lambda: client.reply() == b"+PONG\r\n", what="the reply of PING")
+
+
+def test_before_a_login_everything_is_refused_by_the_server(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind, "--requirepass", "pw")
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//:pw@"))
+    with proxy.connect() as client, proxy.connect() as stranger:
+        assert client.command("AUTH", "pw") == b"+OK\r\n"
+        assert client.command("SADD", "s", "a") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "s", "a", FAR) == b":1\r\n"
+        for line in ("SADD s a", "DBSIZE", "KEYS *", "MULTI", "DEL s", "RENAME s t", "EXPIREMEMBER s a 9"):
+            assert stranger.command(*line.split()).startswith(b"-NOAUTH"), line
+        assert stranger.command("AUTH", "pw") == b"+OK\r\n"
+        assert stranger.command("DBSIZE") == b":1\r\n"
+
+
+def test_while_the_control_connection_is_down(pair: Pair, start_proxy: StartProxy) -> None:
+    """Nobody knows then which keys have deadlines: a request that needs no script goes as it came."""
+    pair.user("control", "~*", "+@all")
+    pair.user("limited", "~app:*", "+@all", "-@scripting")
+    pair.user("free", "~*", "+@all")
+    proxy = start_proxy(None, "--upstream", pair.server.url.replace("//", "//control:x@"))
+    pair.give_deadlines("app:s")
+    with proxy.connect() as limited, proxy.connect() as free:
+        assert limited.command("AUTH", "limited", "x") == free.command("AUTH", "free", "x") == b"+OK\r\n"
+        pair.user("control", "off")
+        assert pair.server.command("CLIENT", "KILL", "USER", "control")[:1] == b":"
+        proxy.process.line(lambda line: "no control connection" in line)
+        for client in (limited, free):
+            for line, wanted in (
+                ("SET app:new v", b"+OK\r\n"), ("DEL app:new", b":1\r\n"), ("GET app:new", b"$-1\r\n"),
+                ("KEYS app:n*", b"*0\r\n"), ("MSET app:1 v app:2 v", b"+OK\r\n"), ("DEL app:1 app:2", b":2\r\n"),
+            ):  # fmt: skip
+                assert client.command(*line.split()) == wanted, line
+        assert limited.command("DBSIZE") == b":3\r\n"
+        assert free.command("DBSIZE") == b":1\r\n"
+        # A collection that goes unnoticed takes its deadlines along all the same.
+        assert limited.command("DEL", "app:s") == b":1\r\n"
+        assert free.command("SADD", "app:s", "a") == b":1\r\n"
+        assert free.command("TTL", "app:s", "a") == b":-1\r\n"
+    pair.user("control", "on", "~*", "+@all")
+
+
+# Errors are told in the server's own words.
+
+ON_EVERY_TYPE = [
+    "HSET {} a", "HSET {} a 1 b", "HSET {} a 1", "HINCRBYFLOAT {} a x", "HINCRBYFLOAT {} n 1", "HINCRBY {} a x",
+    "HSETNX {} a 1", "SADD {}", "SADD {} a", "ZADD {} x a", "ZADD {} nan a", "ZADD {} NX XX 1 a", "ZADD {} NX GT 1 a",
+    "ZADD {} INCR 1 a 2 b", "ZADD {} 1 a", "ZINCRBY {} x a", "ZINCRBY {} 1 a", "GEOADD {} 200 200 a",
+    "GEOADD {} x 1 a", "LPUSH {} a", "LINSERT {} NEAR a b", "LINSERT {} BEFORE a b", "LSET {} 99 a", "LSET {} x a",
+    "LREM {} x a", "LREM {} 0 zz", "HDEL {} zz", "SREM {} zz", "ZREM {} zz", "SMOVE {} app:str a",
+    "SMOVE app:str {} a", "SMOVE {} app:none zz", "RPOPLPUSH {} app:str", "LMOVE {} app:str LEFT LEFT",
+    "LMOVE {} app:none UP LEFT", "SUNIONSTORE {} app:str", "SINTERSTORE {} {} app:str", "ZUNIONSTORE {} x app:str",
+    "ZUNIONSTORE {} 1 app:str", "ZRANGESTORE {} app:str 0 -1", "SORT app:str STORE {}", "RESTORE {} 0 junk",
+    "RESTORE {} 0 junk REPLACE", "BITOP XOR {} app:s", "RENAME app:missing {}", "RENAMENX {} app:str",
+    "COPY {} app:str", "COPY {} app:none DB 99", "COPY {} app:none DB x", "MOVE {} 99", "MOVE {} 0", "SET {} v EX x",
+    "SET {} v NX XX", "SETEX {} 0 v", "MSET {}", "GEORADIUS app:str 1 1 1 km STORE {}",
+]  # fmt: skip
+
+
+def same_errors(pair: Pair, straight: Raw, through: Raw, keys: list[str], lines: list[str]) -> int:
+    """Compare what is said to requests that fail, on keys with deadlines; return how many did."""
+    failed = 0
+    for key in keys:
+        for line in lines:
+            data = request(*line.format(key, key).split())
+            straight.send(data)
+            wanted = straight.reply()
+            if not wanted.startswith(b"-"):
+                continue
+            failed += 1
+            through.send(data)
+            got = through.reply()
+            assert got == wanted, (line, key)
+    return failed
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_errors_on_keys_with_deadlines_are_the_servers_own(pair: Pair, protocol: int) -> None:
+    keys = ["app:h", "app:s", "app:z", "app:l"]
+    pair.give_deadlines(*keys)
+    with pair.server.connect() as straight, pair.proxy.connect() as through:
+        for client in (straight, through):
+            client.command("HELLO", protocol)
+        # A request may succeed straight, so each is tried on what is still as it was.
+        straight.command("SET", "app:str", "v")
+        failed = 0
+        for line in ON_EVERY_TYPE:
+            pair.server.flush()
+            pair.give_deadlines(*keys)
+            straight.command("SET", "app:str", "v")
+            failed += same_errors(pair, straight, through, keys, [line])
+        assert failed > 120
+
+
+@pytest.mark.parametrize("without", ["-sadd", "-hset", "-srem", "-rename", "-sunionstore", "-del", "-eval"])
+def test_a_right_that_is_missing_is_told_as_the_server_tells_it(pair: Pair, without: str) -> None:
+    pair.user("some", "~app:*", f"~{NAMES.prefix.decode()}*", "+@all", without)
+    keys = ["app:h", "app:s"]
+    lines = ["SADD {} a", "HSET {} a 1", "SREM {} a", "DEL {}", "EVAL return(1) 1 {}", "SADD other a", "DEL other"]
+    if without != "-eval":  # for these a script has to stand in
+        lines += ["RENAME {} app:t", "SUNIONSTORE {} app:s", "COPY {} app:t REPLACE"]
+    with pair.login("some", straight=True) as straight, pair.login("some") as through:
+        failed = 0
+        for line in lines:
+            pair.server.flush()
+            pair.give_deadlines(*keys)
+            failed += same_errors(pair, straight, through, keys, [line])
+        assert failed >= 6
+        for client in (straight, through):
+            client.send(b"".join(request(*line.split()) for line in ("MULTI", "SADD other a", "EXEC")))
+        assert straight.replies(3) == through.replies(3)
+
+
+def test_without_memory_and_on_a_replica_errors_are_the_servers_own(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    proxy = start_proxy(server)
+    lines = [
+        "SADD app:s new",
+        "HSET app:h a 2",
+        "ZADD app:z 1 new",
+        "RPUSH app:l a",
+        "SET app:s v",
+        "SUNIONSTORE app:s app:s",
+        "COPY app:s app:t",
+    ]
+    with server.connect() as straight, proxy.connect() as through:
+        for line in ("SADD app:s a", "HSET app:h a 1", "ZADD app:z 1 a", "RPUSH app:l a"):
+            through.command(*line.split())
+            assert through.command("EXPIREMEMBER", line.split()[1], "a", FAR) == b":1\r\n"
+        straight.command("CONFIG", "SET", "maxmemory", 1)
+        for line in lines:
+            wanted = straight.command(*line.split())
+            assert wanted.startswith(b"-OOM"), line
+            assert through.command(*line.split()) == wanted, line
+        assert through.command("EXPIREMEMBER", "app:s", "a", 9) == straight.command("SADD", "app:s", "new")
+        straight.command("CONFIG", "SET", "maxmemory", 0)
+        straight.command("REPLICAOF", "127.0.0.1", 1)
+        for line in (*lines, "SREM app:s a", "DEL app:s", "RENAME app:s app:t"):
+            wanted = straight.command(*line.split())
+            assert wanted.startswith(b"-READONLY"), line
+            assert through.command(*line.split()) == wanted, line
+        assert through.command("EXPIREMEMBER", "app:s", "a", 9) == straight.command("SADD", "app:s", "new")
+
+
+# Exactly the rights that the documentation names.
+
+SECURITY = (ROOT / "docs" / "security.md").read_text("utf-8")
+ADDING = {"set": "SADD {} a b", "hash": "HSET {} a 1 b 2", "sorted": "ZADD {} 1 a 2 b", "list": "RPUSH {} a b"}
+REMOVING = {"set": "SREM {} a", "hash": "HDEL {} a", "sorted": "ZREM {} a", "list": "LREM {} 0 a"}
+REQUESTS: dict[str, list[tuple[str, str, int | str]]] = {
+    # Whether there are deadlines before, the request, and its reply.
+    "EXPIREMEMBER": [
+        ("none", "EXPIREMEMBER app:k a 100", 1),
+        ("both", "EXPIREMEMBER app:k a 200 NX", 0),
+        ("both", "PEXPIREMEMBER app:k a 9999999", 1),
+        ("both", "EXPIREMEMBERAT app:k a 1", 1),
+        ("last", "PEXPIREMEMBERAT app:k b 1", 1),
+    ],
+    "TTL": [("both", "TTL app:k a", 1000), ("gone", "TTL app:k a", 1000)],
+    "PERSIST": [("both", "PERSIST app:k a", 1), ("gone", "PERSIST app:k a", 1)],
+    "SUNIONSTORE": [("both", "SUNIONSTORE app:k app:o", 2)],
+    "RENAME": [("both", "RENAME app:k app:o", "OK"), ("both", "RENAME app:o app:k", "OK")],
+    "COPY": [("both", "COPY app:k app:o REPLACE", 1), ("both", "COPY app:o app:k REPLACE", 1)],
+    "MOVE": [("both", "MOVE app:k 1", 1), ("none", "MOVE app:k 1", 1)],
+}
+STRAIGHT = {
+    "eval": "EVAL return(1) 0", "time": "TIME", "type": "TYPE k", "exists": "EXISTS k", "sismember": "SISMEMBER k m",
+    "srem": "SREM k m", "hexists": "HEXISTS k m", "hdel": "HDEL k m", "lpos": "LPOS k m", "lrem": "LREM k 0 m",
+    "unlink": "UNLINK k", "zadd": "ZADD k 1 m", "zrem": "ZREM k m", "zscore": "ZSCORE k m",
+    "zrangebyscore": "ZRANGEBYSCORE k 0 0", "zrevrangebyscore": "ZREVRANGEBYSCORE k 0 0",
+    "sunionstore": "SUNIONSTORE k k", "rename": "RENAME k k", "copy": "COPY k k", "move": "MOVE k 1",
+    "select": "SELECT 0",
+}  # fmt: skip
+"""A request of each command, such as the server judges."""
+KEYS = {
+    "key": b"app:k", "shadow": NAMES.shadow(b"app:k"), "index": NAMES.index,
+    "other key": b"app:o", "other shadow": NAMES.shadow(b"app:o"),
+}  # fmt: skip
+
+
+def rights_table() -> list[tuple[str, str, list[str], list[str]]]:
+    """The rows: the first command named, the type of the collection, keys, and commands."""
+    table = SECURITY.split("<!-- rights -->")[1].split("<!-- /rights -->")[0]
+    rows = []
+    for line in table.strip().splitlines()[2:]:
+        requests, keys, commands = (cell.strip() for cell in line.strip("|").split("|"))
+        named = re.findall(r"`([A-Z]+)`", requests)
+        kind = next((kind for kind in ADDING if f"a {kind}" in requests), "set")
+        rows.append((named[0], kind, keys.split(", "), ["eval", *commands.strip("`").split()]))
+    return rows
+
+
+def said_to(pair: Pair, command: str, kind: str, rules: list[str]) -> list[bytes]:
+    """What a user with these rules is told to the requests for a row, each on data of its own."""
+    replies = []
+    for before, line, _ in REQUESTS[command]:
+        pair.server.flush()
+        with pair.proxy.connect() as client:
+            for key in ("app:k", "app:o"):
+                assert client.command(*ADDING[kind].format(key).split())[:1] in b":+"
+            for member, seconds in (("a", 1000), ("b", 2000)):
+                assert client.command("EXPIREMEMBER", "app:k", member, seconds) == b":1\r\n"
+                if before == "none":
+                    assert client.command("PERSIST", "app:k", member) == b":1\r\n"
+            if before in ("last", "gone"):
+                assert client.command(*REMOVING[kind].format("app:k").split()) == b":1\r\n"
+        pair.user("exact", "-@all", *rules)
+        with pair.login("exact") as client:
+            replies.append(client.command(*line.split()))
+    return replies
+
+
+@pytest.mark.parametrize("row", rights_table(), ids=lambda row: f"{row[0]}-{row[1]}")
+def test_exactly_the_rights_that_are_documented(pair: Pair, row: tuple[str, str, list[str], list[str]]) -> None:
+    command, kind, keys, commands = row
+    key_rules = {key: f"~{KEYS[key].decode()}" for key in keys}
+    rules = {**key_rules, **{name: f"+{name}" for name in commands}}
+    for (_, line, wanted), reply in zip(
+        REQUESTS[command], said_to(pair, command, kind, [*rules.values()]), strict=True
+    ):
+        if wanted == 1000:
+            assert about(reply, 1000), line
+        else:
+            assert reply == (b":%d\r\n" % wanted if isinstance(wanted, int) else b"+OK\r\n"), line
+    for missing in rules:
+        replies = said_to(pair, command, kind, [rule for name, rule in rules.items() if name != missing])
+        with pair.login("exact", straight=True) as straight:
+            if missing in STRAIGHT:
+                refusal = straight.command(*STRAIGHT[missing].split())
+            else:
+                refusal = straight.command("EVAL", "return 1", 1, KEYS[missing])
+        assert refusal.startswith(b"-NOPERM"), missing
+        assert refusal in replies, (missing, replies)
+
+
+# The smallest key patterns.
+
+
+def example_rules(name: str) -> list[str]:
+    """The rules for a user in config/acl.example, without the password."""
+    text = (ROOT / "config" / "acl.example").read_text("utf-8")
+    line = next(line for line in text.splitlines() if line.startswith(f"user {name} "))
+    return [rule for rule in line.split()[2:] if not rule.startswith(">")]
+
+
+THEIRS = [b"app:1", b"app:{7}:1", b"app:a}b", b"app:a}b{c", b"app:{}x"]
+NOT_THEIRS = [b"other", b"apples", b"x}app:1", b"{app:}1", b"{x}app:1", b"1}app:1", b"a{}app:1", b"}app:1"]
+
+
+def test_the_smallest_rules_are_enough_and_give_nothing_more(pair: Pair) -> None:
+    assert {NAMES.shadow(key)[len(NAMES.prefix) :][:2] for key in THEIRS} == {b"k:", b"t:", b"s:"}
+    pair.user("app", *example_rules("app"))
+    with pair.login("app") as client, pair.login("app", straight=True) as beside, pair.proxy.connect() as anybody:
+        for key in THEIRS:
+            assert client.command("SADD", key, "a", "b") == b":2\r\n"
+            assert client.command("EXPIREMEMBER", key, "a", FAR) == b":1\r\n"
+            assert about(client.command("TTL", key, "a"), FAR)
+            assert client.command("SREM", key, "a") == client.command("SADD", key, "a") == b":1\r\n"
+            assert client.command("TTL", key, "a") == b":-1\r\n"
+        for key in NOT_THEIRS:
+            assert anybody.command("SADD", key, "a") == b":1\r\n"
+            assert client.command("EXPIREMEMBER", key, "a", FAR).startswith(b"-NOPERM")
+            shadow = NAMES.shadow(key)
+            for place, count in (("KEYS[1]", 1), ("ARGV[1]", 0)):
+                for connection in (client, beside):
+                    reply = connection.command("EVAL", f"return redis.call('zadd', {place}, 1, 'a')", count, shadow)
+                    assert re.search(rb"^-NOPERM|ACL failure|can't access|are reserved", reply), (key, reply)
+            # The index does not make up for it.
+            assert beside.command("ZADD", NAMES.index, 1, key)[:1] == b":"
+        until(lambda: pair.server.command("ZCOUNT", NAMES.index, 1, 1) == b":0\r\n", what="a look for nothing")
+        for key in NOT_THEIRS:
+            assert anybody.command("SISMEMBER", key, "a") == b":1\r\n"
+
+
+def test_the_digits_in_the_patterns_are_as_many_as_there_are() -> None:
+    digits = {rule.count("[0-9]") for rule in example_rules("app") if "s:{" in rule}
+    assert digits == set(range(1, max(map(len, _tags())) + 1))
+
+
+# What somebody does to the index only delays, and is healed.
+
+
+HARMS = ["DEL {i}", "SET {i} junk", "ZADD {i} 99999999999999 app:k", "ZREM {i} app:k", "ZADD {i} inf app:k 1 other"]
+
+
+def test_a_spoilt_index_delays_nobody_for_long(pair: Pair) -> None:
+    """Each harm in a database of its own."""
+    with ExitStack() as stack:
+        databases = []
+        for number, harm in enumerate(HARMS):
+            client, beside = stack.enter_context(pair.proxy.connect()), stack.enter_context(pair.server.connect())
+            for connection in (client, beside):
+                assert connection.command("SELECT", number) == b"+OK\r\n"
+            for key in ("app:k", "app:r"):
+                assert client.command("SADD", key, "stays", "goes", "later") == b":3\r\n"
+                assert client.command("EXPIREMEMBER", key, "later", FAR) == b":1\r\n"
+                assert client.command("PEXPIREMEMBER", key, "goes", 300) == b":1\r\n"
+            assert not beside.command(*harm.format(i=NAMES.index.decode()).split()).startswith(b"-")
+            databases.append((harm, client, beside))
+        for harm, client, _ in databases:
+            # Nobody is refused anything meanwhile.
+            for line, wanted in (
+                ("SADD app:k later", 0), ("SREM app:k none", 0), ("SADD app:k none", 1), ("PERSIST app:k later", 1),
+                ("EXPIREMEMBER app:k later 100", 1), ("SREM app:k none", 1),
+            ):  # fmt: skip
+                assert client.command(*line.split()) == b":%d\r\n" % wanted, (harm, line)
+            assert client.command("DBSIZE").startswith(b":")
+        for harm, client, beside in databases:
+            for key in ("app:k", "app:r"):
+                until(partial(answers, beside, b":0\r\n", "SISMEMBER", key, "goes"), 9, f"a sweep after {harm}")
+            until(partial(answers, beside, b":2\r\n", "ZCARD", NAMES.index), 9, f"a whole index after {harm}")
+            assert client.command("SISMEMBER", "app:k", "later") == b":1\r\n"
+
+
+# The proxy's own user.
+
+
+def test_the_proxy_does_all_its_work_with_the_least_rights(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    rules = SECURITY.split("<!-- control-rules -->")[1].split("```")[1].split()
+    assert set(rules) == set(example_rules("expiremember")) - {"on", "resetchannels"}
+    server = start_server(kind)
+    assert server.command("ACL", "SETUSER", "expiremember", "on", ">pw", "resetchannels", *rules) == b"+OK\r\n"
+    url = server.url.replace("//", "//expiremember:pw@")
+    proxies = [start_proxy(None, "--upstream", url), start_proxy(None, "--upstream", url, "--no-sweep")]
+    with proxies[0].connect() as client, proxies[1].connect() as reader:
+        for line in ("SADD s a b", "HSET h a 1 b 1", "ZADD z 1 a 1 b", "RPUSH l a b"):
+            key = line.split()[1]
+            client.command(*line.split())
+            assert client.command("PEXPIREMEMBER", key, "a", 60) == b":1\r\n"
+            assert client.command("EXPIREMEMBER", key, "b", FAR) == b":1\r\n"
+        for line in ("SCARD s", "HLEN h", "ZCARD z", "LLEN l"):
+            until(partial(answers, server, b":1\r\n", *line.split()), what="a sweep")
+        # Known to the other by tracking; what is due waits for its removal; what a script may add is voided before.
+        assert client.command("SADD", "s", "c") == b":1\r\n"
+        assert client.command("HINCRBY", "h", "b", 1) == b":2\r\n"
+        assert client.command("EVAL", "return 1", 1, "s") == b":1\r\n"
+        assert client.command("PEXPIREMEMBER", "s", "c", 30) == b":1\r\n"
+        until(lambda: reader.command("SISMEMBER", "s", "c") == b":0\r\n", what="a removal")
+        # Leftovers go, and an index comes back: at once where a proxy starts.
+        assert client.command("SPOP", "s", 9).startswith(b"*1\r\n")
+        assert client.command("DEL", "z") == b":1\r\n"
+        assert server.command("DEL", "l") == b":1\r\n"
+        assert server.command("ZREM", NAMES.index, "h") == b":1\r\n"
+        proxies.append(start_proxy(None, "--upstream", url))
+        for name in (b"s", b"z", b"l"):
+            until(partial(answers, server, b":0\r\n", "EXISTS", NAMES.shadow(name)), 15, "an end of leftovers")
+        until(partial(answers, server, b":1\r\n", "ZCARD", NAMES.index), 15, "a whole index")
+    log = "".join(proxy.process.output for proxy in proxies)
+    assert "index corrected" in log
+    assert "NOPERM" not in log
+    assert "no permissions" not in log
+    assert b"expiremember" not in server.command("ACL", "LOG")
