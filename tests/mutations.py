@@ -79,9 +79,7 @@ MUTATIONS = [
     Mutation(_LUA + "ttl.lua", "math.floor((left + unit / 2) / unit)", "math.floor(left / unit)", "TTL"),
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
     Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
-    Mutation(
-        _LUA + "shared/remove.lua", "call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"
-    ),
+    Mutation(_LUA + "shared/remove.lua", "call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"),
     Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -deadline, member)", "1", "script"),
     Mutation(_LUA + "dbsize.lua", " - (type(count) == 'number' and count or 0)", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),

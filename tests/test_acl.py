@@ -221,6 +221,15 @@ def test_a_member_that_such_a_user_brings_back_has_no_deadline(pair: Pair, limit
             assert pair.ttl(key, "a") == -1, (lines, how)
 
 
+def test_what_is_removed_late_is_voided_after_that(pair: Pair, limited: Raw) -> None:
+    """The removal waits behind a request that blocks, and so must the look which members are absent."""
+    pair.give_deadlines("app:s")
+    assert limited.command("SADD", "app:s", "b") == b":0\r\n"  # the proxy asks for the user's rights
+    limited.send(b"".join(request(*line.split()) for line in ("BLPOP app:no 0.2", "SREM app:s a", "SADD app:s a")))
+    assert limited.replies(3)[1:] == [b":1\r\n", b":1\r\n"]
+    assert pair.ttl("app:s", "a") == -1
+
+
 def test_a_member_that_such_a_user_overwrites_keeps_its_deadline(pair: Pair, limited: Raw) -> None:
     pair.give_deadlines("app:h")
     assert limited.command("HSET", "app:h", "a", 5) == b":0\r\n"
