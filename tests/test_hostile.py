@@ -294,8 +294,8 @@ def test_a_large_value_for_a_known_key_passes_in_little_memory(
         with Peak(proxy.pid) as peak:
             client.send(b"*%d\r\n" % (len(head) + 1) + request(*head).split(b"\r\n", 1)[1] + b"$%d\r\n" % size)
             sender = send_all(client, itertools.chain(itertools.repeat(block, 100), (b"\r\n" + request("PING"),)))
-            first = client.line()
-            assert not first.startswith(b"-"), first
+            answer = client.line()
+            assert not answer.startswith(b"-"), answer
             assert client.line() == b"+PONG\r\n"
             sender.join(20)
         if head[0] not in ("SET", "LSET"):

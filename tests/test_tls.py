@@ -150,7 +150,6 @@ def test_the_upstream_changes_its_certificate_for_a_wrong_one(
     proxy.stop()
 
 
-@pytest.mark.xfail(strict=True, reason="the client is closed without a line")
 def test_the_upstream_refuses_the_certificate_of_a_client_connection(
     files: Files, start_server: StartServer, start_proxy: StartProxy
 ) -> None:

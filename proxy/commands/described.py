@@ -3,6 +3,7 @@ is, where that decides how it reads requests."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,10 +38,12 @@ class ServerCommands:
 
     Attributes:
         blanks: what the server makes of a line of blanks between two requests.
+        strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
     """
 
     def __init__(self) -> None:
         self.blanks = Blanks.EMPTY
+        self.strict_lines = False
         self._described: dict[bytes, Description] = {}
 
     def read(self, rows: Iterable[list[Any]]) -> None:
@@ -54,10 +57,14 @@ class ServerCommands:
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
-        self.blanks = Blanks.EMPTY
-        major = bytes(greeting.get(b"version", b"")).partition(b".")[0]
-        if greeting.get(b"server") == b"valkey" and major.isdigit() and int(major) >= 8:
-            self.blanks = Blanks.INLINE if int(major) == 8 else Blanks.NOTHING
+        self.blanks, self.strict_lines = Blanks.EMPTY, False
+        numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
+        if greeting.get(b"server") != b"valkey" or numbers is None:
+            return
+        version = int(numbers[1]), int(numbers[2])
+        if version >= (8, 0):
+            self.blanks = Blanks.INLINE if version < (9, 0) else Blanks.NOTHING
+        self.strict_lines = version >= (9, 1)
 
     def accepts(self, name: bytes, count: int) -> bool:
         """Tell whether the server has a command of that upper-case name that takes so many arguments."""

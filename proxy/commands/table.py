@@ -43,7 +43,7 @@ class Effect(Enum):
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
     DATABASE = "goes to another database"
-    LOGIN = "may change the user"
+    LOGIN = "may change the user, or what it may do at present"
     CONNECTION = "may say how the next request is answered, or end the replies"
 
     @property
@@ -271,6 +271,8 @@ def _build() -> dict[bytes, Command]:
     put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
     put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
+    # In RESP2 a subscriber may do little else; it is to hear so of its own requests, not of scripts.
+    put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
     put(Effect.CONNECTION, "CLIENT", _none, always=True)
     return table
 

@@ -16,6 +16,10 @@ from proxy.session.session import NotLoggedInError, RequestTooLargeError, Sessio
 
 log = structlog.get_logger("proxy.relay")
 
+LARGE: Final = 32 * 1024
+"""Bytes of a chunk behind which others are served before the client is read again: the loop would read on, many times,
+from a client that sends without pause, and judging takes longer than passing on."""
+
 FAREWELL_SECONDS: Final = 1.0
 """How long a client that has been told its last has to read it before its connection is closed."""
 
@@ -107,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
         self._early = b""  # came before upstream was there
         self._held = 0  # bytes, as last accounted
         self._clogged = False  # upstream takes no more at present
+        self._rests = False  # others are served first
         self._input_ended = False
         self._last_words = b""  # for a client that is turned away, when its requests have been answered
 
@@ -131,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         wanted = self._state in _READING and not self._input_ended
-        if self._state is State.RELAYING and (self._clogged or self._session.replies.crowded):
+        if self._state is State.RELAYING and (self._clogged or self._rests or self._session.replies.crowded):
             wanted = False
         if wanted != self._transport.is_reading():
             if wanted:
@@ -273,6 +278,19 @@ class ClientConnection(asyncio.Protocol):
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.HELD_LAST):
             self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
+            if len(data) >= LARGE:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Let others be served before this client is read again."""
+
+        def go_on() -> None:
+            self._rests = False
+            self._regulate()
+
+        self._rests = True
+        self._regulate()
+        asyncio.get_running_loop().call_soon(go_on)
 
     def _pass_on(self, judge: Callable[[], bytes]) -> None:
         """Send upstream what a session makes of its input, and see to what it asks for."""
@@ -284,7 +302,7 @@ class ClientConnection(asyncio.Protocol):
             self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
             return
         except NotLoggedInError as error:
-            self._turn_away(error.reply)
+            self._let_refuse(error)
             return
         if out:
             self._send_out(out)
@@ -324,6 +342,8 @@ class ClientConnection(asyncio.Protocol):
             self._pass_on(lambda: session.resume(self._surroundings.now()))
             if self._state not in _WAITING:
                 return  # it has been turned away
+            if session.stranger and self._upstream is not None:
+                self._upstream.watch_for_login()
         if self._state is State.ORPHANED:
             self._close()
             return
@@ -340,7 +360,7 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._upstream.closing or session.replies.silenced:
             return  # nothing comes any more
         self._replied = asyncio.get_running_loop().create_future()
-        if session.in_transaction:
+        if session.waits_for_login and session.in_transaction:
             # A sign would spoil it. The server's word on its MULTI is under way.
             await asyncio.wait((self._replied,), timeout=PATIENCE_SECONDS)
             return
@@ -351,8 +371,10 @@ class ClientConnection(asyncio.Protocol):
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""
+        waits = self._session.waits_for_login
         self._session.login()
-        self._wake()
+        if waits:
+            self._wake()
 
     def replies_passed(self) -> None:
         """Note that replies have come while some are to be put in place."""
@@ -401,10 +423,12 @@ class ClientConnection(asyncio.Protocol):
             # A request was cut off: it will not run, and those before it have had their time.
             self._after(PATIENCE_SECONDS, upstream.leave)
 
-    def upstream_lost(self) -> None:
+    def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
         if self._state in (State.FAREWELL, State.CLOSED):
             return
+        if refusal is not None:
+            self._last_words = self._surroundings.upstream_error(refusal)
         if self._task is not None:
             self._task.cancel()
         if self._state is State.ORPHANED:
@@ -427,6 +451,17 @@ class ClientConnection(asyncio.Protocol):
         self._send_out(sign)
         # Where the replies do not come, it is told all the same.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
+
+    def _let_refuse(self, error: NotLoggedInError) -> None:
+        """Show the server the beginning of a request at which it closes, and nothing after it."""
+        if self._state is State.ORPHANED:
+            self._close()
+            return
+        self._move(State.DRAINING)
+        self._receive_by(_drop)
+        self._send_out(error.beginning)
+        # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
+        self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
 
     def _say_farewell(self, line: bytes) -> None:
         """Close so that the client can read what was said: an unread request would reset the connection."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -32,8 +33,8 @@ class Downstream(Protocol):
     def replies_passed(self) -> None:
         """Note that replies have come while some are to be put in place."""
 
-    def upstream_lost(self) -> None:
-        """Note that the server has closed."""
+    def upstream_lost(self, refusal: Exception | None) -> None:
+        """Note that the server has closed; `refusal` says why it would not even begin."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -55,6 +56,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._replies: ReplySubstitution | None = None
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._unheard = False  # a TLS connection on which nothing has come
         self.lost = False
         self.write: Callable[[bytes], None]
         # Set on the instance: one frame of Python less for every chunk of replies.
@@ -64,6 +66,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Attach to the client, if it is still there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
         self.write = self._transport.write
+        if transport.get_extra_info("sslcontext") is not None:
+            self._unheard = True
+            self._receive_by(self._look)
         if not self._client.attach(self):
             self._transport.abort()
 
@@ -89,6 +94,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._receive_by(self._look)
 
     def _look(self, data: bytes) -> None:
+        self._unheard = False
         if self._evidence is not None and self._evidence.receive(data):
             self._evidence = None
             self._client.logged_in()
@@ -176,7 +182,9 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is not None and self._transport.get_extra_info("sslcontext") is None:
             self._salvage()
         self.lost = True
-        self._client.upstream_lost()
+        # In TLS 1.3 a server refuses a certificate when the handshake is over for the other side.
+        refused = self._unheard and isinstance(exc, ssl.SSLError)
+        self._client.upstream_lost(exc if refused else None)
 
 
 def _drop(_: bytes) -> None:

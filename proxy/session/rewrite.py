@@ -11,7 +11,7 @@ from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.globs import may_match_beginning
 from proxy.session.known import KnownKeys
-from proxy.wire.request import Blanks, Request, bulk, strict_integer
+from proxy.wire.request import Request, RequestReader, bulk, strict_integer
 
 EXACT: Final = 1 << 53
 """The greatest integer up to which a sorted set's score, a double, holds every one."""
@@ -79,10 +79,9 @@ class Rewriter:
                 )
         return None
 
-    @property
-    def blanks(self) -> Blanks:
-        """What the server makes of a line of blanks between two requests."""
-        return self._server.blanks
+    def new_reader(self) -> RequestReader:
+        """Return a reader of a client's requests that reads as the server does."""
+        return RequestReader(self._server.blanks, strict=self._server.strict_lines)
 
     def accepts(self, command: Command, count: int) -> bool:
         """Tell whether the server takes so many arguments, the name included, for a command."""

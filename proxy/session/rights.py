@@ -65,12 +65,13 @@ class Rights:
         """Return whether the server has to be asked again; `now` in Unix ms."""
         return self._names is not None and not 0 <= now - self._asked <= TRUST_MS and self.askable
 
-    def ask(self, replies: ReplySubstitution, now: float) -> bytes:
+    def ask(self, replies: ReplySubstitution, now: float, *, by_greeting: bool = False) -> bytes:
         """Return the requests to send; the answer is known once `replies` has nothing outstanding.
 
         Args:
             replies: the replies of this connection.
             now: the clock, in Unix ms.
+            by_greeting: as for `ReplySubstitution.expect`.
         """
         assert self._names is not None
         token = secrets.token_hex(8).encode()
@@ -86,7 +87,7 @@ class Rights:
         self._asked = now
         key = _SOME_KEY
         keys = [key, self._names.shadow(key), self._names.index]
-        return replies.enclose(evaluation("rights", keys, [_ALL, token]), hear)
+        return replies.enclose(evaluation("rights", keys, [_ALL, token]), hear, by_greeting=by_greeting)
 
     def note(self, effect: Effect | None, arguments: list[bytes]) -> None:
         """Take a request into account that is about to be sent."""

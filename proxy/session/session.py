@@ -16,7 +16,7 @@ from proxy.session.rights import Rights
 from proxy.session.transaction import Transaction
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import COUNT_LIMIT, Kind, Request, RequestReader, strict_integer
+from proxy.wire.request import COUNT_LIMIT, Kind, Request, strict_integer
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
@@ -40,11 +40,13 @@ class NotLoggedInError(Exception):
     """A client that has not logged in sends what the server would not read before a login.
 
     Attributes:
-        reply: the server's own error line.
+        beginning: what has come of the request, at which the server will refuse it.
+        reply: the line with which servers do.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, beginning: bytes) -> None:
         super().__init__(f"not logged in, and {what}")
+        self.beginning = beginning
         self.reply = f"-ERR Protocol error: unauthenticated {what}\r\n".encode()
 
 
@@ -102,12 +104,13 @@ class Session:
         self.replies = ReplySubstitution()
         self._rights = rights or Rights()
         self.stranger = stranger
+        self._wants_login = stranger
         self._ground = ground
         self._known = ground.known
         self._rewriter = ground.rewriter
         self._prefix = ground.prefix
         self._batch = ground.batch
-        self._reader = RequestReader(ground.rewriter.blanks)
+        self._reader = ground.rewriter.new_reader()
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._out: list[bytes] = []
@@ -123,6 +126,11 @@ class Session:
     def in_transaction(self) -> bool:
         """Whether a transaction is open, as far as the requests tell."""
         return self._transaction is not None
+
+    @property
+    def waits_for_login(self) -> bool:
+        """Whether the question is whether the client has logged in, and nothing else."""
+        return self.question is not None and self.question.replied and self._pending is None
 
     def login(self) -> None:
         """Note that the server's replies have shown the client to be logged in."""
@@ -208,7 +216,7 @@ class Session:
         pending, self._pending = self._pending, None
         if question is not None and question.replied and self.stranger and pending is None:
             many = self._reader.count > STRANGERS_ARGUMENTS
-            raise NotLoggedInError("multibulk length" if many else "bulk length")
+            raise NotLoggedInError("multibulk length" if many else "bulk length", self._reader.rest())
         if pending is not None and question is not None and question.again:
             self._judge(pending, now)
         elif pending is not None:
@@ -227,7 +235,11 @@ class Session:
             What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
             in part, so that no other can be put behind it.
         """
-        return None if self._reader.within else self._take_out() + self.replies.expect(last_words)
+        return None if self._reader.within else self._take_out() + self._expect(last_words)
+
+    def _expect(self, reply: bytes) -> bytes:
+        """Return the request in whose place the client gets a reply."""
+        return self.replies.expect(reply, by_greeting=self.stranger and self._transaction is None)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
         """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
@@ -340,15 +352,20 @@ class Session:
         if self._ground.guarded:
             refusal = self._rewriter.reserved(request)
             if refusal is not None:
-                self._replace(request, self.replies.expect(b"-%b\r\n" % refusal.message))
+                self._replace(request, self._expect(b"-%b\r\n" % refusal.message))
                 return
-        question = self._doubt(request, now) or self._question(request, now)
+        question = self._doubt(request, now) or self._question(request, now) or self._before_reset(request)
         if question is not None:
             self.question = question
             self._pending = request
             self._exact = True
             return
         self._forward(request, now)
+
+    def _before_reset(self, request: Request) -> Question | None:
+        """Have everything answered before a client becomes a stranger again: no earlier reply is to speak for it."""
+        is_reset = len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
+        return Question(replied=True) if is_reset and self._wants_login else None
 
     def _doubt(self, request: Request, now: float) -> Question | None:
         """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction."""
@@ -357,7 +374,7 @@ class Session:
         command = self._command(request.arguments[0])
         if command is None or not self._rewriter.stands_in(command, request):
             return None
-        self._out.append(self._rights.ask(self.replies, now))
+        self._out.append(self._rights.ask(self.replies, now, by_greeting=self.stranger))
         return Question(replied=True, again=True)
 
     def _question(self, request: Request, now: float) -> Question | None:
@@ -436,6 +453,8 @@ class Session:
         if command is None:
             self._out.append(request.raw)
             return
+        if command.name == b"RESET":
+            self.stranger = self._wants_login
         if command.effect is Effect.CONNECTION and [word.upper() for word in arguments[1:3]] == [b"REPLY", b"OFF"]:
             self.replies.silenced = True
         if self._rights.outside and command.effect not in (Effect.EXPIRE, Effect.LIFETIME):
@@ -452,7 +471,7 @@ class Session:
         if instead is None:
             self._out.append(request.raw)
         elif isinstance(instead, Refusal):
-            self._replace(request, self.replies.expect(b"-%b\r\n" % instead.message))
+            self._replace(request, self._expect(b"-%b\r\n" % instead.message))
         else:
             self._replace(request, instead)
             if self._transaction is not None:

@@ -82,6 +82,8 @@ def handshake_advice(error: BaseException, settings: Settings) -> str | None:
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
             return _advice(cause, settings)
+        if isinstance(cause, ConnectionResetError):
+            return _refused(settings)  # the reset may overtake the server's own word
         cause = cause.__cause__ or cause.__context__
     return None
 
@@ -92,8 +94,10 @@ def _advice(error: ssl.SSLError, settings: Settings) -> str:
             return "the server's certificate is for another name: write that name in upstream"
         authority = settings.tls_ca_file or "the system's certificates"
         return f"the server's certificate is not trusted: check tls_ca_file ({authority})"
-    if "ALERT" in (error.reason or ""):
-        if settings.tls_cert_file is None:
-            return "the server refuses the handshake: set tls_cert_file and tls_key_file if it wants a certificate"
-        return f"the server refuses the handshake: check tls_cert_file ({settings.tls_cert_file})"
-    return NO_TLS_THERE
+    return _refused(settings) if "ALERT" in (error.reason or "") else NO_TLS_THERE
+
+
+def _refused(settings: Settings) -> str:
+    if settings.tls_cert_file is None:
+        return "the server ends the handshake: set tls_cert_file and tls_key_file if it wants a certificate"
+    return f"the server ends the handshake: check tls_cert_file ({settings.tls_cert_file})"

@@ -40,7 +40,7 @@ class LoginWatch:
                 self.wanted = await self._ask()
                 self.asked.set()
                 seconds = AGAIN_SECONDS
-            except (OSError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
                 log.debug("cannot ask the upstream whether it wants a login", error=str(error))
                 seconds = _AFTER_FAILURE
             await asyncio.sleep(seconds)

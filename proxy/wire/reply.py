@@ -14,11 +14,11 @@ from typing import Final
 
 from proxy.wire.request import encode
 
-_BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `")
-"""What stands before the name: Redis from 7.0 and Valkey, Redis 6.2."""
+_BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `", b"-ERR Syntax error in HELLO option '")
+"""What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; behind a HELLO, everywhere."""
 
 
-_LINE: Final = re.compile(rb"-ERR unknown command ['`]([0-9a-f]{32})")
+_LINE: Final = re.compile(rb"-ERR (?:unknown command ['`]|Syntax error in HELLO option ')([0-9a-f]{32})")
 
 CROWD: Final = 4096
 """Replies outstanding from which on no more requests should be taken, so that what is remembered stays bounded."""
@@ -48,11 +48,13 @@ class ReplySubstitution:
         """Whether so many replies are outstanding that no more should be asked for."""
         return len(self._expected) >= CROWD and not self.silenced
 
-    def expect(self, reply: bytes) -> bytes:
+    def expect(self, reply: bytes, *, by_greeting: bool = False) -> bytes:
         """Have a reply put in place of the answer to a request that is to be sent now.
 
         Args:
             reply: the bytes that the client is to get, may be empty.
+            by_greeting: whether to ask by a HELLO with an option that there is not, which changes nothing and is
+                answered before a login too: some servers do not tell strangers what they know. Not in a transaction.
 
         Returns:
             The request to send: a command that the server does not know, and that spoils an open transaction.
@@ -63,20 +65,21 @@ class ReplySubstitution:
         self._places[token] = self._settled + len(self._expected)
         self._expected.append((token, reply))
         self.outstanding = True
-        return encode([token])
+        return encode([b"HELLO", b"2", token] if by_greeting else [token])
 
-    def enclose(self, request: bytes, hear: Callable[[bytes], bytes]) -> bytes:
+    def enclose(self, request: bytes, hear: Callable[[bytes], bytes], *, by_greeting: bool = False) -> bytes:
         """Have the reply to a request of the proxy's own taken out of the stream.
 
         Args:
             request: the request.
             hear: gets the bytes between the replies of the requests before and behind it, and returns those of them
                 that are for the client after all, such as a push message.
+            by_greeting: as for `expect`.
 
         Returns:
             The requests to send.
         """
-        before, behind = self.expect(b""), self.expect(b"")
+        before, behind = (self.expect(b"", by_greeting=by_greeting) for _ in range(2))
         first, second = self._expected[-2][0], self._expected[-1][0]
         self._begins.add(first)
         self._hears[second] = hear
@@ -146,13 +149,13 @@ class ReplySubstitution:
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
         """Return where a line of ours may begin whose token is not yet complete, or the end of the stream."""
-        length = len(_BEFORE[0]) + 32
-        begin = stream.find(b"-", max(position, len(stream) - length + 1))
+        begin = stream.find(b"-", max(position, len(stream) - len(_BEFORE[-1]) - 31))
         while begin >= 0:
             tail = stream[begin:]
-            head = tail[: len(_BEFORE[0])]
-            if any(before.startswith(head) for before in _BEFORE) and _HEX.fullmatch(tail, len(head)):
-                return begin
+            for before in _BEFORE:
+                head = tail[: len(before)]
+                if before.startswith(head) and _HEX.fullmatch(tail, len(head)):
+                    return begin
             begin = stream.find(b"-", begin + 1)
         return len(stream)
 

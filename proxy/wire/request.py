@@ -87,10 +87,12 @@ class RequestReader:
     Args:
         blanks: what the server makes of a line of blanks. With the default, other servers than those read all requests
             as they should be read as well.
+        strict: whether the server closes the connection for a line that ends otherwise than with CRLF.
     """
 
-    def __init__(self, blanks: Blanks = Blanks.EMPTY) -> None:
+    def __init__(self, blanks: Blanks = Blanks.EMPTY, *, strict: bool = False) -> None:
         self._blanks = blanks
+        self._strict = strict
         self._buffer = b""
         self._position = 0  # where the request that is being read begins
         self._later: list[bytes] = []  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
@@ -106,7 +108,7 @@ class RequestReader:
         self._body_bytes = 0
         self._in_body = False
         self._broken = False
-        self._silent = False  # broken in a way in which what follows might mend it
+        self._silent = False  # broken, and nothing may follow: the server might read on
         self._oversized = False
         self._odd = False
         self._announced = 0
@@ -232,6 +234,11 @@ class RequestReader:
             request.raw = raw
         return request
 
+    def _break_at(self, end: int) -> Request:
+        """End the requests where the server does, and let nothing follow."""
+        self._silent = True
+        return self._break(self._buffer[self._position : end])
+
     def _end_request(self) -> None:
         self._odd = False
         self._arguments = []
@@ -267,6 +274,8 @@ class RequestReader:
             if count <= 0:
                 return self._take(Kind.WHOLE, [], end + 2, 0, end + 2 - begin)
             self._odd = buffer[end + 1] != 0x0A
+            if self._odd and self._strict:
+                return self._break_at(end + 2)
             self._count = count
             self._oversized = count > COUNT_LIMIT
             self._header = end + 2 - begin
@@ -287,6 +296,10 @@ class RequestReader:
             length = _integer(buffer[position + 1 : end]) if end >= 0 else None
             if length is None or length < 0:
                 return self._break()
+            if buffer[end + 1] != 0x0A:
+                if self._strict:
+                    return self._break_at(end + 2)
+                self._odd = True
             after = end + 2 + length + 2
             if length > BULK_LIMIT:
                 self._oversized = True
@@ -296,7 +309,9 @@ class RequestReader:
                 self._announced = length
                 return None
             arguments.append(buffer[end + 2 : after - 2])
-            if buffer[end + 1] != 0x0A or not buffer.startswith(b"\r\n", after - 2):
+            if not buffer.startswith(b"\r\n", after - 2):
+                if self._strict:
+                    return self._break_at(after)
                 self._odd = True
             position = after
         request = self._take(Kind.WHOLE, arguments, position, count, self._header)
