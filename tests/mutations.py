@@ -111,4 +111,12 @@ MUTATIONS = [
     Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/session.py", "len(_plain_names) < PLAIN_NAMES_LIMIT", "True", "names of commands"),
+    # What strangers may do.
+    Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
+    Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),
+    Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),
+    Mutation("relay/client.py", "self._surroundings.held.account(self._held, 0)", "pass", "held limit"),
+    Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
+    # A transaction is looked at once more before it runs.
+    Mutation("session/transaction.py", "self._blind.update(blind_keys)", "pass", "queued blindly"),
 ]

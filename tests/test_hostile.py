@@ -116,6 +116,16 @@ def test_hostile_bytes_leave_nothing_and_hold_nobody_up(upstream: Server, proxy:
     assert max(times) < 1
 
 
+def check_hostile_bytes(proxy: Proxy, upstream: Server) -> None:
+    """All of them in short, for the deliberate breaks."""
+    for data in HOSTILE.values():
+        with nothing_left(proxy, upstream), worst_answer(proxy) as times, proxy.connect(5) as client:
+            client.send(data)
+            client.end_of_requests()
+            client.rest()
+        assert max(times) < 1
+
+
 def test_500_of_them_at_once(upstream: Server, proxy: Proxy) -> None:
     with nothing_left(proxy, upstream):
         clients = [proxy.connect() for _ in range(500)]
@@ -213,7 +223,15 @@ def test_an_ordinary_restart_of_the_server(start_server: StartServer, start_prox
 
 def test_before_a_login_little_is_held(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
     server = start_server(kind, "--requirepass", "secret")
-    proxy = start_proxy(None, "--upstream", f"redis://:secret@127.0.0.1:{server.port}")
+    check_little_is_held_before_a_login(server, start_proxy(None, "--upstream", login_url(server)))
+
+
+def login_url(server: Server) -> str:
+    return f"redis://:secret@127.0.0.1:{server.port}"
+
+
+def check_little_is_held_before_a_login(server: Server, proxy: Proxy) -> None:
+    """For the deliberate breaks too; the server's password is `secret`."""
     with proxy.connect() as client:
         client.command(*PASSWORD)
         client.command("SADD", "s", "m")
@@ -250,8 +268,15 @@ def test_before_a_login_little_is_held(kind: str, start_server: StartServer, sta
     proxy.stop()
 
 
+HELD_LIMIT = ("--held-limit", str(16 * MEGABYTE))
+
+
 def test_all_clients_together_make_it_hold_no_more_than_a_limit(upstream: Server, start_proxy: StartProxy) -> None:
-    proxy = start_proxy(upstream, "--held-limit", str(16 * MEGABYTE))
+    check_all_that_is_held_is_bounded(upstream, start_proxy(upstream, *HELD_LIMIT))
+
+
+def check_all_that_is_held_is_bounded(upstream: Server, proxy: Proxy) -> None:
+    """For the deliberate breaks too."""
     begun = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$%d\r\n" % (4 * MEGABYTE)
     clients = [proxy.connect() for _ in range(20)]
     try:

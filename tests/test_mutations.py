@@ -12,8 +12,10 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from tests import test_background as background
+from tests import test_hostile as hostile
 from tests import test_lives as lives
 from tests import test_native_expiry as native
+from tests import test_tls as tls
 from tests.conftest import installed
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.servers import KINDS, Proxy, Server
@@ -35,16 +37,14 @@ class Place:
 
     def __init__(self, server: Server, folder: Path, stack: ExitStack) -> None:
         self.server = server
-        self._folder = folder
+        self.folder = folder
         self._stack = stack
 
     def proxy(self, *arguments: str) -> Proxy:
         """Start a proxy; without a leftovers pass, which would be by chance when it comes."""
         if "--leftovers-rate" not in arguments:
             arguments = (*arguments, "--leftovers-rate", "0")
-        proxy = Proxy(
-            "--upstream", self.server.url, *arguments, env={"PYTHONPATH": str(self._folder)}, cwd=self._folder
-        )
+        proxy = Proxy("--upstream", self.server.url, *arguments, env={"PYTHONPATH": str(self.folder)}, cwd=self.folder)
         self._stack.callback(proxy.close)
         return proxy
 
@@ -161,6 +161,29 @@ NEWEST_CHECKS: dict[str, Callable[[Place], None]] = {
 }
 
 CHECKS |= NEWEST_CHECKS
+
+
+def _login(place: Place) -> None:
+    server = Server(KIND, "--requirepass", "secret")
+    try:
+        hostile.check_little_is_held_before_a_login(server, place.proxy("--upstream", hostile.login_url(server)))
+    finally:
+        server.close()
+
+
+CHECKS |= {
+    "queued blindly": lambda place: (
+        lives.test_a_member_that_goes_while_a_transaction_is_queued_comes_back_without_a_deadline(
+            place.server, place.proxy(), place.talk
+        )
+    ),
+    "hostile bytes": lambda place: hostile.check_hostile_bytes(place.proxy(), place.server),
+    "held limit": lambda place: hostile.check_all_that_is_held_is_bounded(
+        place.server, place.proxy(*hostile.HELD_LIMIT)
+    ),
+    "before a login": _login,
+    "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
+}
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,22 @@ FAILING: dict[str, tuple[Callable[[Files], Certificate], str, Callable[[Files], 
 }
 
 
+def check_a_wrong_authority_is_refused(folder: Path, start: Callable[..., Proxy]) -> None:
+    """For the deliberate breaks too: `start` makes a proxy with further arguments."""
+    files = Files(folder)
+    port = free_port()
+    options = ["--tls-port", str(port), "--tls-cert-file", str(files.server.file), "--tls-key-file"]
+    options += [str(files.server.key), "--tls-ca-cert-file", str(files.authority.file), "--tls-auth-clients", "no"]
+    server = Server(KIND, *options)
+    try:
+        proxy = start("--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.other.file))
+        with proxy.connect(timeout=5) as client:
+            client.send(request("PING"))
+            assert client.rest().startswith(b"-ERR expiremember-proxy: upstream ")
+    finally:
+        server.close()
+
+
 @pytest.mark.parametrize("case", FAILING)
 def test_a_failing_handshake_is_told_to_the_client_and_the_operator(
     files: Files, start_server: StartServer, start_proxy: StartProxy, case: str
