@@ -7,9 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 
 from tests.servers import BINARIES, EVERY_KIND, KINDS, Proxy, Server
+
+# How long an example takes says nothing on a busy machine.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,6 +19,9 @@ EXACT: Final = 1 << 53
 UNPACKED: Final = 7_000
 """Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
 
+COPIED: Final = 64 * 1024
+"""Bytes of a request at most that are copied into a script's call where it can be done without the script."""
+
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 _UNITS: Final = {b"s": 1000, b"ms": 1}
 _NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
@@ -339,7 +342,7 @@ class Rewriter:
 
     def _vanish(self, keys: list[bytes], request: Request) -> bytes | None:
         concerned = [key for key in keys if key in self._known.deadlines]
-        if not concerned:
+        if not concerned or len(request.raw) > COPIED:
             return None  # nothing is known for certain; what is left over is void as soon as a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self._names.shadow(key))]
         return self._run("vanish", [self._names.index, *pairs], [], request)
