@@ -27,6 +27,7 @@ from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end
 from proxy.expiry.tracker import Tracker
+from proxy.expiry.users import UserWatch
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.logs import Seldom
 from proxy.relay.budget import HeldBudget
@@ -36,7 +37,7 @@ from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
-from proxy.session.rights import Rights
+from proxy.session.rights import Rights, Users
 from proxy.session.session import Ground, Session
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
@@ -66,6 +67,7 @@ class Server:
         )
         self._commands = ServerCommands()
         self._logins = LoginWatch(upstream.connect)
+        self._users = Users()
         self._ground = Ground(
             Rewriter(self._names, self._known, self._commands),
             self._known,
@@ -89,7 +91,7 @@ class Server:
 
     def new_session(self) -> Session:
         """Return a session for a new client."""
-        return Session(self._ground, stranger=self._logins.wanted, rights=Rights(self._names))
+        return Session(self._ground, stranger=self._logins.wanted, rights=Rights(self._names, self._users))
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
@@ -137,6 +139,17 @@ class Server:
         except RedisError as error:
             raise ConnectionError(str(error)) from error
 
+    async def round_trip(self) -> None:
+        """Wait until the server has answered the proxy itself.
+
+        Raises:
+            ConnectionError: it did not.
+        """
+        try:
+            await self._engine.round_trip()
+        except RedisError as error:
+            raise ConnectionError(str(error)) from error
+
     def opened(self, connection: ClientConnection) -> None:
         """Note a new connection."""
         self._connections.add(connection)
@@ -167,7 +180,8 @@ class Server:
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
-        tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
+        watch = UserWatch(self._engine, self._tracker, self._users)
+        tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins, watch)]
         if settings.leftovers_rate:
             leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))

@@ -439,3 +439,136 @@ def test_what_is_held_when_the_client_leaves_still_runs(upstream: Server, start_
             until(lambda key=key: upstream.command("EXISTS", f"behind-{key}") == b":1\r\n")  # type: ignore[misc]
             assert upstream.command("SISMEMBER", key, "late") == b":1\r\n"
     proxy.stop()
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b"a\n", b"get a\r\n", b"dbsize\n", b"ttl a b\n"])
+def test_a_flood_of_small_requests_holds_nobody_up(upstream: Server, proxy: Proxy, line: bytes) -> None:
+    flood = line * (512 * 1024 // len(line))
+    with proxy.connect() as client, worst_answer(proxy) as times:
+        sender = send_all(client, iter([flood + request("ECHO", "--end--")]))
+        tail = b""
+        while not tail.endswith(b"--end--\r\n"):
+            tail = (tail + client.some())[-20:]
+        sender.join(20)
+    assert max(times) < 0.5
+
+
+@pytest.mark.parametrize("leave", [Raw.close, Raw.reset])
+def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
+    upstream: Server, start_proxy: StartProxy, leave: Callable[[Raw], None]
+) -> None:
+    """A server drops a blocked client that leaves; so must the proxy, while requests wait behind the blocking one too."""
+    with upstream.connect() as admin:
+        admin.command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", "-eval")
+    proxy = start_proxy(upstream)
+    proxy.command("SADD", "known", "m")
+    proxy.command("EXPIREMEMBER", "known", "m", 1000)
+    clients = [proxy.connect() for _ in range(5)]
+    for client in clients:
+        client.send(request("BLPOP", "queue", 0) + request("SADD", "known", "x"))
+    until(lambda: b"blocked_clients:5" in upstream.command("INFO", "clients"))
+    for client in clients:
+        leave(client)
+    until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"))
+    assert upstream.command("RPUSH", "queue", "job") == b":1\r\n"
+    assert upstream.command("LLEN", "queue") == b":1\r\n"
+    proxy.stop()
+    assert upstream.command("ACL", "DELUSER", "limited") == b":1\r\n"
+
+
+def both_ways(upstream: Server, proxy: Proxy, data: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
+    """The first replies to a stream, straight and through the proxy."""
+    told = []
+    for where in (upstream, proxy):
+        with where.connect(5) as client:
+            client.send(data)
+            told.append([client.reply() for _ in range(count)])
+    return told[0], told[1]
+
+
+def test_replies_that_are_skipped_stay_skipped(upstream: Server, start_proxy: StartProxy) -> None:
+    with upstream.connect() as admin:
+        admin.command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", "-eval")
+    proxy = start_proxy(upstream)
+    proxy.command("SADD", "known", "m")
+    proxy.command("EXPIREMEMBER", "known", "m", 1000)
+    skip = request("CLIENT", "REPLY", "SKIP")
+    in_transaction = request("MULTI") + skip + request("EXEC") + request("SADD", "known", "x") + request("ECHO", "end")
+    straight, through = both_ways(upstream, proxy, in_transaction, 3)  # the last one stands in EXEC's array
+    assert through == straight
+    refused = (skip + request("SET", "__expiremember__:index", "x")) * 5000 + request("ECHO", "end")
+    assert both_ways(upstream, proxy, refused, 1)[1] == [b"$3\r\nend\r\n"]
+    proxy.stop()
+    upstream.command("ACL", "DELUSER", "limited")
+
+
+def test_replies_come_again_after_they_were_off(upstream: Server, start_proxy: StartProxy) -> None:
+    """Also where the server refused to be silent."""
+    with upstream.connect() as admin:
+        admin.command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", "-eval")
+        admin.command("ACL", "SETUSER", "talkative", "on", "nopass", "~*", "&*", "+@all", "-eval", "-client")
+    proxy = start_proxy(upstream)
+    proxy.command("SADD", "known", "m")
+    proxy.command("EXPIREMEMBER", "known", "m", 1000)
+    off, on = request("CLIENT", "REPLY", "OFF"), request("CLIENT", "REPLY", "ON")
+    add = request("SADD", "known", "y") + request("SREM", "known", "y")
+    straight, through = both_ways(upstream, proxy, request("AUTH", "limited", "x") + off + on + add, 4)
+    assert through == straight
+    with proxy.connect() as client:
+        assert client.command("AUTH", "talkative", "x") == b"+OK\r\n"
+        assert client.command("CLIENT", "REPLY", "OFF").startswith(b"-NOPERM")
+        client.send(add)
+        assert client.replies(2) == [b":1\r\n", b":1\r\n"]
+    with proxy.connect() as client:
+        refused = request("EXPIREMEMBER", "known")
+        client.send(request("CLIENT", "REPLY", "OFF") + refused * 3 + on + refused * 5000)
+        assert client.reply() == b"+OK\r\n"
+        assert set(client.replies(5000)) == {b"-ERR wrong number of arguments for 'expiremember' command\r\n"}
+    proxy.stop()
+    upstream.command("ACL", "DELUSER", "limited", "talkative")
+
+
+def test_no_reserved_name_passes_in_a_huge_request(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream)
+    upstream.command("SET", "__expiremember__:probe", "x")
+    count = 1_048_578
+    with proxy.connect(60) as client, suppress(ConnectionError):
+        name = b"__expiremember__:probe"
+        client.send(b"*%d\r\n$3\r\nDEL\r\n" % count + b"$1\r\na\r\n" * (count - 2))
+        client.send(b"$%d\r\n%b\r\n" % (len(name), name))
+        assert client.line().startswith(b"-ERR")
+    assert upstream.command("DEL", "__expiremember__:probe") == b":1\r\n"
+    proxy.stop()
+
+
+def test_strangers_change_nothing(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    """Who has not logged in leaves no mark, and what TTL tells of a removed member stays."""
+    server = start_server(kind, "--requirepass", "secret")
+    with server.connect() as admin:
+        admin.command(*PASSWORD)
+        admin.command("ACL", "SETUSER", "limited", "on", ">limited", "~*", "&*", "+@all", "-eval")
+    proxy = start_proxy(None, "--upstream", login_url(server))
+    refusal = b"-NOAUTH Authentication required.\r\n"
+    with proxy.connect() as client, proxy.connect() as limited:
+        client.command(*PASSWORD)
+        client.command("SADD", "secret", "m", "stays")
+        client.command("EXPIREMEMBER", "secret", "m", 500)
+        client.command("SREM", "secret", "m")
+        client.command("SADD", "plain", "m")
+        with proxy.connect() as stranger:
+            assert stranger.command("SADD", "secret", "m") == refusal
+            assert stranger.command("EXPIREMEMBER", "plain", "m", 100) == refusal
+        assert about(client.command("TTL", "secret", "m"), 500)
+        assert limited.command("AUTH", "limited", "limited") == b"+OK\r\n"
+        assert limited.command("SADD", "source", "a") == b":1\r\n"
+        assert limited.command("SUNIONSTORE", "plain", "source") == b":1\r\n"
+    proxy.stop()
+
+
+def test_a_mark_outlives_the_transaction_that_it_waits_in(upstream: Server, proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        client.send(request("SADD", "k", "m", "stays") + request("MULTI") + request("PEXPIREMEMBER", "k", "m", 2000))
+        client.replies(3)
+        time.sleep(11)  # longer than a mark lives by itself
+        client.send(request("SREM", "k", "m") + request("SADD", "k", "m") + request("EXEC") + request("PTTL", "k", "m"))
+        assert client.replies(4)[-1] == b":-1\r\n"

@@ -38,12 +38,14 @@ class ServerCommands:
 
     Attributes:
         blanks: what the server makes of a line of blanks between two requests.
+        takes_many_arguments: whether it takes requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
     """
 
     def __init__(self) -> None:
         self.blanks = Blanks.EMPTY
         self.strict_lines = False
+        self.takes_many_arguments = True
         self._described: dict[bytes, Description] = {}
 
     def read(self, rows: Iterable[list[Any]]) -> None:
@@ -57,11 +59,14 @@ class ServerCommands:
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
-        self.blanks, self.strict_lines = Blanks.EMPTY, False
+        self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
         numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
-        if greeting.get(b"server") != b"valkey" or numbers is None:
+        if numbers is None:
             return
         version = int(numbers[1]), int(numbers[2])
+        self.takes_many_arguments = version >= (7, 0)
+        if greeting.get(b"server") != b"valkey":
+            return
         if version >= (8, 0):
             self.blanks = Blanks.INLINE if version < (9, 0) else Blanks.NOTHING
         self.strict_lines = version >= (9, 1)

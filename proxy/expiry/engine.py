@@ -90,16 +90,25 @@ class Engine:
         rows: list[list[Any]] = await self._ask("COMMAND")
         return rows
 
+    async def users(self) -> list[bytes]:
+        """Read the server's users with their rights, a line each."""
+        lines: list[bytes] = await self._ask("ACL", "LIST")
+        return lines
+
+    async def round_trip(self) -> None:
+        """Wait until the server has answered a request on a connection of the proxy's own."""
+        await self._ask("PING")
+
     async def greeting(self) -> dict[bytes, Any]:
         """Read what the server says of itself: its name, its version and more."""
         words = await self._ask("HELLO")
         return words if isinstance(words, dict) else dict(zip(words[::2], words[1::2], strict=True))
 
-    async def _ask(self, name: str) -> Any:
+    async def _ask(self, *words: str) -> Any:
         """Return the reply to a command as it comes, of which redis-py would make something else."""
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            await connection.send_command(name)
+            await connection.send_command(*words)
             return await connection.read_response()
         finally:
             await self._control.connection_pool.release(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, Protocol, cast
@@ -58,6 +59,16 @@ _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.FAREWELL))
 """While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
 
 
+LOOK_SECONDS: Final = 1.0
+"""How often to see, while replies are awaited, if the client has gone: nothing tells while it is not read."""
+
+_GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+
+
+class ClientGoneError(Exception):
+    """A client has gone while its requests wait behind one that blocks: the server would not run them either."""
+
+
 class IllegalMoveError(Exception):
     """A state was to follow another that it cannot follow: a defect of the proxy."""
 
@@ -88,6 +99,9 @@ class Surroundings(Protocol):
 
     async def answer(self, question: Question) -> None:
         """Do what a session asks for. Raises ConnectionError or TimeoutError, bounded in time."""
+
+    async def round_trip(self) -> None:
+        """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
 
     def opened(self, connection: ClientConnection) -> None:
         """Note a new connection."""
@@ -204,6 +218,8 @@ class ClientConnection(asyncio.Protocol):
         self._move(State.CLOSED)
         self._release()
         if self._upstream is not None:
+            self._session.close()
+        if self._upstream is not None:
             self._upstream.leave()
 
     def _release(self) -> None:
@@ -278,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.HELD_LAST):
             self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
-            if len(data) >= LARGE:
+            if len(data) >= LARGE and self._state is State.RELAYING:
                 self._rest()
 
     def _rest(self) -> None:
@@ -286,11 +302,23 @@ class ClientConnection(asyncio.Protocol):
 
         def go_on() -> None:
             self._rests = False
-            self._regulate()
+            try:
+                self._go_on()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
+                self._fail(error)
 
+        if self._rests:
+            return
         self._rests = True
         self._regulate()
         asyncio.get_running_loop().call_soon(go_on)
+
+    def _go_on(self) -> None:
+        if self._state is State.RELAYING and self._session.unfinished:
+            self._pass_on(lambda: self._session.go_on(self._surroundings.now()))
+        if self._state is State.RELAYING and self._input_ended:
+            self._end_input()
+        self._regulate()
 
     def _pass_on(self, judge: Callable[[], bytes]) -> None:
         """Send upstream what a session makes of its input, and see to what it asks for."""
@@ -314,6 +342,8 @@ class ClientConnection(asyncio.Protocol):
         if session.question is not None and self._state is State.RELAYING:
             self._move(State.HELD)
             self._start(self._answer())
+        elif session.unfinished and self._state is State.RELAYING:
+            self._rest()
         elif session.replies.crowded:
             self._regulate()
 
@@ -331,6 +361,9 @@ class ClientConnection(asyncio.Protocol):
                 if question.replied:
                     await self._until_replied()
                 await self._surroundings.answer(question)
+            except ClientGoneError:
+                self.abandon()
+                return
             except (OSError, TimeoutError) as error:
                 # To go on would be to let the client see what has expired.
                 log.warning("request failed: expired members could not be removed", error=str(error))
@@ -349,7 +382,9 @@ class ClientConnection(asyncio.Protocol):
             return
         finishing = self._state is State.HELD_LAST
         self._move(State.RELAYING)
-        if self._input_ended:
+        if session.unfinished and not finishing:
+            self._rest()
+        elif self._input_ended:
             self._end_input()
         elif finishing:
             self.finish()
@@ -360,14 +395,35 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._upstream.closing or session.replies.silenced:
             return  # nothing comes any more
         self._replied = asyncio.get_running_loop().create_future()
-        if session.waits_for_login and session.in_transaction:
-            # A sign would spoil it. The server's word on its MULTI is under way.
-            await asyncio.wait((self._replied,), timeout=PATIENCE_SECONDS)
-            return
         sign = session.drain()
         if sign is not None or session.replies.outstanding:
             self._send_out(sign or b"")
-            await self._replied
+            while not (await asyncio.wait((self._replied,), timeout=LOOK_SECONDS))[0]:
+                if self._has_hung_up():
+                    await self._see_if_it_blocks()
+
+    def _has_hung_up(self) -> bool:
+        """Return whether the client has closed its side, which the loop does not see while it does not read."""
+        connection = self._transport.get_extra_info("socket")
+        if self._state is State.ORPHANED or connection is None or connection.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(connection.fileno(), _GONE)
+        return bool(poll.poll(0))
+
+    async def _see_if_it_blocks(self) -> None:
+        """Tell a server that is busy from one in which a request of this client blocks.
+
+        Raises:
+            ClientGoneError: it blocks, and the client has gone: a server that reads the client's end drops the client.
+        """
+        try:
+            for _ in range(2):  # what came before the first question has been read when the second is answered
+                await self._surroundings.round_trip()
+        except (OSError, TimeoutError):
+            return
+        if self._replied is not None and not self._replied.done():
+            raise ClientGoneError
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""
@@ -406,6 +462,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_input(self) -> None:
         """Let the client's half close reach upstream, behind all that it has sent."""
+        if self._session.unfinished:
+            return  # not yet: see `_go_on`
         upstream = self._upstream
         assert upstream is not None
         sign = None if upstream.ends_by_halves else self._session.drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from proxy.session.beginnings import Beginnings
@@ -47,6 +48,7 @@ class KnownKeys:
         self.doubt = 0.0
         self.ever = False
         self._marks: dict[bytes, float] = {}
+        self._pins: Counter[bytes] = Counter()
         self.next_deadline = -math.inf
         self._horizon = math.inf
         self._wake: Callable[[], None] | None = None
@@ -121,7 +123,20 @@ class KnownKeys:
             old.append(key)
         for key in old:
             del self._marks[key]
-        return old
+            if key in self._pins:
+                self._marks[key] = now
+        return [key for key in old if key not in self._pins]
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        """Keep the marks of keys fresh while a request that made one is queued; `unpin` ends it."""
+        self._pins.update(keys)
+
+    def unpin(self, keys: Iterable[bytes]) -> None:
+        """End what as many calls of `pin` have begun."""
+        self._pins.subtract(keys)
+        for key in keys:
+            if self._pins[key] <= 0:
+                del self._pins[key]
 
     def step(self, milliseconds: float) -> None:
         """Keep the marks' ages right when the server's clock has been stepped."""

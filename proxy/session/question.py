@@ -16,6 +16,7 @@ class Question:
         replied: whether to wait until everything that the client sent before has been answered.
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
         again: whether the request is to be judged anew then.
+        login: whether that is to show if the client has logged in: then the first sign of it is enough.
     """
 
     due: tuple[bytes, ...] = ()
@@ -24,3 +25,4 @@ class Question:
     absent: tuple[tuple[bytes, tuple[bytes, ...] | None], ...] = ()
     replied: bool = False
     again: bool = False
+    login: bool = False

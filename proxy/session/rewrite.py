@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -169,6 +170,11 @@ class Rewriter:
                 return None
         assert_never(effect)
 
+    @property
+    def takes_many_arguments(self) -> bool:
+        """Whether the server takes requests of more than 1,048,576 arguments."""
+        return self._server.takes_many_arguments
+
     def is_judged_by_its_head(self, arguments: list[bytes], count: int) -> bool:
         """Return whether what has come of a long request is enough to decide on it.
 
@@ -224,7 +230,10 @@ class Rewriter:
         return True
 
     def _concerns(self, keys: list[bytes], *, certain: bool = False) -> bool:
-        return (self._known.blind and not certain) or not self._known.deadlines.keys().isdisjoint(keys)
+        deadlines = self._known.deadlines
+        if certain:
+            return any(deadlines.get(key, math.inf) < math.inf for key in keys)
+        return self._known.blind or not deadlines.keys().isdisjoint(keys)
 
     def _triple(self, key: bytes) -> list[bytes]:
         return [key, self._names.shadow(key), self._names.index]

@@ -7,13 +7,14 @@ served by scripts; for who does not, the request goes as it came, and the engine
 
 from __future__ import annotations
 
-import re
 import secrets
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.commands.table import COMMANDS, SPARED, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
+from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 TRUST_MS: Final = 2_000
@@ -36,72 +37,69 @@ _SOME_KEY: Final = b"expiremember-rights-" + secrets.token_hex(8).encode()
 """Nobody else's; always the same, for the server may have to remember that the client has read it."""
 
 
+@dataclass
+class Users:
+    """What is known of the server's users, kept current by `expiry.users`.
+
+    Attributes:
+        unlimited: whether each of them may run every command on every key, so that nobody has to be asked.
+    """
+
+    unlimited: bool = False
+
+
 class Rights:
     """What is known of the rights of one connection's user.
 
     Args:
         names: the names of the proxy's own keys; None to take every user for one who may do everything.
+        users: what is known of all users; where all may do everything nobody is asked.
 
     Attributes:
         limited: whether the user may not run every script on every key.
-        outside: whether there is no user yet: the server asks for a login first.
-        adjoining: whether nothing may be put in front of the next request, since the one before speaks of it.
     """
 
-    def __init__(self, names: Names | None = None) -> None:
+    def __init__(self, names: Names | None = None, users: Users | None = None) -> None:
         self.limited = False
-        self.outside = False
-        self.adjoining = False
         self._names = names
+        self._users = users
         self._asked = -float("inf")
-        self._silent = False  # CLIENT REPLY OFF
-
-    @property
-    def askable(self) -> bool:
-        """Whether a request of the proxy's own may be put into the stream now, and is answered."""
-        return not self._silent and not self.adjoining
 
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""
-        return self._names is not None and not 0 <= now - self._asked <= TRUST_MS and self.askable
+        if self._names is None or (self._users is not None and self._users.unlimited):
+            self.limited = False
+            return False
+        return not 0 <= now - self._asked <= TRUST_MS
 
-    def ask(self, replies: ReplySubstitution, now: float, *, by_greeting: bool = False) -> bytes:
+    def ask(self, replies: ReplySubstitution, now: float) -> bytes:
         """Return the requests to send; the answer is known once `replies` has nothing outstanding.
 
         Args:
             replies: the replies of this connection.
             now: the clock, in Unix ms.
-            by_greeting: as for `ReplySubstitution.expect`.
         """
         assert self._names is not None
         token = secrets.token_hex(8).encode()
-        answer = re.compile(rb"(?:\A|(?<=\r\n))(?:\+%b([01])|-[^\r\n]*)\r\n" % token)
 
         def hear(said: bytes) -> bytes:
-            found = answer.search(said)
-            self.limited = found is None or found[1] != b"1"
-            self.outside = found is not None and found[0].startswith(b"-NOAUTH")
-            # A push message may have come between.
-            return said if found is None else said[: found.start()] + said[found.end() :]
+            # Push messages may have come between; those of a subscriber in RESP2 are arrays.
+            others = []
+            self.limited = True
+            for frame in frames(said):
+                if frame.startswith(b"+" + token):
+                    self.limited = frame != b"+%b1\r\n" % token
+                elif not frame.startswith(b"-"):
+                    others.append(frame)
+            return b"".join(others)
 
         self._asked = now
         key = _SOME_KEY
         keys = [key, self._names.shadow(key), self._names.index]
-        return replies.enclose(evaluation("rights", keys, [_ALL, token]), hear, by_greeting=by_greeting)
+        return replies.enclose(evaluation("rights", keys, [_ALL, token]), hear)
 
-    def note(self, effect: Effect | None, arguments: list[bytes]) -> None:
-        """Take a request into account that is about to be sent."""
-        self.adjoining = False
-        if effect is None:
-            return
+    def note(self, effect: Effect | None) -> None:
+        """Take a request into account that is about to be sent: it may change the user."""
         if effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
-            # Old servers queue AUTH in a transaction; RESET brings the default user back, and replies too.
+            # Old servers queue AUTH in a transaction; RESET brings the default user back.
             self._asked = -float("inf")
-            self.outside = False
-            if arguments[0].upper() == b"RESET":
-                self._silent = False
-        elif effect is Effect.CONNECTION and len(arguments) > 2:
-            what, how = arguments[1].upper(), arguments[2].upper()
-            if what == b"REPLY":
-                self._silent = how == b"OFF" or (self._silent and how != b"ON")
-            self.adjoining = what == b"CACHING" or (what == b"REPLY" and how == b"SKIP")

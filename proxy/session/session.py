@@ -24,6 +24,9 @@ TAIL_LIMIT: Final = 16 * 1024
 PLAIN_NAMES_LIMIT: Final = 4096
 """Spellings of command names kept as plain: they are the client's words, so they are bounded."""
 
+TURN: Final = 500
+"""Requests that are judged before others get their turn."""
+
 STRANGERS_ARGUMENTS: Final = 10
 STRANGERS_BYTES: Final = 16 * 1024
 """What servers read of a request before a login, where they want one: so many arguments, a string of so many bytes."""
@@ -96,6 +99,7 @@ class Session:
         question: what the engine is to do before the session can go on; None while it is not held up.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
         stranger: whether the client has still to log in, as far as is known.
+        unfinished: whether more of what has come can be judged at once, by `go_on`.
     """
 
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
@@ -104,7 +108,11 @@ class Session:
         self.replies = ReplySubstitution()
         self._rights = rights or Rights()
         self.stranger = stranger
+        self.unfinished = False
         self._wants_login = stranger
+        self._adjoining = False  # the last request speaks of the next one: nothing may be put between
+        self._skips = False  # the next request gets no reply
+        self._queued_words: list[bytes] = []  # what the last CLIENT in the open transaction says of replies
         self._ground = ground
         self._known = ground.known
         self._rewriter = ground.rewriter
@@ -129,8 +137,8 @@ class Session:
 
     @property
     def waits_for_login(self) -> bool:
-        """Whether the question is whether the client has logged in, and nothing else."""
-        return self.question is not None and self.question.replied and self._pending is None
+        """Whether the question is whether the client has logged in."""
+        return self.question is not None and self.question.login
 
     def login(self) -> None:
         """Note that the server's replies have shown the client to be logged in."""
@@ -156,7 +164,7 @@ class Session:
         return out
 
     def _note_state(self) -> None:
-        apart = self._exact or self._tail or self.stranger or self._rights.adjoining
+        apart = self._exact or self._tail or self.stranger or self._adjoining
         self.ordinary = not apart and self._transaction is None
 
     def _receive(self, data: bytes, now: float) -> bytes:
@@ -178,7 +186,7 @@ class Session:
     def _plain_front(self, data: bytes) -> int:
         """Return how many bytes at the front are frequent requests that can go as they came."""
         known = self._known
-        if self._transaction is not None or known.blind or self._rights.adjoining or self._prefix in data:
+        if self._transaction is not None or known.blind or self._adjoining or self._prefix in data:
             return 0
         if any(beginning in data for beginning in known.beginnings.found):
             return 0
@@ -214,16 +222,28 @@ class Session:
         """
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
-        if question is not None and question.replied and self.stranger and pending is None:
-            many = self._reader.count > STRANGERS_ARGUMENTS
-            raise NotLoggedInError("multibulk length" if many else "bulk length", self._reader.rest())
-        if pending is not None and question is not None and question.again:
+        if question is not None and question.login and self.stranger:
+            if pending is None:
+                many = self._reader.count > STRANGERS_ARGUMENTS
+                raise NotLoggedInError("multibulk length" if many else "bulk length", self._reader.rest())
+            self._turn_down(pending)
+        elif pending is not None and question is not None and question.again:
             self._judge(pending, now)
         elif pending is not None:
             self._forward(pending, now, certain=question is not None and bool(question.unclear))
         out = self._read_exactly(now)
         self._note_state()
         return out
+
+    def go_on(self, now: float) -> bytes:
+        """Judge more of what has come, while `unfinished`; as `receive`."""
+        out = self._read_exactly(now)
+        self._note_state()
+        return out
+
+    def close(self) -> None:
+        """Let go of what outlives requests: the client has gone."""
+        self._end_transaction()
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -246,7 +266,7 @@ class Session:
         if self._transaction is not None or not {request[0] for request in requests} <= _plain_names:
             return False
         known = self._known
-        if known.blind or self._rights.adjoining or self._prefix in data:
+        if known.blind or self._adjoining or self._prefix in data:
             return False
         return not known.deadlines or is_disjoint(known.deadlines.keys(), requests)
 
@@ -256,15 +276,17 @@ class Session:
         for request in requests:
             if set(map(type, request)) != {bytes}:
                 raise TypeError
-        for arguments in requests:
+        for number, arguments in enumerate(requests, 1):
             size = request_size(arguments)
             raw = data[position : position + size]
             header = 3 + len(str(len(arguments)))
             position += size
             self._judge(Request(Kind.WHOLE, arguments, raw, len(arguments), header), now)
-            if self.question is not None:
+            if self.question is not None or (number == TURN and position < len(data)):
                 if position < len(data):
                     self._reader.feed(data[position:])
+                self._exact = True
+                self.unfinished = self.question is None
                 return self._take_out()
         return self._keep(data[position:], now, progress=position > 0)
 
@@ -284,11 +306,17 @@ class Session:
 
     def _read_exactly(self, now: float) -> bytes:
         reader = self._reader
+        left = TURN
+        self.unfinished = False
         while self.question is None:
+            if not left:
+                self.unfinished = True
+                return self._take_out()
+            left -= 1
             request = reader.next_request()
             if request is None:
                 if self.stranger and not reader.within and self._is_too_much_for_a_stranger():
-                    self.question = Question(replied=True)
+                    self.question = Question(replied=True, login=True)
                 elif reader.oversized:
                     self._pass_oversized(now)
                 elif reader.held > TAIL_LIMIT:
@@ -314,8 +342,7 @@ class Session:
 
     def _pass_oversized(self, now: float) -> None:
         """Send on what the server refuses for its size, so that it can say so; but newer ones take many arguments."""
-        known = self._known
-        if self._reader.count > COUNT_LIMIT and (known.deadlines or known.blind):
+        if self._reader.count > COUNT_LIMIT and self._rewriter.takes_many_arguments:
             self._stream(now)
         else:
             self._pass_head(now)
@@ -352,15 +379,44 @@ class Session:
         if self._ground.guarded:
             refusal = self._rewriter.reserved(request)
             if refusal is not None:
-                self._replace(request, self._expect(b"-%b\r\n" % refusal.message))
+                skips, self._skips, self._adjoining = self._skips, False, False
+                self._refuse(request, refusal, skips=skips)
                 return
-        question = self._doubt(request, now) or self._question(request, now) or self._before_reset(request)
+        question = (
+            self._before_login(request, now)
+            or self._doubt(request, now)
+            or self._question(request, now)
+            or self._before_reset(request)
+        )
         if question is not None:
             self.question = question
             self._pending = request
             self._exact = True
             return
         self._forward(request, now)
+
+    def _before_login(self, request: Request, now: float) -> Question | None:
+        """Have it shown whether the client has logged in before anything is done for it."""
+        if not self.stranger:
+            return None
+        command = self._command(request.arguments[0])
+        if command is None:
+            concerns = False
+        elif command.effect in (Effect.EXPIRE, Effect.LIFETIME, Effect.MULTI):
+            concerns = command.effect is not Effect.LIFETIME or request.count > 2
+        else:
+            concerns = self._rewriter.stands_in(command, request)
+        if concerns or self._question(request, now) is not None:
+            return Question(replied=True, again=True, login=True)
+        return None
+
+    def _turn_down(self, request: Request) -> None:
+        """Have the server tell a client to log in; say it in its place where it does not know the command."""
+        command = self._command(request.arguments[0])
+        if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME) and request.kind is Kind.WHOLE:
+            self._replace(request, self._expect(_NOT_LOGGED_IN))
+        else:
+            self._out.append(request.raw)
 
     def _before_reset(self, request: Request) -> Question | None:
         """Have everything answered before a client becomes a stranger again: no earlier reply is to speak for it."""
@@ -369,12 +425,12 @@ class Session:
 
     def _doubt(self, request: Request, now: float) -> Question | None:
         """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction."""
-        if self._transaction is not None or not self._rights.unsure(now):
+        if self._transaction is not None or not self._askable or not self._rights.unsure(now):
             return None
         command = self._command(request.arguments[0])
         if command is None or not self._rewriter.stands_in(command, request):
             return None
-        self._out.append(self._rights.ask(self.replies, now, by_greeting=self.stranger))
+        self._out.append(self._rights.ask(self.replies, now))
         return Question(replied=True, again=True)
 
     def _question(self, request: Request, now: float) -> Question | None:
@@ -408,9 +464,9 @@ class Session:
         and whether members that requests before it remove have to be gone."""
         if command is None or not self._rights.limited:
             return (), False
-        unclear = self._rewriter.unclear(command, request.arguments) if self._known.blind else []
+        unclear = [key for key in self._rewriter.unclear(command, request.arguments) if self._known.is_known(key)]
         opens = command.effect is Effect.MULTI
-        return tuple(unclear), self._transaction is None and self._rights.askable and (absent or opens)
+        return tuple(unclear), self._transaction is None and self._askable and (absent or opens)
 
     def _absent(self, command: Command, request: Request) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
         """Return in which known keys a request may add members without a script that looks which are absent."""
@@ -446,7 +502,8 @@ class Session:
     def _forward(self, request: Request, now: float, *, certain: bool = False) -> None:
         arguments = request.arguments
         command = self._command(arguments[0])
-        self._rights.note(command.effect if command is not None else None, arguments)
+        skips, self._skips, self._adjoining = self._skips, False, False
+        self._rights.note(command.effect if command is not None else None)
         if self._transaction is not None:
             blind = [] if command is None else self._blind_keys(command, request)
             self._transaction.queue(command, arguments, blind)
@@ -455,10 +512,10 @@ class Session:
             return
         if command.name == b"RESET":
             self.stranger = self._wants_login
-        if command.effect is Effect.CONNECTION and [word.upper() for word in arguments[1:3]] == [b"REPLY", b"OFF"]:
-            self.replies.silenced = True
-        if self._rights.outside and command.effect not in (Effect.EXPIRE, Effect.LIFETIME):
+            self.replies.silenced = False
+        if command.effect is Effect.CONNECTION:
             self._out.append(request.raw)
+            self._hush(arguments)
             return
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
@@ -466,16 +523,54 @@ class Session:
         if command.effect in _TRANSACTION and self._rewriter.accepts(command, request.count):
             self._bound_transaction(command.effect, now)
             self._out.append(request.raw)
+            if command.effect is not Effect.MULTI:
+                words, self._queued_words = self._queued_words, []
+                self._heed(words if command.effect is Effect.EXEC else [])
             return
         instead = self._rewriter.rewrite(command, request, now, limited=self._rights.limited, certain=certain)
         if instead is None:
             self._out.append(request.raw)
         elif isinstance(instead, Refusal):
-            self._replace(request, self._expect(b"-%b\r\n" % instead.message))
+            self._refuse(request, instead, skips=skips)
         else:
             self._replace(request, instead)
             if self._transaction is not None:
                 self._transaction.rewritten(command, arguments)
+
+    def _refuse(self, request: Request, refusal: Refusal, *, skips: bool) -> None:
+        """Have the client get an error in the place of a request's reply, if it gets one."""
+        line = b"-%b\r\n" % refusal.message
+        self._replace(request, self.replies.unheard() if skips else self._expect(line))
+
+    def _hush(self, arguments: list[bytes]) -> None:
+        """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
+        words = [word.upper() for word in arguments[1:]]
+        if words[:1] not in ([b"REPLY"], [b"CACHING"]):
+            return
+        if self._transaction is not None:
+            self._queued_words = words
+        else:
+            self._heed(words)
+
+    def _heed(self, words: list[bytes]) -> None:
+        if words == [b"REPLY", b"OFF"]:
+            # Should the server have refused it this will be answered.
+            self.replies.silenced = True
+            self._out.append(self.replies.expect(b"", found=self._not_silenced))
+        elif words == [b"REPLY", b"ON"]:
+            self.replies.silenced = False
+        elif words == [b"REPLY", b"SKIP"]:
+            self._adjoining = self._skips = True
+        elif words[:1] == [b"CACHING"]:
+            self._adjoining = True
+
+    def _not_silenced(self) -> None:
+        self.replies.silenced = False
+
+    @property
+    def _askable(self) -> bool:
+        """Whether a request of the proxy's own may be put into the stream now, and is answered."""
+        return not self.replies.silenced and not self._adjoining
 
     def _replace(self, request: Request, instead: bytes) -> None:
         """Send something else in the place of a request; where the server may refuse how its lines end, likewise."""
@@ -493,8 +588,16 @@ class Session:
                 # answers with EXECABORT.
                 self._out.append(self.replies.expect(b""))
             self._transaction.run(now)
+        self._end_transaction()
+
+    def _end_transaction(self) -> None:
+        if self._transaction is not None:
+            self._transaction.close()
         self._transaction = None
 
+
+_NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
+"""The same words in all servers (`shared.noautherr`)."""
 
 _NOTHING: Final = Question()
 

@@ -62,7 +62,13 @@ class Transaction:
     def rewritten(self, command: Command, arguments: list[bytes]) -> None:
         """Remember which keys a request that was replaced may give deadlines."""
         if command.effect in MARKING:
-            self._marked += command.keys(arguments) or ()
+            keys = command.keys(arguments) or []
+            self._marked += keys
+            self._known.pin(keys)
+
+    def close(self) -> None:
+        """Let go of the marks of what has been run or dropped."""
+        self._known.unpin(self._marked)
 
     @property
     def is_overtaken(self) -> bool:

@@ -41,6 +41,7 @@ class ReplySubstitution:
         self._begins: set[bytes] = set()  # tokens in front of what is not for the client
         self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
         self._aside: list[bytes] | None = None
+        self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to tell that its line has come
         self.silenced = False
 
     @property
@@ -48,13 +49,19 @@ class ReplySubstitution:
         """Whether so many replies are outstanding that no more should be asked for."""
         return len(self._expected) >= CROWD and not self.silenced
 
-    def expect(self, reply: bytes, *, by_greeting: bool = False) -> bytes:
+    @staticmethod
+    def unheard() -> bytes:
+        """Return a request in the place of one that is refused and gets no reply (CLIENT REPLY SKIP)."""
+        return encode([secrets.token_hex(16).encode()])
+
+    def expect(self, reply: bytes, *, by_greeting: bool = False, found: Callable[[], None] | None = None) -> bytes:
         """Have a reply put in place of the answer to a request that is to be sent now.
 
         Args:
             reply: the bytes that the client is to get, may be empty.
             by_greeting: whether to ask by a HELLO with an option that there is not, which changes nothing and is
                 answered before a login too: some servers do not tell strangers what they know. Not in a transaction.
+            found: is called when the answer comes; not when a later one shows that it never will.
 
         Returns:
             The request to send: a command that the server does not know, and that spoils an open transaction.
@@ -64,22 +71,23 @@ class ReplySubstitution:
         token = secrets.token_hex(16).encode()
         self._places[token] = self._settled + len(self._expected)
         self._expected.append((token, reply))
+        if found is not None:
+            self._found[token] = found
         self.outstanding = True
         return encode([b"HELLO", b"2", token] if by_greeting else [token])
 
-    def enclose(self, request: bytes, hear: Callable[[bytes], bytes], *, by_greeting: bool = False) -> bytes:
+    def enclose(self, request: bytes, hear: Callable[[bytes], bytes]) -> bytes:
         """Have the reply to a request of the proxy's own taken out of the stream.
 
         Args:
             request: the request.
             hear: gets the bytes between the replies of the requests before and behind it, and returns those of them
                 that are for the client after all, such as a push message.
-            by_greeting: as for `expect`.
 
         Returns:
             The requests to send.
         """
-        before, behind = (self.expect(b"", by_greeting=by_greeting) for _ in range(2))
+        before, behind = self.expect(b""), self.expect(b"")
         first, second = self._expected[-2][0], self._expected[-1][0]
         self._begins.add(first)
         self._hears[second] = hear
@@ -109,19 +117,21 @@ class ReplySubstitution:
         passed: list[bytes] = []
         position = 0
         while self._expected:
-            found = self._find(stream, position)
-            if found is None:
+            line = self._find(stream, position)
+            if line is None:
                 keep = self._possible_begin(stream, position)
                 (passed if self._aside is None else self._aside).append(stream[position:keep])
                 self._held = stream[keep:]
                 return b"".join(passed)
-            begin, end, token = found
+            begin, end, token = line
             if end < 0:
                 (passed if self._aside is None else self._aside).append(stream[position:begin])
                 self._held = stream[begin:]
                 return b"".join(passed)
             (passed if self._aside is None else self._aside).append(stream[position:begin])
             place = self._places[token] - self._settled
+            if (found := self._found.pop(token, None)) is not None:
+                found()
             reply = self._expected[place][1]
             passed += (self._settle(place + 1), reply)
             position = end
@@ -135,6 +145,7 @@ class ReplySubstitution:
         for _ in range(count):
             token, _reply = self._expected.popleft()
             del self._places[token]
+            self._found.pop(token, None)
             passed += self._hear(token)
         self._settled += count
         return passed

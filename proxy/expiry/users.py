@@ -1,0 +1,60 @@
+"""Follows whether the server has users who may not do everything: only then are clients asked what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from proxy.expiry.engine import Engine
+from proxy.expiry.tracker import Tracker
+from proxy.session.rights import Users
+
+log = structlog.get_logger("proxy.users")
+
+AGAIN_SECONDS: Final = 1.0
+"""How soon a user who is made, or loses rights, is noticed."""
+
+
+class UserWatch:
+    """The background look at the server's users.
+
+    Args:
+        engine: asks the server.
+        tracker: tells whether it is there.
+        users: what is kept current.
+    """
+
+    def __init__(self, engine: Engine, tracker: Tracker, users: Users) -> None:
+        self._engine = engine
+        self._tracker = tracker
+        self._users = users
+
+    async def run(self) -> None:
+        """Look for ever; ends when cancelled."""
+        while True:
+            await self._tracker.connected.wait()
+            try:
+                self._users.unlimited = all_unlimited(await self._engine.users())
+            except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
+                self._users.unlimited = False
+                log.debug("cannot list the users: clients are asked what they may do", error=str(error))
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+def all_unlimited(lines: Iterable[bytes]) -> bool:
+    """Return whether every user who can log in may run every command on every key.
+
+    Args:
+        lines: the reply to ACL LIST.
+    """
+    return not any(map(_is_limited, lines))
+
+
+def _is_limited(line: bytes) -> bool:
+    words = line.split()  # user, name, on or off, …
+    if b"on" not in words[2:]:
+        return False
+    return not {b"~*", b"+@all"}.issubset(words) or any(word.startswith(b"-") for word in words)

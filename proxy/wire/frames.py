@@ -1,0 +1,40 @@
+"""Cuts a stretch of a reply stream into the replies and push messages that it consists of."""
+
+from __future__ import annotations
+
+
+def frames(data: bytes) -> list[bytes]:
+    """Return the replies and push messages in bytes that begin and end with one, each whole.
+
+    Args:
+        data: bytes from a server, RESP2 or RESP3.
+
+    Returns:
+        The frames, in order; the last one may be the rest of something that is not complete.
+    """
+    found: list[bytes] = []
+    begin, size = 0, len(data)
+    while begin < size:
+        end = _end(data, begin)
+        found.append(data[begin:end])
+        begin = end
+    return found
+
+
+def _end(data: bytes, begin: int) -> int:
+    position, pending = begin, 1
+    while pending:
+        line_end = data.find(b"\r\n", position)
+        if line_end < 0:
+            return len(data)
+        kind, rest = data[position : position + 1], data[position + 1 : line_end]
+        position = line_end + 2
+        pending -= 1
+        count = int(rest) if kind in b"$=!*~>%|" and rest.lstrip(b"-").isdigit() else 0
+        if kind in b"$=!":
+            position += count + 2 if count >= 0 else 0
+        elif kind in b"*~>":
+            pending += max(count, 0)
+        elif kind in b"%|":
+            pending += 2 * max(count, 0) + (kind == b"|")
+    return min(position, len(data))
