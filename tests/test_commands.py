@@ -76,7 +76,7 @@ def test_what_is_frequent_needs_no_look_while_it_touches_no_known_key(commands: 
 def test_the_documentation_says_what_each_of_them_does(commands: Described) -> None:
     text = (ROOT / "docs" / "semantics.md").read_text("utf-8")
     table = re.findall(r"^\| `.*?\|", text.split("## What each command does", 1)[1].split("\n## ", 1)[0], re.MULTILINE)
-    named = {name.encode() for row in table for name in re.findall(r"[A-Z][A-Z_]+", row)}
+    named = {name.encode() for row in table for name in re.findall(r"[A-Z][A-Z_-]+", row)}
     assert COMMANDS.keys() - named == set()
     writes = {name for name, (flags, groups, _) in commands.items() if "write" in flags and groups & COLLECTIONS}
     assert writes - named == set()

@@ -457,7 +457,7 @@ def test_a_flood_of_small_requests_holds_nobody_up(upstream: Server, proxy: Prox
 def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
     upstream: Server, start_proxy: StartProxy, leave: Callable[[Raw], None]
 ) -> None:
-    """A server drops a blocked client that leaves; so must the proxy, while requests wait behind the blocking one too."""
+    """A server drops a blocked client that leaves; so must the proxy, also while requests wait behind that one."""
     with upstream.connect() as admin:
         admin.command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", "-eval")
     proxy = start_proxy(upstream)
@@ -572,3 +572,79 @@ def test_a_mark_outlives_the_transaction_that_it_waits_in(upstream: Server, prox
         time.sleep(11)  # longer than a mark lives by itself
         client.send(request("SREM", "k", "m") + request("SADD", "k", "m") + request("EXEC") + request("PTTL", "k", "m"))
         assert client.replies(4)[-1] == b":-1\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"*4\r\n$3\r\nTTL\r\n$1\r\nk\r\n$1\r\nm\r\n$536870913\r\n",
+        b"*5\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nk\r\n$1\r\nm\r\n$1\r\n5\r\n$536870913\r\n",
+        b"*3\r\n$3\r\nSET\r\n$18\r\n__expiremember__:a\r\n$536870913\r\n",
+        b"*3\r\n$3\r\nFOO\r\n$18\r\n__expiremember__:a\r\n$20000\r\n",
+        b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n1\r\n$1\r\nk\r\n$20000\r\n",
+        b"*6\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n1\r\n$1\r\nk\r\n$18\r\n__expiremember__:a\r\n$20000\r\n",
+    ],
+    ids=["TTL", "EXPIREMEMBER", "SET", "unknown", "EVAL", "EVAL-with-a-reserved-argument"],
+)
+def test_the_rest_of_a_long_request_never_runs_as_requests(upstream: Server, proxy: Proxy, head: bytes) -> None:
+    """What stands in a value stays a value, also where the request in which it stands is refused."""
+    upstream.command("SET", "victim", "x")
+    proxy.command("SADD", "k", "m")
+    proxy.command("EXPIREMEMBER", "k", "m", 1000)
+    with proxy.connect(5) as client:
+        inner = b"\r\n" + request("DEL", "victim") * 700
+        with suppress(OSError):
+            client.send(head)
+            for begin in range(0, len(inner), 1000):
+                client.send(inner[begin : begin + 1000])
+            client.end_of_requests()
+            client.rest()
+    until(lambda: open_connections(upstream, proxy) == 0)
+    assert upstream.command("EXISTS", "victim") == b":1\r\n"
+
+
+@pytest.mark.parametrize("line", ["ZADD {key} CH 1 m", "GEOADD {key} CH 1 1 m"])
+def test_options_that_come_late_hide_no_member(upstream: Server, proxy: Proxy, line: str) -> None:
+    words = line.format(key="k" * 17_000).split()
+    first = [word for word in words if word != "CH"]
+    data = request(*words)
+    cut = data.index(b"\r\n$2\r\nCH") + 2
+    with proxy.connect() as client:
+        assert client.command(*first) == b":1\r\n"
+        assert client.command("EXPIREMEMBER", words[1], "m", 1000) == b":1\r\n"
+        assert upstream.command("ZREM", words[1], "m") == b":1\r\n"
+        client.send(data[:cut])
+        time.sleep(0.05)  # so that the server's answer cannot depend on one read
+        client.send(data[cut:])
+        assert client.reply() == b":1\r\n"
+        assert client.command("TTL", words[1], "m") == b":-1\r\n"
+
+
+def test_a_client_that_sends_everything_before_it_reads(upstream: Server, proxy: Proxy) -> None:
+    """Also while a request waits until those before it, whose replies fill every buffer, have been answered."""
+    value = b"x" * MEGABYTE
+    with proxy.connect(10) as client:
+        assert client.command("HSET", "h", "f", 1) == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "h", "f", 1000) == b":1\r\n"
+        assert client.command("SET", "big", value) == b"+OK\r\n"
+        client.send(request("GET", "big") * 25 + request("HINCRBY", "h", "f", 1) + request("SET", "other", value) * 18)
+        for _ in range(25):
+            assert len(client.reply()) > MEGABYTE
+        assert client.replies(19) == [b":2\r\n"] + [b"+OK\r\n"] * 18
+
+
+def test_what_is_voided_is_voided_behind_all_that_was_sent_before(upstream: Server, proxy: Proxy) -> None:
+    """HINCRBY and scripts are no scripts of the proxy's: what goes before them in the pipeline has gone by then."""
+    filler = request("ECHO", "x" * 100) * 800
+    script = "redis.call('sadd', KEYS[1], 'm')"
+    for _ in range(10):
+        with proxy.connect() as client:
+            client.command("DEL", "s", "h")
+            client.send(request("SADD", "s", "m") + request("EXPIREMEMBER", "s", "m", 1000))
+            client.send(request("HSET", "h", "f", 1) + request("EXPIREMEMBER", "h", "f", 1000))
+            client.replies(4)
+            client.send(filler + request("SPOP", "s") + request("EVAL", script, 1, "s"))
+            client.send(filler + request("EXPIRE", "h", -1) + request("HINCRBY", "h", "f", 1))
+            client.replies(1604)
+            assert client.command("TTL", "s", "m") == b":-1\r\n"
+            assert client.command("TTL", "h", "f") == b":-1\r\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -210,3 +212,16 @@ def test_an_open_server_is_warned_of_where_others_can_reach_it(server: Server) -
         assert process.end() == 0
     finally:
         process.kill()
+
+
+def test_a_password_file_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe would hold up everything, and so would a disk's worth of zeros."""
+    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    os.mkfifo(pipe)
+    huge.write_bytes(b"x" * 100_000)
+    for file in (pipe, huge, tmp_path):
+        command = [sys.executable, "-m", "proxy", "--upstream-password-file", str(file)]
+        done = subprocess.run(command, env=proxy_environment(), capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode == 2, done.stderr
+        assert str(file) in done.stderr
+        assert done.stderr.count("\n") == 1

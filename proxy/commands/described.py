@@ -71,6 +71,10 @@ class ServerCommands:
             self.blanks = Blanks.INLINE if version < (9, 0) else Blanks.NOTHING
         self.strict_lines = version >= (9, 1)
 
+    def has(self, name: bytes) -> bool:
+        """Return whether the server is known to have a command of that upper-case name."""
+        return name in self._described
+
     def accepts(self, name: bytes, count: int) -> bool:
         """Tell whether the server has a command of that upper-case name that takes so many arguments."""
         if not self._described:

@@ -40,8 +40,8 @@ def one(position: int, size: int) -> Locator:
 
 def _after_options(options: frozenset[bytes], step: int) -> Locator:
     def locate(arguments: Arguments, size: int) -> Positions:
-        first, there = 2, min(size, len(arguments))  # of a long request only the head may be there
-        while first < there and arguments[first].upper() in options:
+        first = 2
+        while first < size and arguments[first].upper() in options:
             first += 1
         if size < first + step or (size - first) % step:
             return None
@@ -59,14 +59,12 @@ geoadd = _after_options(_GEOADD_OPTIONS, 3)
 
 def _fields(step: int) -> Locator:
     def locate(arguments: Arguments, size: int) -> Positions:
-        position, there = 2, min(size, len(arguments))
-        while position < there and (option := arguments[position].upper()) != b"FIELDS":
+        position = 2
+        while position < size and (option := arguments[position].upper()) != b"FIELDS":
             position += 2 if option in _HSETEX_VALUED else 1
         first = position + 2
         if first >= size:
             return None
-        if position + 1 >= len(arguments):
-            return range(2, size)
         if (size - first) % step or arguments[position + 1] != b"%d" % ((size - first) // step):
             # Redis takes options behind the fields too, from 8.4 on. What is no field does no harm among them.
             return range(first, size)

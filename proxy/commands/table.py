@@ -250,7 +250,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.SCRIPT, "EVAL EVALSHA FCALL", _counted)
 
     put(Effect.REPLACE, "SINTERSTORE SUNIONSTORE SDIFFSTORE ZUNIONSTORE ZINTERSTORE ZDIFFSTORE", key)
-    put(Effect.REPLACE, "ZRANGESTORE GEOSEARCHSTORE RESTORE", key)
+    put(Effect.REPLACE, "ZRANGESTORE GEOSEARCHSTORE RESTORE RESTORE-ASKING", key)
     put(Effect.REPLACE, "SORT", _stored(b"STORE", first=2), always=True, everywhere=_by_pattern)
     put(Effect.READ, "SORT_RO", _none, always=True, everywhere=_by_pattern)
     put(Effect.REPLACE, "GEORADIUS GEORADIUSBYMEMBER", _stored(b"STORE", b"STOREDIST", first=4))

@@ -13,7 +13,7 @@ import structlog
 from proxy.relay.budget import HeldBudget
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.question import Question
-from proxy.session.session import NotLoggedInError, RequestTooLargeError, Session
+from proxy.session.session import RefusedAtItsHeadError, RequestTooLargeError, Session
 
 log = structlog.get_logger("proxy.relay")
 
@@ -58,6 +58,9 @@ _WAITING: Final = frozenset((State.HELD, State.HELD_LAST, State.ORPHANED))
 _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.FAREWELL))
 """While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
 
+
+READ_WHILE_HELD: Final = 64 * 1024 * 1024
+"""Bytes that are taken from a client while the replies to what it has sent before are awaited."""
 
 LOOK_SECONDS: Final = 1.0
 """How often to see, while replies are awaited, if the client has gone: nothing tells while it is not read."""
@@ -152,6 +155,10 @@ class ClientConnection(asyncio.Protocol):
         wanted = self._state in _READING and not self._input_ended
         if self._state is State.RELAYING and (self._clogged or self._rests or self._session.replies.crowded):
             wanted = False
+        elif self._state in (State.HELD, State.HELD_LAST):
+            # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
+            awaiting = self._replied is not None and not self._replied.done()
+            wanted = awaiting and not self._input_ended and self._held < READ_WHILE_HELD
         if wanted != self._transport.is_reading():
             if wanted:
                 self._transport.resume_reading()
@@ -329,7 +336,7 @@ class ClientConnection(asyncio.Protocol):
             log.warning("client closed: its request is larger than request_limit", bytes=session.held)
             self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
             return
-        except NotLoggedInError as error:
+        except RefusedAtItsHeadError as error:
             self._let_refuse(error)
             return
         if out:
@@ -344,7 +351,7 @@ class ClientConnection(asyncio.Protocol):
             self._start(self._answer())
         elif session.unfinished and self._state is State.RELAYING:
             self._rest()
-        elif session.replies.crowded:
+        elif session.replies.crowded or self._state is State.HELD:
             self._regulate()
 
     def _send_out(self, out: bytes) -> None:
@@ -398,6 +405,7 @@ class ClientConnection(asyncio.Protocol):
         sign = session.drain()
         if sign is not None or session.replies.outstanding:
             self._send_out(sign or b"")
+            self._regulate()
             while not (await asyncio.wait((self._replied,), timeout=LOOK_SECONDS))[0]:
                 if self._has_hung_up():
                     await self._see_if_it_blocks()
@@ -442,6 +450,7 @@ class ClientConnection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._replied is not None and not self._replied.done():
             self._replied.set_result(None)
+            self._regulate()
 
     def _settled(self) -> None:
         """All replies that were to be put in place have been."""
@@ -510,7 +519,7 @@ class ClientConnection(asyncio.Protocol):
         # Where the replies do not come, it is told all the same.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
 
-    def _let_refuse(self, error: NotLoggedInError) -> None:
+    def _let_refuse(self, error: RefusedAtItsHeadError) -> None:
         """Show the server the beginning of a request at which it closes, and nothing after it."""
         if self._state is State.ORPHANED:
             self._close()

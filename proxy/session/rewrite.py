@@ -170,6 +170,10 @@ class Rewriter:
                 return None
         assert_never(effect)
 
+    def knows(self, name: bytes) -> bool:
+        """Return whether the server is known to have a command of that upper-case name."""
+        return self._server.has(name)
+
     @property
     def takes_many_arguments(self) -> bool:
         """Whether the server takes requests of more than 1,048,576 arguments."""

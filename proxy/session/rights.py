@@ -33,8 +33,9 @@ _ALL: Final = b" ".join(
 )
 
 
-_SOME_KEY: Final = b"expiremember-rights-" + secrets.token_hex(8).encode()
-"""Nobody else's; always the same, for the server may have to remember that the client has read it."""
+_SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
+"""Nobody else's, and like no name that a rule would contain. Always the same: the server may have to remember that the
+client has read it."""
 
 
 @dataclass
@@ -64,6 +65,12 @@ class Rights:
         self._names = names
         self._users = users
         self._asked = -float("inf")
+
+    @property
+    def unasked(self) -> bool:
+        """Whether the user may not be able to do everything, and nobody has asked yet."""
+        everybody = self._names is None or (self._users is not None and self._users.unlimited)
+        return not everybody and self._asked == -float("inf")
 
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""

@@ -39,18 +39,18 @@ class RequestTooLargeError(Exception):
     """A request that has to be read whole before it can be judged is larger than the limit."""
 
 
-class NotLoggedInError(Exception):
-    """A client that has not logged in sends what the server would not read before a login.
+class RefusedAtItsHeadError(Exception):
+    """A request of which nothing after its head must be sent on: the server refuses it there, and closes.
 
     Attributes:
-        beginning: what has come of the request, at which the server will refuse it.
-        reply: the line with which servers do.
+        beginning: what has come of the request.
+        reply: the line with which servers refuse it.
     """
 
     def __init__(self, what: str, beginning: bytes) -> None:
-        super().__init__(f"not logged in, and {what}")
+        super().__init__(what)
         self.beginning = beginning
-        self.reply = f"-ERR Protocol error: unauthenticated {what}\r\n".encode()
+        self.reply = f"-ERR Protocol error: {what}\r\n".encode()
 
 
 class Ground:
@@ -110,6 +110,7 @@ class Session:
         self.stranger = stranger
         self.unfinished = False
         self._wants_login = stranger
+        self._subscribed = False  # a subscriber in RESP2 may greet no more
         self._adjoining = False  # the last request speaks of the next one: nothing may be put between
         self._skips = False  # the next request gets no reply
         self._queued_words: list[bytes] = []  # what the last CLIENT in the open transaction says of replies
@@ -225,7 +226,8 @@ class Session:
         if question is not None and question.login and self.stranger:
             if pending is None:
                 many = self._reader.count > STRANGERS_ARGUMENTS
-                raise NotLoggedInError("multibulk length" if many else "bulk length", self._reader.rest())
+                what = "multibulk length" if many else "bulk length"
+                raise RefusedAtItsHeadError(f"unauthenticated {what}", self._reader.rest())
             self._turn_down(pending)
         elif pending is not None and question is not None and question.again:
             self._judge(pending, now)
@@ -259,7 +261,8 @@ class Session:
 
     def _expect(self, reply: bytes) -> bytes:
         """Return the request in whose place the client gets a reply."""
-        return self.replies.expect(reply, by_greeting=self.stranger and self._transaction is None)
+        by_greeting = self.stranger and self._transaction is None and not self._subscribed
+        return self.replies.expect(reply, by_greeting=by_greeting)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
         """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
@@ -342,10 +345,14 @@ class Session:
 
     def _pass_oversized(self, now: float) -> None:
         """Send on what the server refuses for its size, so that it can say so; but newer ones take many arguments."""
-        if self._reader.count > COUNT_LIMIT and self._rewriter.takes_many_arguments:
-            self._stream(now)
-        else:
+        if self._is_streamed():
             self._pass_head(now)
+        elif self._reader.count <= COUNT_LIMIT:
+            raise RefusedAtItsHeadError("invalid bulk length", self._reader.rest())
+        elif not self._rewriter.takes_many_arguments:
+            raise RefusedAtItsHeadError("invalid multibulk length", self._reader.rest())
+        elif self._reader.held > self._ground.request_limit:
+            raise RequestTooLargeError
 
     def _is_streamed(self) -> bool:
         """Return whether what has come of a request is enough to judge it."""
@@ -376,7 +383,7 @@ class Session:
         if request.kind in (Kind.BODY, Kind.BROKEN) or not request.arguments:
             self._out.append(request.raw)
             return
-        if self._ground.guarded:
+        if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
             refusal = self._rewriter.reserved(request)
             if refusal is not None:
                 skips, self._skips, self._adjoining = self._skips, False, False
@@ -421,7 +428,7 @@ class Session:
     def _before_reset(self, request: Request) -> Question | None:
         """Have everything answered before a client becomes a stranger again: no earlier reply is to speak for it."""
         is_reset = len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
-        return Question(replied=True) if is_reset and self._wants_login else None
+        return Question(replied=True) if is_reset and self._wants_login and self._askable else None
 
     def _doubt(self, request: Request, now: float) -> Question | None:
         """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction."""
@@ -453,20 +460,20 @@ class Session:
             absent = self._absent(command, request)
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
-        unclear, replied = self._limited_question(command, request, absent=bool(absent))
+        unclear, replied = self._limited_question(command, request)
+        if absent and self._transaction is None and self._askable:
+            replied = True  # what the client has sent before may remove what this brings back
         question = Question(due, everywhere, unclear, tuple(absent), replied)
         return None if question == _NOTHING else question
 
-    def _limited_question(
-        self, command: Command | None, request: Request, *, absent: bool
-    ) -> tuple[tuple[bytes, ...], bool]:
-        """Tell of which keys a request must not be taken to be known for no good reason, as its user may run no script;
-        and whether members that requests before it remove have to be gone."""
-        if command is None or not self._rights.limited:
+    def _limited_question(self, command: Command | None, request: Request) -> tuple[tuple[bytes, ...], bool]:
+        """Return of which keys a request must not be taken to be known for no good reason, as its user may run no
+        script; and whether members that requests before it remove have to be gone."""
+        if command is None or not self._limited:
             return (), False
         unclear = [key for key in self._rewriter.unclear(command, request.arguments) if self._known.is_known(key)]
         opens = command.effect is Effect.MULTI
-        return tuple(unclear), self._transaction is None and self._askable and (absent or opens)
+        return tuple(unclear), opens and self._transaction is None and self._askable
 
     def _absent(self, command: Command, request: Request) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
         """Return in which known keys a request may add members without a script that looks which are absent."""
@@ -482,20 +489,25 @@ class Session:
     def _blind_keys(self, command: Command, request: Request) -> list[bytes]:
         """Return the keys to which a request may add members without such a script."""
         effect = command.effect
-        if self._rights.limited and effect is Effect.MOVE_MEMBER:
+        if self._limited and effect is Effect.MOVE_MEMBER:
             return (command.keys(request.arguments) or [])[1:]
-        if self._rights.limited and effect is Effect.ADD:
+        if self._limited and effect is Effect.ADD:
             return command.keys(request.arguments) or []
         if effect in BLIND or (effect is Effect.ADD and request.count > UNPACKED):
             return command.keys(request.arguments) or []
         return []
 
-    @staticmethod
-    def _command(name: bytes) -> Command | None:
+    def _command(self, name: bytes) -> Command | None:
+        upper = name.upper()
+        command = COMMANDS.get(upper)
         if name in _plain_names:
-            return COMMANDS.get(name.upper())
-        command = COMMANDS.get(name.upper())
-        if (command is None or not command.always) and len(_plain_names) < PLAIN_NAMES_LIMIT and len(name) < 64:
+            return command
+        if (
+            (command is None or not command.always)
+            and len(_plain_names) < PLAIN_NAMES_LIMIT
+            and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
+            and self._rewriter.knows(upper)
+        ):
             _plain_names.add(name)
         return command
 
@@ -512,7 +524,9 @@ class Session:
             return
         if command.name == b"RESET":
             self.stranger = self._wants_login
-            self.replies.silenced = False
+            self.replies.silenced = self._subscribed = False
+        elif command.name.endswith(b"SUBSCRIBE"):
+            self._subscribed = True
         if command.effect is Effect.CONNECTION:
             self._out.append(request.raw)
             self._hush(arguments)
@@ -527,7 +541,7 @@ class Session:
                 words, self._queued_words = self._queued_words, []
                 self._heed(words if command.effect is Effect.EXEC else [])
             return
-        instead = self._rewriter.rewrite(command, request, now, limited=self._rights.limited, certain=certain)
+        instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
         if instead is None:
             self._out.append(request.raw)
         elif isinstance(instead, Refusal):
@@ -568,12 +582,23 @@ class Session:
         self.replies.silenced = False
 
     @property
+    def _limited(self) -> bool:
+        """Whether the user may not run every script. In a transaction nobody can be asked any more."""
+        return self._rights.limited or (self._transaction is not None and self._rights.unasked)
+
+    @property
     def _askable(self) -> bool:
         """Whether a request of the proxy's own may be put into the stream now, and is answered."""
         return not self.replies.silenced and not self._adjoining
 
     def _replace(self, request: Request, instead: bytes) -> None:
-        """Send something else in the place of a request; where the server may refuse how its lines end, likewise."""
+        """Send something else in the place of a request; where the server may refuse how its lines end, likewise.
+
+        Raises:
+            RequestTooLargeError: the request is still arriving, and its rest has no place behind what replaces it.
+        """
+        if request.kind is Kind.HEAD and not instead.endswith(request.raw[request.header :]):
+            raise RequestTooLargeError
         self._out.append(instead.replace(b"\r\n", b"\r?", 1) if request.odd else instead)
 
     def _bound_transaction(self, effect: Effect, now: float) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
+from typing import Final
 
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
@@ -50,9 +54,28 @@ class Credentials(CredentialProvider):
         return self.get_credentials()
 
 
+LARGEST: Final = 4096
+"""Bytes of a password file at most."""
+
+
+def _content(file: Path) -> bytes:
+    """Return what is in a file, without waiting for anything.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is too large.
+    """
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        content = opened.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"it is larger than {LARGEST} bytes")
+    return content
+
+
 def _read(file: Path) -> str:
     try:
-        password = file.read_text("utf-8").rstrip("\r\n")
+        password = _content(file).decode("utf-8").rstrip("\r\n")
     except OSError as error:
         raise RedisError(f"upstream_password_file {file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -7,7 +7,8 @@ local key, other, index, free = KEYS[1], KEYS[2], KEYS[3], '1'
 if redis.acl_check_cmd then
   for name in ARGV[1]:gmatch('%S+') do
     -- An error: the server has no such command.
-    local known, allowed = pcall(redis.acl_check_cmd, name)
+    -- All the arguments that it may have keys in: servers crash where a key belongs and none is.
+    local known, allowed = pcall(redis.acl_check_cmd, name, key, key, key, key, key)
     if known and not allowed then free = '0' end
   end
 else
