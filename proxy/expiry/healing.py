@@ -13,9 +13,9 @@ from typing import Final
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from proxy.expiry.engine import KEYS_AT_ONCE, Engine
+from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
@@ -59,8 +59,9 @@ class Healing:
             try:
                 for database in sorted(self._known.databases):
                     await self._go_round(database)
-            except (RedisError, OSError, TimeoutError) as error:
-                log.debug("round ended early", error=" ".join(str(error).split()))
+            except Exception as error:  # noqa: BLE001 (the next round begins anew)
+                say = log.debug if is_outage(error) else log.warning
+                say("round ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(BETWEEN_ROUNDS)
 
     async def _go_round(self, database: int) -> None:
