@@ -4,7 +4,7 @@
 
 Two proxies stand in front of one Redis. Through one a fresh key gets its first deadline; as soon as the reply has come,
 the other is asked again and again whether it knows the key. A client without any permission can tell: the other proxy
-puts a script in the place of an adder on a known key, and the server's refusal names the command that it refuses. The
+puts a script in the place of a store to a known key, and the server's refusal names the command that it refuses. The
 time from the reply to the first refusal of a script is the window; it is overstated by the round trip that asks.
 """
 
@@ -36,13 +36,13 @@ class _Stranger:
     def sees(self, key: str) -> bool:
         """Tell whether the proxy knows that the key has deadlines."""
         try:
-            self.connection.call("SADD", key, "x")
+            self.connection.call("SUNIONSTORE", key, key)
         except StageError as error:
             refusal = str(error).lower()
             if "noperm" in refusal:
-                return "sadd" not in refusal
+                return "sunionstore" not in refusal
             raise
-        raise StageError("a user without permissions was allowed to add a member")
+        raise StageError("a user without permissions was allowed to store a set")
 
 
 def _one(first: Connection, stranger: _Stranger, key: str) -> float:

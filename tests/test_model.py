@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import hiredis
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ from tests.model import (
 )
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
+from tests.test_lives import Talk, as_stranger, knows
 
 DATABASES: Final = 3
 FENCE: Final = 15
@@ -271,14 +271,13 @@ class Runner:
     def __init__(self, server: Server, proxies: list[Proxy], protocol: int) -> None:
         self._stack = ExitStack()
         self._beside = self._stack.enter_context(server.connect())
+        # The user without rights is there first, and only if news are awaited: a lone proxy's clients have none beside.
+        strangers = proxies if len(proxies) > 1 else []
+        self._strangers = [as_stranger(Talk(self._beside), Talk(self._connect(it, FENCE, 2))) for it in strangers]
         self._clients = [
             [self._connect(proxy, database, protocol) for database in range(DATABASES)] for proxy in proxies
         ]
         self._fences = [self._connect(proxy, FENCE, 2) for proxy in proxies]
-        self._strangers = [self._connect(proxy, FENCE, 2) for proxy in proxies]
-        self._beside.command("ACL", "SETUSER", "stranger", "on", "nopass")
-        for stranger in self._strangers:
-            assert stranger.command("AUTH", "stranger", "any") == b"+OK\r\n"
         self._fenced = 0
         self._story: list[str] = []
         self.steps = 0
@@ -458,17 +457,8 @@ class Runner:
         client.send(request("SADD", key, "x") + request("EXPIREMEMBER", key, "x", 1000))
         assert client.replies(2) == [b":1\r\n"] * 2
         for stranger in self._strangers:
-            until(partial(_knows, stranger, key), 2, "the news")
+            until(partial(knows, stranger, key), 2, "the news")
         client.command("DEL", key)
-
-
-def _knows(stranger: Raw, key: str) -> bool:
-    """Whether the proxy knows that a key has deadlines: only then it puts a script in the place of an adder, and a user
-    without permissions can tell from the refusal, which has no effect."""
-    reply = parse(stranger.command("SADD", key, "x"))
-    assert isinstance(reply, hiredis.ReplyError)
-    assert "NOPERM" in str(reply)
-    return "sadd" not in str(reply)
 
 
 def _clock() -> float:
