@@ -374,10 +374,8 @@ class ClientConnection(asyncio.Protocol):
             except (OSError, TimeoutError) as error:
                 # To go on would be to let the client see what has expired.
                 log.warning("request failed: expired members could not be removed", error=str(error))
-                if self._state in (State.HELD, State.HELD_LAST):
+                if self._state in _WAITING:
                     self._turn_away(self._surroundings.upstream_error(error))
-                else:
-                    self._close()
                 return
             self._pass_on(lambda: session.resume(self._surroundings.now()))
             if self._state not in _WAITING:
