@@ -180,8 +180,9 @@ class Server:
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
-        watch = UserWatch(self._engine, self._tracker, self._users)
-        tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins, watch)]
+        tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
+        if not self._upstream.has_a_user_of_its_own:
+            tasks.append(asyncio.create_task(UserWatch(self._engine, self._tracker, self._users).run()))
         if settings.leftovers_rate:
             leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))

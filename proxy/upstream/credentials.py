@@ -36,6 +36,11 @@ class Credentials(CredentialProvider):
             except RedisError as error:
                 raise SettingsError(str(error)) from None
 
+    @property
+    def names_a_user(self) -> bool:
+        """Whether they are those of a user who was made for the proxy."""
+        return self._user is not None
+
     def __bool__(self) -> bool:
         """Whether there is anything to log in with."""
         return bool(self._user or self._password or self._file)

@@ -56,6 +56,11 @@ class Upstream:
         self.database = int(parts.path.strip("/") or 0) if parts.scheme != "unix" else 0
         self._tls = upstream_context(settings) if parts.scheme == "rediss" else None
 
+    @property
+    def has_a_user_of_its_own(self) -> bool:
+        """Whether the proxy's own connections log in as a user who was made for it, with few rights perhaps."""
+        return self._credentials.names_a_user
+
     def __str__(self) -> str:
         """The address, without credentials."""
         if self._path is not None:
