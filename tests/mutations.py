@@ -110,7 +110,7 @@ MUTATIONS = [
     Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
-    Mutation("session/session.py", "len(_plain_names) < PLAIN_NAMES_LIMIT", "True", "names of commands"),
+    Mutation("session/session.py", "and self._rewriter.knows(upper)", "", "names of commands"),
     # What strangers may do.
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),

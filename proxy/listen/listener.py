@@ -98,6 +98,7 @@ class Listeners:
         self._listeners: list[_Listener] = []
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
         self._say_failed = Seldom(log.error, "cannot accept clients; trying again")
@@ -138,7 +139,7 @@ class Listeners:
             listener.socket.close()
             if listener.path is not None:
                 listener.path.unlink(missing_ok=True)
-        for task in self._tasks:
+        for task in self._handshakes:
             task.cancel()
         for refused in list(self._refused):
             self._dismiss(refused)
@@ -202,8 +203,9 @@ class Listeners:
         self.clients[connection] = client
         context = self._context if listener.tls else None
         task = asyncio.get_running_loop().create_task(self._connect(connection, client, context))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, self._handshakes) if listener.tls else (self._tasks,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     async def _connect(
         self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None
@@ -222,6 +224,7 @@ class Listeners:
                 self._say_handshake(client=peer, error=" ".join(str(error).split()) or type(error).__name__)
         except asyncio.CancelledError:
             self.left(connection)
+            connection.dropped()
             raise
 
     def _refuse(self, client: socket.socket, listener: _Listener) -> None:

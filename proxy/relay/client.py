@@ -129,6 +129,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0  # bytes, as last accounted
         self._clogged = False  # upstream takes no more at present
         self._rests = False  # others are served first
+        self._made = False
         self._input_ended = False
         self._last_words = b""  # for a client that is turned away, when its requests have been answered
 
@@ -194,6 +195,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to connect upstream."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        self._made = True
         self._surroundings.opened(self)
         self._start(self._connect())
 
@@ -209,8 +211,15 @@ class ClientConnection(asyncio.Protocol):
         # TLS has no half close: the loop closes whatever is returned.
         return self._state is not State.FAREWELL and self._transport.can_write_eof()
 
+    def dropped(self) -> None:
+        """The loop has closed the transport, made or not, without a word to its protocol."""
+        if self._made:
+            self.connection_lost(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
+        if self._state is State.CLOSED:
+            return
         self._surroundings.closed(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -58,10 +58,12 @@ class Rights:
 
     Attributes:
         limited: whether the user may not run every script on every key.
+        by_state: whether the connection may be in a state in which nobody may: a subscriber's, in RESP2.
     """
 
     def __init__(self, names: Names | None = None, users: Users | None = None) -> None:
         self.limited = False
+        self.by_state = False
         self._names = names
         self._users = users
         self._asked = -float("inf")
@@ -69,12 +71,15 @@ class Rights:
     @property
     def unasked(self) -> bool:
         """Whether the user may not be able to do everything, and nobody has asked yet."""
-        everybody = self._names is None or (self._users is not None and self._users.unlimited)
-        return not everybody and self._asked == -float("inf")
+        return not self._all_may and self._asked == -float("inf")
+
+    @property
+    def _all_may(self) -> bool:
+        return self._names is None or (self._users is not None and self._users.unlimited and not self.by_state)
 
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""
-        if self._names is None or (self._users is not None and self._users.unlimited):
+        if self._all_may:
             self.limited = False
             return False
         return not 0 <= now - self._asked <= TRUST_MS

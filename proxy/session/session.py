@@ -21,9 +21,6 @@ from proxy.wire.request import COUNT_LIMIT, Kind, Request, strict_integer
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
 
-PLAIN_NAMES_LIMIT: Final = 4096
-"""Spellings of command names kept as plain: they are the client's words, so they are bounded."""
-
 TURN: Final = 500
 """Requests that are judged before others get their turn."""
 
@@ -32,7 +29,8 @@ STRANGERS_BYTES: Final = 16 * 1024
 """What servers read of a request before a login, where they want one: so many arguments, a string of so many bytes."""
 
 _plain_names: set[bytes] = set()
-"""Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions."""
+"""Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions; at
+most three spellings of each of the server's commands."""
 
 
 class RequestTooLargeError(Exception):
@@ -227,7 +225,7 @@ class Session:
             if pending is None:
                 many = self._reader.count > STRANGERS_ARGUMENTS
                 what = "multibulk length" if many else "bulk length"
-                raise RefusedAtItsHeadError(f"unauthenticated {what}", self._reader.rest())
+                raise RefusedAtItsHeadError(f"unauthenticated {what}", self._take_out() + self._reader.rest())
             self._turn_down(pending)
         elif pending is not None and question is not None and question.again:
             self._judge(pending, now)
@@ -348,9 +346,9 @@ class Session:
         if self._is_streamed():
             self._pass_head(now)
         elif self._reader.count <= COUNT_LIMIT:
-            raise RefusedAtItsHeadError("invalid bulk length", self._reader.rest())
+            raise RefusedAtItsHeadError("invalid bulk length", self._take_out() + self._reader.rest())
         elif not self._rewriter.takes_many_arguments:
-            raise RefusedAtItsHeadError("invalid multibulk length", self._reader.rest())
+            raise RefusedAtItsHeadError("invalid multibulk length", self._take_out() + self._reader.rest())
         elif self._reader.held > self._ground.request_limit:
             raise RequestTooLargeError
 
@@ -504,7 +502,6 @@ class Session:
             return command
         if (
             (command is None or not command.always)
-            and len(_plain_names) < PLAIN_NAMES_LIMIT
             and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
             and self._rewriter.knows(upper)
         ):
@@ -526,7 +523,7 @@ class Session:
             self.stranger = self._wants_login
             self.replies.silenced = self._subscribed = False
         elif command.name.endswith(b"SUBSCRIBE"):
-            self._subscribed = True
+            self._subscribed = self._rights.by_state = True
         if command.effect is Effect.CONNECTION:
             self._out.append(request.raw)
             self._hush(arguments)
