@@ -15,8 +15,8 @@ local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local carried = call('exists', shadow) == 1
 if carried and call('move', shadow, ARGV[1]) == 0 then
   call('copy', shadow, shadow, 'db', ARGV[1], 'replace')
-  call('unlink', shadow)
 end
+call('unlink', shadow)
 redis.pcall('zrem', index, key)
 call('select', ARGV[1])
 if not carried then call('unlink', shadow) end
