@@ -124,7 +124,7 @@ def check_hostile_bytes(proxy: Proxy, upstream: Server) -> None:
             client.send(data)
             client.end_of_requests()
             client.rest()
-        assert max(times) < 1
+        assert max(times) < 5
 
 
 def test_500_of_them_at_once(upstream: Server, proxy: Proxy) -> None:

@@ -208,7 +208,7 @@ class Engine:
                 if members is None:
                     await self._void_absent(database, key)
                 else:
-                    await self._void_members(database, key, members)
+                    await self._void_members(database, key, members, tentative=question.tentative)
 
     async def _remove_everything_due(self) -> None:
         while True:
@@ -252,11 +252,11 @@ class Engine:
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)
 
-    async def _void_members(self, database: int, key: bytes, members: tuple[bytes, ...]) -> None:
+    async def _void_members(self, database: int, key: bytes, members: tuple[bytes, ...], *, tentative: bool) -> None:
         for begin in range(0, len(members), MEMBERS_AT_ONCE):
             page = members[begin : begin + MEMBERS_AT_ONCE]
             names = [key, self._names.shadow(key), self._names.index]
-            await self._evaluate("void_members", names, [database, *page])
+            await self._evaluate("void_members", names, [database, int(tentative), *page])
 
     async def _void_absent(self, database: int, key: bytes) -> None:
         cursor = b"0"

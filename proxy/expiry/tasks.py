@@ -17,11 +17,15 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     Once is not always enough: a cancellation that arrives within a call of redis-py can be lost there, and the task
     goes on. What the tasks raise is not looked at.
     """
-    pending = {task for task in tasks if not task.done()}
+    given = list(tasks)
+    pending = {task for task in given if not task.done()}
     while pending:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_AGAIN_SECONDS)
+    for task in given:
+        if not task.cancelled():
+            task.exception()  # looked at, so that the loop does not complain of it
 
 
 def one_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ class Question:
         unclear: keys of which to ask whether they have deadlines at all.
         replied: whether to wait until everything that the client sent before has been answered.
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
+        tentative: whether the server may refuse the request, so that what TTL tells of the absent members is to stay.
         again: whether the request is to be judged anew then.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
     """
@@ -24,5 +25,6 @@ class Question:
     unclear: tuple[bytes, ...] = ()
     absent: tuple[tuple[bytes, tuple[bytes, ...] | None], ...] = ()
     replied: bool = False
+    tentative: bool = False
     again: bool = False
     login: bool = False

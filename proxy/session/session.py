@@ -461,7 +461,8 @@ class Session:
         unclear, replied = self._limited_question(command, request)
         if absent and self._transaction is None and self._askable:
             replied = True  # what the client has sent before may remove what this brings back
-        question = Question(due, everywhere, unclear, tuple(absent), replied)
+        tentative = bool(absent) and self._limited
+        question = Question(due, everywhere, unclear, tuple(absent), replied, tentative)
         return None if question == _NOTHING else question
 
     def _limited_question(self, command: Command | None, request: Request) -> tuple[tuple[bytes, ...], bool]:

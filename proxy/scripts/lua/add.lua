@@ -14,7 +14,9 @@ if call('exists', shadow) == 1 then
     local void = false
     for position = tonumber(first), tonumber(last), tonumber(step) do
       local member = ARGV[position]
-      if call('zscore', shadow, member) and not has(kind, key, member) then
+      local deadline = call('zscore', shadow, member)
+      -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
+      if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then
         call('zrem', shadow, member)
         void = true
       end
