@@ -70,7 +70,10 @@ def worst_answer(proxy: Proxy) -> Iterator[list[float]]:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     try:
+        until(lambda: times, what="a first answer")
         yield times
+        before = len(times)
+        until(lambda: len(times) > before, 60, what="an answer after it all")
     finally:
         end.set()
         thread.join(60)
@@ -124,7 +127,7 @@ def check_hostile_bytes(proxy: Proxy, upstream: Server) -> None:
             client.send(data)
             client.end_of_requests()
             client.rest()
-        assert max(times) < 5
+        assert max(times) < 1
 
 
 def test_500_of_them_at_once(upstream: Server, proxy: Proxy) -> None:
