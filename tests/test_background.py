@@ -11,6 +11,8 @@ import hiredis
 import psutil
 import pytest
 
+from proxy.scripts.calls import script
+from proxy.scripts.naming import Names
 from tests.conftest import StartProxy, StartServer
 from tests.raw import request
 from tests.relay import Relay
@@ -197,6 +199,14 @@ def test_deadlines_that_are_no_time_are_loaded(server: Server, start: Start, tal
     proxy = start()
     assert '"keys": 2500' in proxy.process.line(lambda line: "deadlines loaded" in line, 4)
     check_removes(talk(proxy), beside)
+
+
+def test_a_key_that_has_gone_meanwhile_is_no_reason_to_correct_the_index(server: Server) -> None:
+    """The names were read a moment before: in a mass expiry many go between."""
+    gone = [name for key in (b"a", b"b") for name in (key, Names(PREFIX).shadow(key))]
+    with server.connect() as client:
+        reply = client.command("EVAL", script("heal"), 1 + len(gone), PREFIX + b"index", *gone, 0)
+        assert reply == b"*0\r\n"
 
 
 def test_the_control_users_rights_are_taken_away_and_given_back(

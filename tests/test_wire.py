@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.wire.batch import BatchParser, request_size
 from proxy.wire.pattern import LONGEST, MOST, requests_pattern
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import INLINE_LIMIT, Blanks, Kind, RequestReader, encode, split_inline, strict_integer
+from proxy.wire.request import COPIED, INLINE_LIMIT, Blanks, Kind, RequestReader, encode, split_inline, strict_integer
 from tests.streams import commands, cuts, streams
 
 
@@ -25,7 +27,17 @@ def read(pieces: list[bytes], blanks: Blanks = Blanks.EMPTY) -> tuple[list[tuple
     return requests, reader.held
 
 
+@pytest.fixture(params=[COPIED, 10], ids=["copied", "front kept"])
+def copied(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Beyond how many bytes what has been read of a request is not copied again: as it is, and of nearly every one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxy.wire.request.COPIED", request.param)
+        yield request.param
+
+
+@pytest.mark.usefixtures("copied")
 @given(st.sampled_from(Blanks), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_cut_gives_the_same_requests(blanks: Blanks, data: st.DataObject) -> None:
     stream = data.draw(streams)
     whole, held = read([stream], blanks)
@@ -134,6 +146,7 @@ def test_the_pattern_frames_as_the_reader_does(requests: list[list[bytes]], data
     assert all(arguments[0] in (b"GET", b"get", b"HSET", b"ZADD") for _, arguments, _ in found)
 
 
+@pytest.mark.usefixtures("copied")
 def test_a_long_request_can_be_passed_on_before_it_is_complete() -> None:
     stream = encode([b"SET", b"key", b"v" * 100_000, b"EX", b"10"]) + encode([b"PING"])
     reader = RequestReader()
@@ -153,6 +166,51 @@ def test_a_long_request_can_be_passed_on_before_it_is_complete() -> None:
     assert requests[-1].arguments == [b"PING"]
     assert {request.kind for request in requests[:-1]} == {Kind.BODY}
     assert not reader.within
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_head_is_what_has_come_of_a_request_whose_front_is_kept() -> None:
+    stream = encode([b"MSET", *(b"%d" % number for number in range(100_000))]).replace(b"*100001", b"*100002")
+    reader = RequestReader()
+    held = b""
+    for begin in range(0, len(stream), 1000):
+        reader.feed(stream[begin : begin + 1000])
+        held += stream[begin : begin + 1000]
+        assert reader.next_request() is None
+        assert reader.held == len(held)
+    head = reader.take_head()
+    assert head is not None
+    assert (head.raw, reader.held) == (held, 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "unread"),
+    [(b"", b""), (b"$x\r\n", b""), (b"$1\rx", b"a\r\n")],
+    ids=["cut off", "broken", "broken at a line's end"],
+)
+def test_nothing_of_a_kept_front_is_lost(end: bytes, unread: bytes) -> None:
+    wanted = encode([b"MSET", *(b"%d" % number for number in range(50_000))]).replace(b"*50001", b"*50002") + end
+    stream = wanted + unread
+    reader = RequestReader(strict=True)
+    found = b""
+    for begin in range(0, len(stream), 1000):
+        reader.feed(stream[begin : begin + 1000])
+        while (broken := reader.next_request()) is not None:
+            found += broken.raw
+    assert found + reader.rest() == wanted
+
+
+def test_a_client_that_sends_byte_by_byte_costs_no_copies_of_what_came_before() -> None:
+    """Copied at each byte this would be 200 GB."""
+    stream = encode([b"MSET", *(b"%d" % number for number in range(2_000_000))])
+    reader = RequestReader()
+    reader.feed(stream[: 20 << 20])
+    assert reader.next_request() is None
+    began = time.process_time()
+    for place in range(20 << 20, (20 << 20) + 10_000):
+        reader.feed(stream[place : place + 1])
+        assert reader.next_request() is None
+    assert time.process_time() - began < 2
 
 
 def test_a_long_request_that_breaks_is_passed_on_as_broken() -> None:

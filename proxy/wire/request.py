@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from typing import Final
 
 COUNT_LIMIT = 1024 * 1024
 BULK_LIMIT = 512 * 1024 * 1024
@@ -17,6 +18,9 @@ BULK_LIMIT = 512 * 1024 * 1024
 
 INLINE_LIMIT = 64 * 1024
 """Bytes that Redis buffers of a line (inline request, or a count) before it gives up (PROTO_INLINE_MAX_SIZE)."""
+
+COPIED: Final = 64 * 1024
+"""Bytes that have been read of an incomplete request and are copied all the same when more of it comes."""
 
 _STAR = 0x2A
 _SPACES = frozenset(b" \n\r\t\v\f")
@@ -93,8 +97,10 @@ class RequestReader:
     def __init__(self, blanks: Blanks = Blanks.EMPTY, *, strict: bool = False) -> None:
         self._blanks = blanks
         self._strict = strict
+        self._front: list[bytes] = []  # what has been read of an incomplete request, where that is long
+        self._front_size = 0
         self._buffer = b""
-        self._position = 0  # where the request that is being read begins
+        self._position = 0  # where the request that is being read begins, or goes on behind its front
         self._later: list[bytes] = []  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
         self._later_size = 0
         self._need = 0  # bytes, from the start of the buffer, without which reading on is of no use
@@ -134,7 +140,7 @@ class RequestReader:
     @property
     def held(self) -> int:
         """Bytes fed and not yet returned in a request."""
-        return len(self._buffer) - self._position + self._later_size
+        return self._front_size + len(self._buffer) - self._position + self._later_size
 
     @property
     def within(self) -> bool:
@@ -190,7 +196,7 @@ class RequestReader:
             return None
         if self._later_size:
             self._join()
-        begin, count, header = self._position, self._count, self._header
+        front, begin, count, header = self._with_front(b""), self._position, self._count, self._header
         arguments, position = self._arguments, self._next
         self._position = position
         self._body_arguments = count - len(arguments)
@@ -199,13 +205,13 @@ class RequestReader:
         self._end_request()
         passed = self._body()
         end = self._position if passed is not None else position
-        return Request(Kind.HEAD, arguments, self._buffer[begin:end], count, header)
+        return Request(Kind.HEAD, arguments, front + self._buffer[begin:end], count, header)
 
     def rest(self) -> bytes:
         """Return all that is held, unjudged, and forget it: the stream has ended."""
         if self._later_size:
             self._join()
-        rest, self._buffer, self._position = self._buffer[self._position :], b"", 0
+        rest, self._buffer, self._position = self._with_front(self._buffer[self._position :]), b"", 0
         if self._blanks is Blanks.INLINE and not self._count and not self._in_body and not rest.startswith(b"*"):
             blanks, _, line = rest.rpartition(b"\n")  # nothing else is held in front of a line that is incomplete
             rest = b" " + line if blanks else line
@@ -213,6 +219,12 @@ class RequestReader:
         return rest
 
     def _join(self) -> None:
+        read = self._next - self._position if self._count else 0
+        if read > max(COPIED, self._later_size):
+            # Else each byte of a client that sends one at a time would cost a copy of all that came before.
+            self._front.append(self._buffer[self._position : self._next])
+            self._front_size += read
+            self._position = self._next
         self._buffer = b"".join((self._buffer[self._position :], *self._later))
         self._later.clear()
         self._later_size = 0
@@ -220,8 +232,17 @@ class RequestReader:
         self._need = 0
         self._position = 0
 
+    def _with_front(self, rest: bytes) -> bytes:
+        """Return a request, or what there is of it: its front, which is let go of, and the rest."""
+        if not self._front:
+            return rest
+        whole = b"".join((*self._front, rest))
+        self._front.clear()
+        self._front_size = 0
+        return whole
+
     def _take(self, kind: Kind, arguments: list[bytes], end: int, count: int = 0, header: int = 0) -> Request:
-        raw = self._buffer[self._position : end]
+        raw = self._with_front(self._buffer[self._position : end])
         self._position = end
         return Request(kind, arguments, raw, count, header, odd=self._odd)
 
@@ -237,7 +258,7 @@ class RequestReader:
     def _break_at(self, end: int) -> Request:
         """End the requests where the server does, and let nothing follow."""
         self._silent = True
-        return self._break(self._buffer[self._position : end])
+        return self._break(self._with_front(self._buffer[self._position : end]))
 
     def _end_request(self) -> None:
         self._odd = False

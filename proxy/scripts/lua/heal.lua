@@ -10,8 +10,7 @@ mend(index)
 for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
   mend(shadow)
-  local before = call('zscore', index, key)
-  local earliest = first_of(shadow)
+  local before, earliest = call('zscore', index, key) or nil, first_of(shadow)
   if (before and tonumber(before)) ~= (earliest and tonumber(earliest)) then
     refresh(key, shadow, index)
     healed[#healed + 1] = key
