@@ -33,6 +33,8 @@ _ALL: Final = b" ".join(
 )
 
 
+_IN_THIS_STATE: Final = b"-ERR Can't execute 'eval'"
+
 _SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
 """Nobody else's, and like no name that a rule would contain. Always the same: the server may have to remember that the
 client has read it."""
@@ -59,11 +61,13 @@ class Rights:
     Attributes:
         limited: whether the user may not run every script on every key.
         by_state: whether the connection may be in a state in which nobody may: a subscriber's, in RESP2.
+        refusal: the error with which the server refuses an EVAL, and nearly all else, in that state; empty in others.
     """
 
     def __init__(self, names: Names | None = None, users: Users | None = None) -> None:
         self.limited = False
         self.by_state = False
+        self.refusal = b""
         self._names = names
         self._users = users
         self._asked = -float("inf")
@@ -80,7 +84,7 @@ class Rights:
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""
         if self._all_may:
-            self.limited = False
+            self.limited, self.refusal = False, b""
             return False
         return not 0 <= now - self._asked <= TRUST_MS
 
@@ -97,10 +101,12 @@ class Rights:
         def hear(said: bytes) -> bytes:
             # Push messages may have come between; those of a subscriber in RESP2 are arrays.
             others = []
-            self.limited = True
+            self.limited, self.refusal = True, b""
             for frame in frames(said):
                 if frame.startswith(b"+" + token):
                     self.limited = frame != b"+%b1\r\n" % token
+                elif frame.startswith(_IN_THIS_STATE):
+                    self.refusal = frame[1:].rstrip()
                 elif not frame.startswith(b"-"):
                     others.append(frame)
             return b"".join(others)

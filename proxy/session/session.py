@@ -407,13 +407,18 @@ class Session:
         command = self._command(request.arguments[0])
         if command is None:
             concerns = False
-        elif command.effect in (Effect.EXPIRE, Effect.LIFETIME, Effect.MULTI):
-            concerns = command.effect is not Effect.LIFETIME or request.count > 2
+        elif command.effect is Effect.MULTI or self._is_ours(command, request):
+            concerns = True
         else:
             concerns = self._rewriter.stands_in(command, request)
         if concerns or self._question(request, now) is not None:
             return Question(replied=True, again=True, login=True)
         return None
+
+    @staticmethod
+    def _is_ours(command: Command, request: Request) -> bool:
+        """Return whether a request is one that the server itself does not know."""
+        return command.effect is Effect.EXPIRE or (command.effect is Effect.LIFETIME and request.count > 2)
 
     def _turn_down(self, request: Request) -> None:
         """Have the server tell a client to log in; say it in its place where it does not know the command."""
@@ -433,7 +438,9 @@ class Session:
         if self._transaction is not None or not self._askable or not self._rights.unsure(now):
             return None
         command = self._command(request.arguments[0])
-        if command is None or not self._rewriter.stands_in(command, request):
+        if command is None or not (
+            self._rewriter.stands_in(command, request) or (self._rights.by_state and self._is_ours(command, request))
+        ):
             return None
         self._out.append(self._rights.ask(self.replies, now))
         return Question(replied=True, again=True)
@@ -532,14 +539,21 @@ class Session:
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
                 self._known.visit(strict_integer(argument) or 0)
-        if command.effect in _TRANSACTION and self._rewriter.accepts(command, request.count):
+        refused = self._rights.refusal and self._transaction is None
+        if command.effect in _TRANSACTION and not refused and self._rewriter.accepts(command, request.count):
             self._bound_transaction(command.effect, now)
             self._out.append(request.raw)
             if command.effect is not Effect.MULTI:
                 words, self._queued_words = self._queued_words, []
                 self._heed(words if command.effect is Effect.EXEC else [])
             return
-        instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
+        instead: bytes | Refusal | None
+        if not self._rights.refusal:
+            instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
+        elif self._is_ours(command, request):
+            instead = self._rewriter.refuse(command, request, self._rights.refusal)
+        else:
+            instead = None
         if instead is None:
             self._out.append(request.raw)
         elif isinstance(instead, Refusal):

@@ -1,0 +1,32 @@
+"""What a subscriber may not do is refused in the server's words, whatever would stand in for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raw import request
+from tests.servers import Proxy, Server
+
+REFUSED = (
+    "SADD set b", "SREM set a", "SMOVE set set2 a", "RENAME set set2", "COPY set set2", "SUNIONSTORE set set2",
+    "DEL set", "HINCRBY set a 1", "SMEMBERS set", "DBSIZE", "KEYS *", "MULTI", "EVAL return(1) 1 set", "EXPIREMEMBER set a 5",
+    "PERSIST set a", "TTL set a",
+)  # fmt: skip
+
+
+@pytest.mark.every_kind
+def test_a_subscriber_hears_that_its_own_command_is_refused(upstream: Server, proxy: Proxy) -> None:
+    """In RESP2, where the server takes next to nothing from subscribers; not that of the script in its place."""
+    with proxy.connect() as client, proxy.connect() as subscriber:
+        client.command("SADD", "set", "a")
+        client.command("EXPIREMEMBER", "set", "a", 1000)
+        subscribe, lines = request("SUBSCRIBE", "ch"), [line.split() for line in REFUSED]
+        subscriber.send(subscribe + b"".join(request(*line) for line in lines))
+        assert subscriber.reply() == b"*3\r\n$9\r\nsubscribe\r\n$2\r\nch\r\n:1\r\n"
+        for line in lines:
+            assert subscriber.reply().startswith(b"-ERR Can't execute '%b': only" % line[0].lower().encode()), line
+        subscriber.send(request("UNSUBSCRIBE", "ch"))
+        assert subscriber.reply() == b"*3\r\n$11\r\nunsubscribe\r\n$2\r\nch\r\n:0\r\n"
+        assert subscriber.command("TTL", "set", "a") == b":1000\r\n"
+        assert subscriber.command("RENAME", "set", "set2") == b"+OK\r\n"
+        assert subscriber.command("TTL", "set2", "a") == b":1000\r\n"
