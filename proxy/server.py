@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 import structlog
 import uvloop
@@ -44,6 +45,9 @@ from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch
 
 log = structlog.get_logger("proxy.server")
+
+ARRIVAL_SECONDS: Final = 5.0
+"""How long a key's first deadline waits for the end of a request for that key that is sent on while it arrives."""
 
 
 class Server:
@@ -134,10 +138,26 @@ class Server:
         Raises:
             ConnectionError: the upstream server did not do it.
         """
+        if question.arriving:
+            await self._until_arrived(question.arriving)
         try:
             await self._engine.answer(question)
         except RedisError as error:
             raise ConnectionError(str(error)) from error
+
+    async def _until_arrived(self, keys: tuple[bytes, ...]) -> None:
+        """Wait until requests that are on their way have run; cut off those that take too long."""
+        streams = self._ground.streams
+        waiting = streams.of(keys)
+        if not waiting:
+            return
+        ended = [asyncio.get_running_loop().create_future() for _ in waiting]
+        for stream, future in zip(waiting, ended, strict=True):
+            stream.on_end(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
+        await asyncio.wait(ended, timeout=ARRIVAL_SECONDS)
+        for stream, future in zip(waiting, ended, strict=True):
+            if not future.done():
+                streams.cut(stream)
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy itself.

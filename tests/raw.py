@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from pathlib import Path
 from types import TracebackType
@@ -125,6 +126,10 @@ class Raw:
             return self._file.read1(1 << 16)
         except ConnectionResetError:
             return b""
+
+    def silent(self, seconds: float) -> bool:
+        """Whether nothing comes for a time; of what has come before all must have been read."""
+        return not select.select([self.socket], [], [], seconds)[0]
 
     def end_of_requests(self) -> None:
         """Close this side of the connection only: no more requests, replies are still read."""

@@ -9,8 +9,8 @@ from tests.servers import Proxy, Server
 
 REFUSED = (
     "SADD set b", "SREM set a", "SMOVE set set2 a", "RENAME set set2", "COPY set set2", "SUNIONSTORE set set2",
-    "DEL set", "HINCRBY set a 1", "SMEMBERS set", "DBSIZE", "KEYS *", "MULTI", "EVAL return(1) 1 set", "EXPIREMEMBER set a 5",
-    "PERSIST set a", "TTL set a",
+    "DEL set", "HINCRBY set a 1", "SMEMBERS set", "DBSIZE", "KEYS *", "MULTI", "EVAL return(1) 1 set",
+    "EXPIREMEMBER set a 5", "PERSIST set a", "TTL set a",
 )  # fmt: skip
 
 

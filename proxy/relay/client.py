@@ -13,7 +13,7 @@ import structlog
 from proxy.relay.budget import HeldBudget
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.question import Question
-from proxy.session.session import RefusedAtItsHeadError, RequestTooLargeError, Session
+from proxy.session.session import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError, Session
 
 log = structlog.get_logger("proxy.relay")
 
@@ -345,6 +345,10 @@ class ClientConnection(asyncio.Protocol):
             log.warning("client closed: its request is larger than request_limit", bytes=session.held)
             self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
             return
+        except OvertakenError:
+            log.warning("client closed: a key got member deadlines while a request for it was arriving slowly")
+            self._turn_away(_OVERTAKEN)
+            return
         except RefusedAtItsHeadError as error:
             self._let_refuse(error)
             return
@@ -584,6 +588,11 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.abort()
         self._transport.abort()
+
+
+_OVERTAKEN: Final = (
+    b"-ERR expiremember-proxy: not done, a key got member deadlines while this request was arriving; send it again\r\n"
+)
 
 
 def _drop(_: bytes) -> None:

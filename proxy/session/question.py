@@ -10,6 +10,7 @@ class Question:
     """What has to be done before a request may be sent on.
 
     Attributes:
+        arriving: keys that are about to get deadlines, while requests of others that may add to them are on their way.
         due: keys from which to remove what is due.
         everywhere: whether to remove what is due in all other keys too.
         unclear: keys of which to ask whether they have deadlines at all.
@@ -20,6 +21,7 @@ class Question:
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
     """
 
+    arriving: tuple[bytes, ...] = ()
     due: tuple[bytes, ...] = ()
     everywhere: bool = False
     unclear: tuple[bytes, ...] = ()

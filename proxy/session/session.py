@@ -5,14 +5,16 @@ Every request becomes exactly one upstream request, in order, so replies need no
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from proxy.commands.table import BLIND, COMMANDS, Command, Effect
+from proxy.commands.table import BLIND, COMMANDS, JUDGED, MARKING, Command, Effect
 from proxy.session.known import KnownKeys
 from proxy.session.plain import FREQUENT_REQUESTS, plain_check
 from proxy.session.question import Question
 from proxy.session.rewrite import UNPACKED, Refusal, Rewriter
 from proxy.session.rights import Rights
+from proxy.session.streams import Stream, Streams
 from proxy.session.transaction import Transaction
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
@@ -20,6 +22,10 @@ from proxy.wire.request import COUNT_LIMIT, Kind, Request, strict_integer
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
+
+LARGE: Final = 1024 * 1024
+"""Bytes of a request that is sent on as it arrives behind which a sign is asked for: it may still wait to be sent, long
+after its end has come."""
 
 TURN: Final = 500
 """Requests that are judged before others get their turn."""
@@ -35,6 +41,10 @@ most three spellings of each of the server's commands."""
 
 class RequestTooLargeError(Exception):
     """A request that has to be read whole before it can be judged is larger than the limit."""
+
+
+class OvertakenError(Exception):
+    """A request must not be completed: a key has got deadlines since its head was judged."""
 
 
 class RefusedAtItsHeadError(Exception):
@@ -63,6 +73,7 @@ class Ground:
 
     Attributes:
         is_plain: returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
+        streams: the requests that are sent on while they arrive.
     """
 
     def __init__(
@@ -80,6 +91,7 @@ class Ground:
         self.request_limit = request_limit
         self.guarded = guarded
         self.batch = BatchParser()
+        self.streams = Streams()
         self.is_plain = plain_check(_plain_names, known, prefix, self.batch)
 
 
@@ -123,6 +135,8 @@ class Session:
         self._out: list[bytes] = []
         self._transaction: Transaction | None = None
         self._pending: Request | None = None  # what is held up by the question
+        self._underway: Stream | None = None  # what is sent on while it arrives
+        self._signed: list[Stream] = []  # those whose replies are to show that they have run
 
     @property
     def held(self) -> int:
@@ -156,7 +170,8 @@ class Session:
 
         Raises:
             RequestTooLargeError: more would have to be held than `request_limit` allows.
-            NotLoggedInError: more would have to be held than a server would of a client that has not logged in.
+            RefusedAtItsHeadError: it is to be refused before it is complete.
+            OvertakenError: it must not be completed any more.
         """
         out = self._receive(data, now)
         self._note_state()
@@ -217,7 +232,8 @@ class Session:
 
         Raises:
             RequestTooLargeError: more would have to be held than `request_limit` allows.
-            NotLoggedInError: more would have to be held than a server would of a client that has not logged in.
+            RefusedAtItsHeadError: it is to be refused before it is complete.
+            OvertakenError: it must not be completed any more.
         """
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
@@ -244,6 +260,8 @@ class Session:
     def close(self) -> None:
         """Let go of what outlives requests: the client has gone."""
         self._end_transaction()
+        for stream in (*self._signed, *((self._underway,) if self._underway is not None else ())):
+            self._ground.streams.end(stream)
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -309,6 +327,8 @@ class Session:
         reader = self._reader
         left = TURN
         self.unfinished = False
+        if self._underway is not None and self._underway.is_cut:
+            raise OvertakenError
         while self.question is None:
             if not left:
                 self.unfinished = True
@@ -324,6 +344,8 @@ class Session:
                     self._stream(now)
                 break
             self._judge(request, now)
+            if self._underway is not None:
+                self._follow(self._underway, request)
         if not reader.held and not reader.within and not reader.broken and self.question is None:
             self._exact = False
         return self._take_out()
@@ -368,6 +390,24 @@ class Session:
         head = self._reader.take_head()
         if head is not None:
             self._judge(head, now)
+
+    def _follow(self, stream: Stream, part: Request) -> None:
+        """Note what has been sent on of a request that still arrives, and its end."""
+        stream.size += len(part.raw)
+        if self._reader.within:
+            return
+        self._underway = None
+        streams = self._ground.streams
+        if (stream.is_awaited or stream.size >= LARGE) and self._askable and not self._reader.broken:
+
+            def has_run() -> None:
+                streams.end(stream)
+                self._signed.remove(stream)
+
+            self._signed.append(stream)
+            self._out.append(self.replies.expect(b"", found=has_run))
+        else:
+            streams.end(stream)
 
     def rest(self) -> bytes:
         """Return what the client has sent of a request that will not be completed: its stream has ended."""
@@ -451,9 +491,10 @@ class Session:
         In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
         """
         known = self._known
-        if not known.deadlines and not known.blind:
-            return None
         command = self._command(request.arguments[0])
+        arriving = self._arriving(command, request, now) if self._ground.streams.keys else ()
+        if not known.deadlines and not known.blind:
+            return Question(arriving) if arriving else None
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
@@ -469,8 +510,20 @@ class Session:
         if absent and self._transaction is None and self._askable:
             replied = True  # what the client has sent before may remove what this brings back
         tentative = bool(absent) and self._limited
-        question = Question(due, everywhere, unclear, tuple(absent), replied, tentative)
+        question = Question(arriving, due, everywhere, unclear, tuple(absent), replied, tentative)
         return None if question == _NOTHING else question
+
+    def _arriving(self, command: Command | None, request: Request, now: float) -> tuple[bytes, ...]:
+        """Return the keys that a request may give deadlines while others send requests for them."""
+        if command is None or command.effect not in MARKING:
+            return ()
+        keys = command.keys(request.arguments) or ()
+        if command.effect is not Effect.EXPIRE and not any(map(self._known.is_known, keys)):
+            return ()
+        arriving = tuple(key for key in keys if self._ground.streams.of((key,), but=self))
+        for key in arriving:
+            self._known.mark(key, math.inf, now)  # what comes after those is judged
+        return arriving
 
     def _limited_question(self, command: Command | None, request: Request) -> tuple[tuple[bytes, ...], bool]:
         """Return of which keys a request must not be taken to be known for no good reason, as its user may run no
@@ -556,6 +609,9 @@ class Session:
             instead = None
         if instead is None:
             self._out.append(request.raw)
+            if request.kind is Kind.HEAD and self._transaction is None and command.effect in JUDGED | BLIND:
+                # In a transaction it is looked at once more before EXEC.
+                self._underway = self._ground.streams.begin(self, command.keys(arguments) or ())
         elif isinstance(instead, Refusal):
             self._refuse(request, instead, skips=skips)
         else:

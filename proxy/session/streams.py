@@ -1,0 +1,85 @@
+"""Requests that are sent on while they still arrive: no key of theirs may get its first deadline meanwhile.
+
+Such a request was judged by its head, as for keys without deadlines. Would one of them have a deadline when its last
+byte comes, what it adds would keep it. So whoever is about to give a key its first deadline waits for it, for a time;
+then the request is cut off, which the server does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+class Stream:
+    """A request on its way.
+
+    Args:
+        owner: whose it is.
+        keys: those that it may add members to.
+
+    Attributes:
+        is_cut: whether nothing more of it may be sent on.
+        size: how many bytes of it have been sent on.
+    """
+
+    __slots__ = ("_waiting", "is_cut", "keys", "owner", "size")
+
+    def __init__(self, owner: object, keys: tuple[bytes, ...]) -> None:
+        self.owner = owner
+        self.keys = keys
+        self.is_cut = False
+        self.size = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for its end."""
+        return bool(self._waiting)
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Have something called when it ends."""
+        self._waiting.append(call)
+
+    def ended(self) -> None:
+        """Call what is to be called."""
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+
+class Streams:
+    """All such requests of a proxy.
+
+    Attributes:
+        keys: those that some request on its way may add members to.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, list[Stream]] = {}
+
+    def begin(self, owner: object, keys: Iterable[bytes]) -> Stream:
+        """Note a request whose head is about to be sent."""
+        stream = Stream(owner, tuple(dict.fromkeys(keys)))
+        for key in stream.keys:
+            self.keys.setdefault(key, []).append(stream)
+        return stream
+
+    def end(self, stream: Stream) -> None:
+        """Note that a request has run, or never will; more than once does no harm."""
+        for key in stream.keys:
+            streams = self.keys.get(key, [])
+            if stream in streams:
+                streams.remove(stream)
+                if not streams:
+                    del self.keys[key]
+        stream.ended()
+
+    def cut(self, stream: Stream) -> None:
+        """Let nothing more of a request be sent."""
+        stream.is_cut = True
+        self.end(stream)
+
+    def of(self, keys: Iterable[bytes], *, but: object = None) -> list[Stream]:
+        """Return the requests that may add members to some keys, without those of one owner, whose come in order."""
+        found = dict.fromkeys(stream for key in keys for stream in self.keys.get(key, ()) if stream.owner is not but)
+        return list(found)

@@ -1,0 +1,90 @@
+"""A key gets its first deadline while requests for it are still arriving: neither keeps what was not meant for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.raw import request
+from tests.servers import Proxy, Server, until
+from tests.test_lives import Talk, new_key, talk
+
+__all__ = ["talk"]  # a fixture
+
+MEMBERS = [b"m%d" % number for number in range(6000)]
+UPLOADS = {
+    "SADD": (b"SADD %b", MEMBERS),
+    "HSET": (b"HSET %b", [part for member in MEMBERS for part in (member, b"1")]),
+    "ZADD": (b"ZADD %b", [part for member in MEMBERS for part in (b"1", member)]),
+    "RPUSH": (b"RPUSH %b", MEMBERS),
+    "RESTORE": (b"RESTORE %b 0", []),
+    "EVAL": (b"EVAL 2 1 %b", MEMBERS),
+}
+"""Requests of more than 40 kB, each of which gives a key its members, m0 among them."""
+
+ADDS = "for i = 1, #ARGV do redis.call('sadd', KEYS[1], ARGV[i]) end return 1"
+
+
+def upload(name: str, key: str, server: Server) -> bytes:
+    head, tail = UPLOADS[name]
+    words: list[str | bytes | int] = [*(head % key.encode()).split(), *tail]
+    if name == "EVAL":
+        words[1:3] = [ADDS, 1]
+    if name == "RESTORE":
+        server.command("SADD", "model", *MEMBERS)
+        words += [server.command("DUMP", "model").split(b"\r\n", 1)[1][:-2], "REPLACE"]
+    return request(*words)
+
+
+def is_underway(server: Server) -> bool:
+    """Whether the server has got the beginning of an upload."""
+    clients = server.command("CLIENT", "LIST")
+    return any(int(one[1]) + int(one[2]) > 8_000 for one in re.finditer(rb" qbuf=(\d+) .* argv-mem=(\d+) ", clients))
+
+
+def make(name: str, client: Talk, key: str) -> None:
+    """Make a collection of one member, of the type that the upload makes."""
+    maker = {"HSET": f"HSET {key} m0 0", "ZADD": f"ZADD {key} 0 m0", "RPUSH": f"RPUSH {key} m0"}
+    client.say(maker.get(name, f"SADD {key} m0"))
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_a_first_deadline_waits_for_what_is_arriving(
+    name: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, key = talk(proxy), new_key()
+    make(name, client, key)
+    whole = upload(name, key, upstream)
+    with proxy.connect() as slow, proxy.connect() as other:
+        slow.send(whole[: len(whole) * 3 // 4])
+        until(lambda: is_underway(upstream))
+        other.send(request("EXPIREMEMBER", key, "m0", 1000))
+        assert other.silent(0.2)
+        # What is asked of the same key meanwhile is not held up.
+        assert client.say(f"EXISTS {key}") == 1
+        slow.send(whole[len(whole) * 3 // 4 :])
+        assert not slow.reply().startswith(b"-")
+        assert other.reply() == b":1\r\n"
+    assert client.say(f"TTL {key} m0") == 1000
+
+
+@pytest.mark.parametrize("name", ["RESTORE"])
+def test_what_arrives_too_slowly_is_cut_off(
+    name: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, key = talk(proxy), new_key()
+    make(name, client, key)
+    whole = upload(name, key, upstream)
+    with proxy.connect() as slow, proxy.connect() as other:
+        slow.send(whole[: len(whole) * 3 // 4])
+        until(lambda: is_underway(upstream))
+        other.send(request("EXPIREMEMBER", key, "m0", 1000))
+        assert other.reply() == b":1\r\n"
+        slow.send(whole[len(whole) * 3 // 4 :])
+        assert slow.reply().startswith(b"-ERR expiremember-proxy: not done")
+        assert slow.rest() == b""
+    # Nothing of it has run.
+    assert client.say(f"EXPIREMEMBER {key} m1 1") == 0
+    assert client.say(f"TTL {key} m0") == 1000
