@@ -38,6 +38,7 @@ class ServerCommands:
 
     Attributes:
         blanks: what the server makes of a line of blanks between two requests.
+        empty_counts: whether an empty request is one as far as CLIENT REPLY SKIP is concerned.
         takes_many_arguments: whether it takes requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
     """
@@ -45,6 +46,7 @@ class ServerCommands:
     def __init__(self) -> None:
         self.blanks = Blanks.EMPTY
         self.strict_lines = False
+        self.empty_counts = True
         self.takes_many_arguments = True
         self._described: dict[bytes, Description] = {}
 
@@ -65,6 +67,7 @@ class ServerCommands:
             return
         version = int(numbers[1]), int(numbers[2])
         self.takes_many_arguments = version >= (7, 0)
+        self.empty_counts = greeting.get(b"server") == b"valkey" or version < (8, 0)
         if greeting.get(b"server") != b"valkey":
             return
         if version >= (8, 0):

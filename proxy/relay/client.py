@@ -13,7 +13,7 @@ import structlog
 from proxy.relay.budget import HeldBudget
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.question import Question
-from proxy.session.session import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError, Session
+from proxy.session.session import TAIL_LIMIT, OvertakenError, RefusedAtItsHeadError, RequestTooLargeError, Session
 
 log = structlog.get_logger("proxy.relay")
 
@@ -38,24 +38,28 @@ class State(Enum):
     ORPHANED = "likewise, and the client has gone: what it sent before still goes upstream"
     ENDED = "the client has sent its last request; replies still come"
     DRAINING = "no more requests are taken; those that were sent are being answered"
+    REFUSED = "the server has been shown a request at which it closes, when those before it have been answered"
     FAREWELL = "the client has been told everything, and has a moment to read it"
     CLOSED = "the client has gone"
 
 
+_LAST: Final = (State.DRAINING, State.REFUSED, State.FAREWELL)
+
 _MOVES: Final[dict[State, frozenset[State]]] = {
     State.CONNECTING: frozenset((State.RELAYING, State.FAREWELL, State.CLOSED)),
-    State.RELAYING: frozenset((State.HELD, State.ENDED, State.DRAINING, State.FAREWELL, State.CLOSED)),
-    State.HELD: frozenset((State.RELAYING, State.HELD_LAST, State.ORPHANED, State.DRAINING, State.FAREWELL)),
-    State.HELD_LAST: frozenset((State.ORPHANED, State.RELAYING, State.DRAINING, State.FAREWELL)),
+    State.RELAYING: frozenset((State.HELD, State.ENDED, State.CLOSED, *_LAST)),
+    State.HELD: frozenset((State.RELAYING, State.HELD_LAST, State.ORPHANED, *_LAST)),
+    State.HELD_LAST: frozenset((State.ORPHANED, State.RELAYING, *_LAST)),
     State.ORPHANED: frozenset((State.CLOSED,)),
     State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),
     State.DRAINING: frozenset((State.FAREWELL, State.CLOSED)),
+    State.REFUSED: frozenset((State.FAREWELL, State.CLOSED)),
     State.FAREWELL: frozenset((State.CLOSED,)),
     State.CLOSED: frozenset(),
 }
 
 _WAITING: Final = frozenset((State.HELD, State.HELD_LAST, State.ORPHANED))
-_READING: Final = frozenset((State.RELAYING, State.DRAINING, State.FAREWELL))
+_READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, State.FAREWELL))
 """While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
 
 
@@ -149,17 +153,25 @@ class ClientConnection(asyncio.Protocol):
             self._timer = None
         self._regulate()
 
+    def _is_stuffed(self) -> bool:
+        """Return whether upstream takes no more requests, or has to answer some first."""
+        return self._clogged or self._session.replies.crowded
+
     def _regulate(self) -> None:
-        """Read from the client exactly while its bytes are wanted."""
+        """Read from the client exactly while its bytes are wanted, and judge what waits for its turn."""
         if self._transport.is_closing():
             return
         wanted = self._state in _READING and not self._input_ended
-        if self._state is State.RELAYING and (self._clogged or self._rests or self._session.replies.crowded):
+        if self._state is State.RELAYING and (self._rests or self._is_stuffed()):
             wanted = False
+        elif self._state is State.RELAYING and self._session.unfinished:
+            wanted = False
+            self._rest()
         elif self._state in (State.HELD, State.HELD_LAST):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()
-            wanted = awaiting and not self._input_ended and self._held < READ_WHILE_HELD
+            most = TAIL_LIMIT if self._session.waits_for_login else READ_WHILE_HELD
+            wanted = awaiting and not self._input_ended and self._held < most
         if wanted != self._transport.is_reading():
             if wanted:
                 self._transport.resume_reading()
@@ -277,8 +289,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, upstream: UpstreamConnection) -> None:
         self._session = session = self._surroundings.new_session()
-        if session.stranger:
-            upstream.watch_for_login()
         is_plain, send, judge = self._surroundings.is_plain, upstream.write, self._judge
 
         def receive(data: bytes) -> None:
@@ -326,10 +336,13 @@ class ClientConnection(asyncio.Protocol):
         if self._rests:
             return
         self._rests = True
-        self._regulate()
+        if self._transport.is_reading() and not self._transport.is_closing():
+            self._transport.pause_reading()
         asyncio.get_running_loop().call_soon(go_on)
 
     def _go_on(self) -> None:
+        if self._is_stuffed():
+            return
         if self._state is State.RELAYING and self._session.unfinished:
             self._pass_on(lambda: self._session.go_on(self._surroundings.now()))
         if self._state is State.RELAYING and self._input_ended:
@@ -352,6 +365,8 @@ class ClientConnection(asyncio.Protocol):
         except RefusedAtItsHeadError as error:
             self._let_refuse(error)
             return
+        if session.stranger and self._upstream is not None:
+            self._upstream.watch_for_login()
         if out:
             self._send_out(out)
         before, self._held = self._held, session.held
@@ -393,8 +408,6 @@ class ClientConnection(asyncio.Protocol):
             self._pass_on(lambda: session.resume(self._surroundings.now()))
             if self._state not in _WAITING:
                 return  # it has been turned away
-            if session.stranger and self._upstream is not None:
-                self._upstream.watch_for_login()
         if self._state is State.ORPHANED:
             self._close()
             return
@@ -535,7 +548,7 @@ class ClientConnection(asyncio.Protocol):
         if self._state is State.ORPHANED:
             self._close()
             return
-        self._move(State.DRAINING)
+        self._move(State.REFUSED)
         self._receive_by(_drop)
         self._send_out(error.beginning)
         # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.

@@ -86,6 +86,11 @@ class Rewriter:
                 )
         return None
 
+    @property
+    def empty_counts(self) -> bool:
+        """Whether an empty request ends a CLIENT REPLY SKIP."""
+        return self._server.empty_counts
+
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""
         return RequestReader(self._server.blanks, strict=self._server.strict_lines)

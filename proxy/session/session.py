@@ -28,7 +28,8 @@ LARGE: Final = 1024 * 1024
 after its end has come."""
 
 TURN: Final = 500
-"""Requests that are judged before others get their turn."""
+TURN_BYTES: Final = 256 * 1024
+"""Requests, and bytes of them, that are judged before others get their turn."""
 
 STRANGERS_ARGUMENTS: Final = 10
 STRANGERS_BYTES: Final = 16 * 1024
@@ -121,6 +122,7 @@ class Session:
         self.unfinished = False
         self._wants_login = stranger
         self._subscribed = False  # a subscriber in RESP2 may greet no more
+        self._has_quit = False  # nothing that follows will run
         self._adjoining = False  # the last request speaks of the next one: nothing may be put between
         self._skips = False  # the next request gets no reply
         self._queued_words: list[bytes] = []  # what the last CLIENT in the open transaction says of replies
@@ -241,7 +243,8 @@ class Session:
             if pending is None:
                 many = self._reader.count > STRANGERS_ARGUMENTS
                 what = "multibulk length" if many else "bulk length"
-                raise RefusedAtItsHeadError(f"unauthenticated {what}", self._take_out() + self._reader.rest())
+                beginning = self._reader.refused(at_count=many)
+                raise RefusedAtItsHeadError(f"unauthenticated {what}", self._take_out() + beginning)
             self._turn_down(pending)
         elif pending is not None and question is not None and question.again:
             self._judge(pending, now)
@@ -273,7 +276,8 @@ class Session:
             What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
             in part, so that no other can be put behind it.
         """
-        return None if self._reader.within else self._take_out() + self._expect(last_words)
+        in_part = self._reader.within and self._pending is None  # a head that is held up has not been sent
+        return None if in_part else self._take_out() + self._expect(last_words)
 
     def _expect(self, reply: bytes) -> bytes:
         """Return the request in whose place the client gets a reply."""
@@ -325,12 +329,12 @@ class Session:
 
     def _read_exactly(self, now: float) -> bytes:
         reader = self._reader
-        left = TURN
+        left, read = TURN, reader.held
         self.unfinished = False
         if self._underway is not None and self._underway.is_cut:
             raise OvertakenError
         while self.question is None:
-            if not left:
+            if not left or read - reader.held > TURN_BYTES:
                 self.unfinished = True
                 return self._take_out()
             left -= 1
@@ -368,9 +372,11 @@ class Session:
         if self._is_streamed():
             self._pass_head(now)
         elif self._reader.count <= COUNT_LIMIT:
-            raise RefusedAtItsHeadError("invalid bulk length", self._take_out() + self._reader.rest())
+            beginning = self._reader.refused(at_count=False)
+            raise RefusedAtItsHeadError("invalid bulk length", self._take_out() + beginning)
         elif not self._rewriter.takes_many_arguments:
-            raise RefusedAtItsHeadError("invalid multibulk length", self._take_out() + self._reader.rest())
+            beginning = self._reader.refused(at_count=True)
+            raise RefusedAtItsHeadError("invalid multibulk length", self._take_out() + beginning)
         elif self._reader.held > self._ground.request_limit:
             raise RequestTooLargeError
 
@@ -418,7 +424,12 @@ class Session:
 
     def _judge(self, request: Request, now: float) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before."""
-        if request.kind in (Kind.BODY, Kind.BROKEN) or not request.arguments:
+        if self._has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
+            self._out.append(request.raw)
+            return
+        if not request.arguments:
+            if request.raw and self._rewriter.empty_counts:
+                self._skips = self._adjoining = False
             self._out.append(request.raw)
             return
         if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
@@ -446,7 +457,10 @@ class Session:
             return None
         command = self._command(request.arguments[0])
         if command is None:
+            self._has_quit = request.arguments[0].upper() == b"QUIT"  # its reply is no sign of a login
             concerns = False
+        elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
+            concerns = True  # no sign could be put behind it, or not the one that a stranger needs
         elif command.effect is Effect.MULTI or self._is_ours(command, request):
             concerns = True
         else:
@@ -580,7 +594,7 @@ class Session:
         if command is None:
             self._out.append(request.raw)
             return
-        if command.name == b"RESET":
+        if command.name == b"RESET" and request.count == 1:
             self.stranger = self._wants_login
             self.replies.silenced = self._subscribed = False
         elif command.name.endswith(b"SUBSCRIBE"):

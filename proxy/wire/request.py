@@ -23,6 +23,9 @@ COPIED: Final = 64 * 1024
 """Bytes that have been read of an incomplete request and are copied all the same when more of it comes."""
 
 _STAR = 0x2A
+BLANK_LINES: Final = 1_000
+"""Lines of blanks that are read in one go."""
+
 _SPACES = frozenset(b" \n\r\t\v\f")
 _ENDS = frozenset(b" \n\r\t")  # what ends an argument without quotes: fewer than what may stand between two
 _QUOTED = re.compile(rb"[\"'\v\f]")
@@ -207,6 +210,22 @@ class RequestReader:
         end = self._position if passed is not None else position
         return Request(Kind.HEAD, arguments, front + self._buffer[begin:end], count, header)
 
+    def refused(self, *, at_count: bool) -> bytes:
+        """Return the beginning of the request that is still arriving, up to a header, and forget all that follows.
+
+        Args:
+            at_count: up to the number of its arguments; else up to the length of the one that is still arriving.
+        """
+        if self._later_size:
+            self._join()
+        line = self._buffer.find(b"\r\n", self._next)
+        beginning = self._with_front(self._buffer[self._position : line + 2 if line >= 0 else self._next])
+        if at_count:
+            beginning = beginning[: self._header]
+        self._buffer, self._position, self._next = b"", 0, 0
+        self._end_request()
+        return beginning
+
     def rest(self) -> bytes:
         """Return all that is held, unjudged, and forget it: the stream has ended."""
         if self._later_size:
@@ -373,7 +392,7 @@ class RequestReader:
 
     def _inline(self) -> Request | None:
         buffer, begin = self._buffer, self._position
-        while True:
+        for _ in range(BLANK_LINES):
             end = buffer.find(b"\n", begin)
             stop = end if end >= 0 else len(buffer)
             # What such a server reads as an inline request is so to any server behind a blank.
@@ -395,6 +414,8 @@ class RequestReader:
             self._position, begin = begin, end + 1
             if begin == len(buffer):
                 return None
+        else:
+            return Request(Kind.WHOLE, [], b"", 0, 0)  # there may be many more, and others wait
         request = self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
         if arguments or not line:
             request.raw = mark + buffer[begin : end + 1]

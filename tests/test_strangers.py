@@ -1,0 +1,154 @@
+"""What a client sends before, while and after it logs in and out is answered byte by byte as by the server itself."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+from tests.conftest import StartProxy, StartServer
+from tests.raw import about, request
+from tests.servers import Proxy, Server
+from tests.test_lives import PREFIX
+
+PASSWORD = "pw"
+AUTH = request("AUTH", PASSWORD)
+MANY = request("SADD", "k", *(f"m{number}" for number in range(20)))
+"""More arguments than a server takes of a stranger."""
+
+
+def requests(*lines: str) -> bytes:
+    return b"".join(request(*line.split()) for line in lines)
+
+
+CASES = {
+    "a silent reply, then one of ours": [AUTH + requests("CLIENT REPLY SKIP", "PERSIST s a x", "ECHO end")],
+    "a silent reply, then a transaction": [AUTH + requests("CLIENT REPLY SKIP", "MULTI", "ECHO end", "EXEC")],
+    "no replies, then an adder": [
+        AUTH + requests("CLIENT REPLY OFF", "SADD s zz", "CLIENT REPLY ON", "SISMEMBER s zz", "ECHO end")
+    ],
+    "no RESET, then a transaction": [
+        AUTH + requests("PING"), requests("RESET x"), requests("MULTI", "ECHO a", "EXEC", "ECHO end"),
+    ],
+    "no RESET, then many arguments": [AUTH + requests("PING"), requests("RESET x"), MANY[:100], MANY[100:]],
+    "no RESET without replies": [
+        AUTH + requests("PING"),
+        requests("CLIENT REPLY OFF", "RESET x", "HINCRBY h g 1", "CLIENT REPLY ON", "ECHO end"),
+    ],
+    "a RESET without replies": [
+        AUTH + requests("CLIENT REPLY OFF", "PING"), requests("RESET") + AUTH, MANY[:100], MANY[100:],
+    ],
+    "no replies, many arguments": [
+        AUTH + requests("CLIENT REPLY OFF") + MANY[:100], MANY[100:] + requests("CLIENT REPLY ON", "ECHO end"),
+    ],
+    "a stranger subscribes, then a transaction": [requests("SUBSCRIBE c"), requests("MULTI"), requests("PING")],
+    "a stranger subscribes, then many arguments": [requests("SUBSCRIBE c"), MANY[:100]],
+    "a stranger wants no replies": [requests("CLIENT REPLY OFF", "MULTI", "PING")],
+    "a silent reply to nothing": [
+        AUTH + requests("PING"), requests("CLIENT REPLY SKIP") + b"*0\r\n" + requests("HINCRBY h g 1", "ECHO end"),
+    ],
+    "a stranger quits": [requests("QUIT", "HINCRBY h g 1", "PING")],
+}  # fmt: skip
+
+
+def said(server: Server | Proxy, pieces: list[bytes]) -> tuple[bytes, bool]:
+    """What comes back, and whether the connection was closed then."""
+    with server.connect() as client:
+        for piece in pieces:
+            client.send(piece)
+            client.silent(0.05)  # so that it is read by itself
+        client.socket.settimeout(1)
+        got = b""
+        try:
+            while part := client.some():
+                got += part
+        except TimeoutError:
+            return got, False
+        return got, True
+
+
+@pytest.fixture
+def pair(kind: str, start_server: StartServer, start_proxy: StartProxy) -> tuple[Server, Proxy, Server]:
+    """A server that wants a password; another with the proxy in front, whose keys have deadlines there."""
+    straight, upstream = (start_server(kind, "--requirepass", PASSWORD) for _ in range(2))
+    proxy = start_proxy(None, "--upstream", upstream.url.replace("//", f"//:{PASSWORD}@"))
+    for server in (straight, proxy):
+        with server.connect() as client:
+            client.send(AUTH + requests("SADD s a b", "HSET h f 1 g 2"))
+            assert client.replies(3) == [b"+OK\r\n", b":2\r\n", b":2\r\n"]
+    with proxy.connect() as client:
+        client.send(AUTH + requests("EXPIREMEMBER s b 10000", "EXPIREMEMBER h g 10000"))
+        assert client.replies(3) == [b"+OK\r\n", b":1\r\n", b":1\r\n"]
+    return straight, proxy, upstream
+
+
+@pytest.mark.every_kind
+def test_the_same_is_said_to_strangers(pair: tuple[Server, Proxy, Server]) -> None:
+    straight, proxy, _ = pair
+    with ThreadPoolExecutor(2 * len(CASES)) as pool:
+        wanted = {name: pool.submit(said, straight, pieces) for name, pieces in CASES.items()}
+        found = {name: pool.submit(said, proxy, pieces) for name, pieces in CASES.items()}
+        assert {name: one.result() for name, one in found.items()} == {
+            name: one.result() for name, one in wanted.items()
+        }
+    with proxy.connect() as client:
+        client.send(AUTH + requests("SREM s b", "TTL s b"))
+        client.replies(2)
+        assert about(client.reply(), 10000)
+        # QUIT is answered as a login is; it is none, and nothing is done for what follows.
+        assert said(proxy, [requests("QUIT", "SADD s b")]) == (b"+OK\r\n", True)
+        client.send(requests("TTL s b"))
+        assert about(client.reply(), 10000)
+
+
+def test_nothing_goes_by_unjudged_behind_a_head_that_is_refused(pair: tuple[Server, Proxy, Server]) -> None:
+    """Whatever a client has sent while it was being found out."""
+    _, proxy, upstream = pair
+    key, harm = MANY[:100], requests(f"SET {PREFIX.decode()}x 1", f"DEL {PREFIX.decode()}index")
+    for login in (AUTH + requests("RESET x"), AUTH + requests("CLIENT REPLY OFF", "RESET") + AUTH, b""):
+        said(proxy, [login, requests("BLPOP q 0.3") + key, MANY[100:] + harm])
+        said(proxy, [login + requests("BLPOP q 0.3") + key, MANY[100:], harm])
+    with upstream.connect() as beside:
+        beside.send(AUTH + request("EXISTS", PREFIX + b"x") + request("EXISTS", PREFIX + b"index"))
+        assert beside.replies(3)[1:] == [b":0\r\n", b":1\r\n"]
+
+
+def test_what_comes_before_a_request_that_the_server_refuses_is_answered(pair: tuple[Server, Proxy, Server]) -> None:
+    """Also if the first of it is answered by the proxy, and another takes its time."""
+    huge = b"*3\r\n$4\r\nMSET\r\n$1\r\nk\r\n$600000000\r\n" + b"v" * 20_000
+    straight, proxy, _ = pair
+    pieces = [AUTH + requests("BLPOP q 0.3", "ECHO end") + huge]
+    wanted, closed = said(straight, pieces)
+    pieces[0] = requests("EXPIREMEMBER x") + pieces[0]
+    assert said(proxy, pieces) == (b"-NOAUTH Authentication required.\r\n" + wanted, closed)
+    pieces[0] = AUTH + requests("EXPIREMEMBER x") + pieces[0]
+    answer, closed_too = said(proxy, pieces)
+    assert answer.endswith(wanted.removeprefix(b"+OK\r\n"))
+    assert closed_too == closed
+
+
+def test_a_server_that_does_not_answer_makes_nobody_hold_much_for_strangers(
+    pair: tuple[Server, Proxy, Server],
+) -> None:
+    _, proxy, upstream = pair
+    process = psutil.Process(proxy.pid)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(proxy.connect()) for _ in range(5)]
+        for client in clients:
+            client.send(request("PING"))
+            client.reply()
+        assert upstream.process is not None
+        upstream.process.send_signal(signal.SIGSTOP)
+        stack.callback(upstream.process.send_signal, signal.SIGCONT)
+        before = process.memory_info().rss
+        for client in clients:
+            client.send(AUTH + request("MULTI"))
+            client.socket.settimeout(0.3)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(40):
+                    client.send(request("ECHO", b"x" * 1_000_000))
+        assert process.memory_info().rss - before < 10_000_000
