@@ -17,7 +17,7 @@ from tests.test_lives import PREFIX
 
 PASSWORD = "pw"
 AUTH = request("AUTH", PASSWORD)
-MANY = request("SADD", "k", *(f"m{number}" for number in range(20)))
+MANY = request("SREM", "nosuch", *(f"m{number}" for number in range(20)))
 """More arguments than a server takes of a stranger."""
 
 
