@@ -148,6 +148,9 @@ class Server:
     async def _until_arrived(self, keys: tuple[bytes, ...]) -> None:
         """Wait until requests that are on their way have run; cut off those that take too long."""
         streams = self._ground.streams
+        for stream in streams.of(keys):
+            if not stream.is_waited_for:
+                streams.cut(stream)
         waiting = streams.of(keys)
         if not waiting:
             return

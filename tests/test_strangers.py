@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -37,7 +38,7 @@ CASES = {
     "no RESET, then many arguments": [AUTH + requests("PING"), requests("RESET x"), MANY[:100], MANY[100:]],
     "no RESET without replies": [
         AUTH + requests("PING"),
-        requests("CLIENT REPLY OFF", "RESET x", "HINCRBY h g 1", "CLIENT REPLY ON", "ECHO end"),
+        requests("CLIENT REPLY OFF", "RESET x", "HINCRBY h y 1", "CLIENT REPLY ON", "ECHO end"),
     ],
     "a RESET without replies": [
         AUTH + requests("CLIENT REPLY OFF", "PING"), requests("RESET") + AUTH, MANY[:100], MANY[100:],
@@ -49,8 +50,16 @@ CASES = {
     "a stranger subscribes, then many arguments": [requests("SUBSCRIBE c"), MANY[:100]],
     "a stranger wants no replies": [requests("CLIENT REPLY OFF", "MULTI", "PING")],
     "a silent reply to nothing": [
-        AUTH + requests("PING"), requests("CLIENT REPLY SKIP") + b"*0\r\n" + requests("HINCRBY h g 1", "ECHO end"),
+        AUTH + requests("PING"), requests("CLIENT REPLY SKIP") + b"*0\r\n" + requests("HINCRBY h x 1", "ECHO end"),
     ],
+    "replies in a transaction that is dropped": [
+        AUTH + requests("CLIENT REPLY OFF", "MULTI", "nosuch", "CLIENT REPLY ON", "EXEC", "HINCRBY h z 1"),
+        requests("CLIENT REPLY ON", "HGET h z"),
+    ],
+    "replies after a transaction": [
+        AUTH + requests("CLIENT REPLY OFF", "MULTI", "CLIENT REPLY ON", "EXEC", "HINCRBY h v 1", "HGET h v"),
+    ],
+    "a stranger names a reserved key": [requests(f"GET {PREFIX.decode()}x", "PING")],
     "a stranger quits": [requests("QUIT", "HINCRBY h g 1", "PING")],
 }  # fmt: skip
 
@@ -152,3 +161,25 @@ def test_a_server_that_does_not_answer_makes_nobody_hold_much_for_strangers(
                 for _ in range(40):
                     client.send(request("ECHO", b"x" * 1_000_000))
         assert process.memory_info().rss - before < 10_000_000
+
+
+def test_nobody_waits_for_requests_that_may_be_refused(
+    pair: tuple[Server, Proxy, Server], start_proxy: StartProxy
+) -> None:
+    """The beginning of a long one is on its way while another client gives its key the first deadline."""
+    _, _, upstream = pair
+    with upstream.connect() as beside:
+        beside.send(AUTH + requests("ACL SETUSER limited on nopass ~other -@all +sadd +auth"))
+        assert beside.replies(2) == [b"+OK\r\n", b"+OK\r\n"]
+    proxy = start_proxy(None, "--upstream", upstream.url.replace("//", f"//:{PASSWORD}@"))
+    beginning = request("SADD", "cart", *(f"m{number}" + "x" * 4000 for number in range(8)))[:26_000]
+    with proxy.connect() as client, proxy.connect() as stranger, proxy.connect() as limited:
+        client.send(AUTH + requests("SADD cart a b"))
+        assert client.replies(2) == [b"+OK\r\n", b":2\r\n"]
+        stranger.send(beginning)
+        assert limited.command("AUTH", "limited", "x") == b"+OK\r\n"
+        limited.send(beginning)
+        began = time.monotonic()
+        for member in "ab":
+            assert client.command("EXPIREMEMBER", "cart", member, 1000) == b":1\r\n"
+        assert time.monotonic() - began < 2

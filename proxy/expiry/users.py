@@ -35,7 +35,9 @@ class UserWatch:
     async def run(self) -> None:
         """Look for ever; ends when cancelled."""
         while True:
-            await self._tracker.connected.wait()
+            if not self._tracker.connected.is_set():
+                self._users.unlimited = False
+                await self._tracker.connected.wait()
             try:
                 self._users.unlimited = all_unlimited(await self._engine.users())
             except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked

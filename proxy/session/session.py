@@ -143,7 +143,9 @@ class Session:
     @property
     def held(self) -> int:
         """Bytes of requests that have been received and not been sent on."""
-        return self._reader.held + len(self._tail) + (len(self._pending.raw) if self._pending else 0)
+        pending = len(self._pending.raw) if self._pending else 0
+        queued = self._transaction.size if self._transaction is not None else 0
+        return self._reader.held + len(self._tail) + pending + queued
 
     @property
     def in_transaction(self) -> bool:
@@ -434,7 +436,7 @@ class Session:
             return
         if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
             refusal = self._rewriter.reserved(request)
-            if refusal is not None:
+            if refusal is not None and not self.stranger:
                 skips, self._skips, self._adjoining = self._skips, False, False
                 self._refuse(request, refusal, skips=skips)
                 return
@@ -456,7 +458,11 @@ class Session:
         if not self.stranger:
             return None
         command = self._command(request.arguments[0])
-        if command is None:
+        if request.kind is Kind.HEAD:
+            concerns = True  # others would wait for its end
+        elif self._ground.guarded and self._rewriter.reserved(request) is not None:
+            concerns = True
+        elif command is None:
             self._has_quit = request.arguments[0].upper() == b"QUIT"  # its reply is no sign of a login
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
@@ -612,7 +618,7 @@ class Session:
             self._out.append(request.raw)
             if command.effect is not Effect.MULTI:
                 words, self._queued_words = self._queued_words, []
-                self._heed(words if command.effect is Effect.EXEC else [])
+                self._heed(words if command.effect is Effect.EXEC else [], queued=True)
             return
         instead: bytes | Refusal | None
         if not self._rights.refusal:
@@ -625,7 +631,9 @@ class Session:
             self._out.append(request.raw)
             if request.kind is Kind.HEAD and self._transaction is None and command.effect in JUDGED | BLIND:
                 # In a transaction it is looked at once more before EXEC.
-                self._underway = self._ground.streams.begin(self, command.keys(arguments) or ())
+                trusted = not self._limited and not self._rights.unasked
+                keys = command.keys(arguments) or ()
+                self._underway = self._ground.streams.begin(self, keys, is_waited_for=trusted)
         elif isinstance(instead, Refusal):
             self._refuse(request, instead, skips=skips)
         else:
@@ -648,10 +656,13 @@ class Session:
         else:
             self._heed(words)
 
-    def _heed(self, words: list[bytes]) -> None:
+    def _heed(self, words: list[bytes], *, queued: bool = False) -> None:
         if words == [b"REPLY", b"OFF"]:
             # Should the server have refused it this will be answered.
             self.replies.silenced = True
+            self._out.append(self.replies.expect(b"", found=self._not_silenced))
+        elif words == [b"REPLY", b"ON"] and queued and self.replies.silenced:
+            # The server may have dropped the transaction. If not this will be answered.
             self._out.append(self.replies.expect(b"", found=self._not_silenced))
         elif words == [b"REPLY", b"ON"]:
             self.replies.silenced = False

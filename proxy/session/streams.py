@@ -18,14 +18,16 @@ class Stream:
         keys: those that it may add members to.
 
     Attributes:
+        is_waited_for: whether others may be made to wait for it: not for one that the server may refuse in the end.
         is_cut: whether nothing more of it may be sent on.
         size: how many bytes of it have been sent on.
     """
 
-    __slots__ = ("_waiting", "is_cut", "keys", "owner", "size")
+    __slots__ = ("_waiting", "is_cut", "is_waited_for", "keys", "owner", "size")
 
-    def __init__(self, owner: object, keys: tuple[bytes, ...]) -> None:
+    def __init__(self, owner: object, keys: tuple[bytes, ...], *, is_waited_for: bool) -> None:
         self.owner = owner
+        self.is_waited_for = is_waited_for
         self.keys = keys
         self.is_cut = False
         self.size = 0
@@ -57,9 +59,9 @@ class Streams:
     def __init__(self) -> None:
         self.keys: dict[bytes, list[Stream]] = {}
 
-    def begin(self, owner: object, keys: Iterable[bytes]) -> Stream:
+    def begin(self, owner: object, keys: Iterable[bytes], *, is_waited_for: bool = True) -> Stream:
         """Note a request whose head is about to be sent."""
-        stream = Stream(owner, tuple(dict.fromkeys(keys)))
+        stream = Stream(owner, tuple(dict.fromkeys(keys)), is_waited_for=is_waited_for)
         for key in stream.keys:
             self.keys.setdefault(key, []).append(stream)
         return stream

@@ -11,6 +11,10 @@ REMEMBERED: Final = 100_000
 """Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
 
 
+MARK_SIZE: Final = 256
+"""Bytes that a key takes which has been marked for a transaction, about, beside its name."""
+
+
 class Transaction:
     """The requests between MULTI and EXEC.
 
@@ -25,6 +29,11 @@ class Transaction:
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._unjudged: set[bytes] = set()
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, that the marks take which last until it ends."""
+        return MARK_SIZE * len(self._marked)
 
     @property
     def names(self) -> set[bytes]:
