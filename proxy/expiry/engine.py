@@ -16,12 +16,16 @@ from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.session.known import AHEAD_MS, KnownKeys
 from proxy.session.question import Question
+from proxy.session.voiding import Absent, voidings
 
 KEYS_AT_ONCE: Final = 128
 """Keys that one script looks at, at most."""
 
 MEMBERS_AT_ONCE: Final = 500
 """Members, or deadlines, that one script looks at, about."""
+
+PAIRS_AT_ONCE: Final = 2_000
+"""Pairs of a key and a database that one script looks at, at most."""
 
 LEARNT_AT_ONCE: Final = 250
 """Keys whose deadlines are asked for at once: clients wait while the question is encoded."""
@@ -203,12 +207,8 @@ class Engine:
             await self._remove_due(question.due)
         if question.unclear:
             await self.learn(list(question.unclear))
-        for key, members in question.absent:
-            for database in sorted(self._known.databases):
-                if members is None:
-                    await self._void_absent(database, key)
-                else:
-                    await self._void_members(database, key, members, tentative=question.tentative)
+        if question.absent:
+            await self._void(question.absent, tentative=question.tentative)
 
     async def _remove_everything_due(self) -> None:
         while True:
@@ -243,27 +243,36 @@ class Engine:
 
     async def _remove_due_page(self, keys: list[bytes]) -> None:
         databases = sorted(self._known.databases)
-        for database in databases:
-            while await self.sweep(database, keys) >= self._batch:
-                pass
-        if len(databases) > 1:
-            await self.learn(keys)
+        found: dict[bytes, float | None] = dict.fromkeys(keys)
+        at_once = max(1, PAIRS_AT_ONCE // len(keys))
+        for begin in range(0, len(databases), at_once):
+            for key, deadline in zip(keys, await self._clear(keys, databases[begin : begin + at_once]), strict=True):
+                if deadline:
+                    found[key] = min(float(deadline), found[key] or math.inf)
+        for key, earliest in found.items():
+            self._known.learn(key, earliest)
         if self._known.due(keys, self._clock.latest(), AHEAD_MS):
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)
 
-    async def _void_members(self, database: int, key: bytes, members: tuple[bytes, ...], *, tentative: bool) -> None:
-        for begin in range(0, len(members), MEMBERS_AT_ONCE):
-            page = members[begin : begin + MEMBERS_AT_ONCE]
-            names = [key, self._names.shadow(key), self._names.index]
-            await self._evaluate("void_members", names, [database, int(tentative), *page])
-
-    async def _void_absent(self, database: int, key: bytes) -> None:
-        cursor = b"0"
+    async def _clear(self, keys: list[bytes], databases: list[int]) -> list[bytes]:
+        """Remove what is due in some keys of some databases; return their earliest deadlines."""
+        pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         while True:
-            cursor, _, _ = await self.void_page(database, key, cursor)
-            if cursor == b"0":
-                return
+            sent = self._clock.local()
+            moment, gone, left, _ = await self._evaluate(
+                "clear", [self._names.index, *pairs], [self._batch, 0, *databases]
+            )
+            self._observe(sent, moment)
+            if gone < self._batch:
+                return list(left)
+
+    async def _void(self, absent: Absent, *, tentative: bool) -> None:
+        databases = [b"%d" % database for database in sorted(self._known.databases)]
+        for voiding in voidings(self._names, absent, databases, tentative=tentative):
+            place: list[bytes | int] = await self._evaluate("void", voiding.keys, voiding.arguments(()))
+            while place:
+                place = await self._evaluate("void", voiding.keys, voiding.arguments(place))
 
     async def void_page(self, database: int, key: bytes, cursor: bytes) -> tuple[bytes, int, int]:
         """Void, in a part of a key's shadow, the deadlines of absent members.

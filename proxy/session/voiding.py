@@ -1,0 +1,63 @@
+"""Cuts the voiding of absent members' deadlines, over many keys and databases, into bounded calls of one script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from proxy.scripts.naming import Names
+
+ROOM: Final = 1000
+"""Members, and pairs of a key and a database, that one call looks at, about."""
+
+_KEYS: Final = 128
+_MEMBERS: Final = 500
+
+Absent: TypeAlias = Sequence[tuple[bytes, tuple[bytes, ...] | None]]
+"""Keys, each with the members to look at; None: all that have deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voiding:
+    """One call, as often as its result asks for it.
+
+    Attributes:
+        keys: KEYS of the script.
+        tentative: whether what TTL tells of the members is to stay.
+        rest: the end of ARGV: databases, members.
+    """
+
+    keys: list[bytes]
+    tentative: bool
+    rest: list[bytes]
+
+    def arguments(self, place: Sequence[bytes | int]) -> list[bytes]:
+        """Return ARGV to go on at the place that the last call has told; at none, to begin."""
+        where = [word if isinstance(word, bytes) else b"%d" % word for word in place or (1, 1, 0)]
+        return [b"%d" % ROOM, b"%d" % self.tentative, *where, *self.rest]
+
+
+def voidings(names: Names, absent: Absent, databases: Sequence[bytes], *, tentative: bool) -> Iterator[Voiding]:
+    """Cut the work into calls: mostly one.
+
+    Args:
+        names: the names of the proxy's own keys.
+        absent: the keys and members.
+        databases: the numbers of the databases; empty for the one that the connection is in.
+        tentative: whether the server may refuse to add the members.
+    """
+    keys: list[bytes] = []
+    lists: list[bytes] = []
+    size = 0
+    for key, members in absent:
+        pages = [None] if members is None else [members[at : at + _MEMBERS] for at in range(0, len(members), _MEMBERS)]
+        for page in pages:
+            if keys and (len(keys) >= 2 * _KEYS or size + len(page or ()) > _MEMBERS):
+                yield Voiding([names.index, *keys], tentative, [b"%d" % len(databases), *databases, *lists])
+                keys, lists, size = [], [], 0
+            keys += [key, names.shadow(key)]
+            lists += [b"-1"] if page is None else [b"%d" % len(page), *page]
+            size += len(page or ())
+    if keys:
+        yield Voiding([names.index, *keys], tentative, [b"%d" % len(databases), *databases, *lists])
