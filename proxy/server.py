@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 import uvloop
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError
 
 from proxy import __version__
 from proxy.commands.described import ServerCommands
@@ -26,7 +26,7 @@ from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
 from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.sweeper import Sweeper
-from proxy.expiry.tasks import end
+from proxy.expiry.tasks import end, is_outage
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.users import UserWatch
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
@@ -48,6 +48,7 @@ log = structlog.get_logger("proxy.server")
 
 ARRIVAL_SECONDS: Final = 5.0
 """How long a key's first deadline waits for the end of a request for that key that is sent on while it arrives."""
+REFUSED: Final = "the upstream lets no members be removed, as a replica does: clients may see expired members"
 
 
 class Server:
@@ -78,6 +79,8 @@ class Server:
             self._names.prefix,
             settings.request_limit,
             guarded=settings.reserved_names,
+            names=self._names,
+            refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
         )
         self.held = HeldBudget(settings.held_limit)
         self.is_plain = self._ground.is_plain
@@ -88,6 +91,8 @@ class Server:
         self._files = files
         self._limit = client_limit(settings.max_clients, files)
         self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self))
+        self._say_refused = Seldom(log.warning, REFUSED)
+        self._say_failed = Seldom(log.warning, "expired members could not be removed before a request")
         self._say_handshake = Seldom(log.warning, "TLS handshake with the upstream failed")
         self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of files")
 
@@ -142,7 +147,11 @@ class Server:
             await self._until_arrived(question.arriving)
         try:
             await self._engine.answer(question)
-        except RedisError as error:
+        except ReadOnlyError as error:
+            self._say_refused(error=_one_line(error))
+            raise ConnectionError(str(error)) from error
+        except Exception as error:  # whatever the server answers: the client's request can go all the same
+            self._say_failed(error=_one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
 
     async def _until_arrived(self, keys: tuple[bytes, ...]) -> None:
@@ -170,7 +179,7 @@ class Server:
         """
         try:
             await self._engine.round_trip()
-        except RedisError as error:
+        except Exception as error:
             raise ConnectionError(str(error)) from error
 
     def opened(self, connection: ClientConnection) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import select
 from collections.abc import Callable, Coroutine
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -392,6 +393,7 @@ class ClientConnection(asyncio.Protocol):
     async def _answer(self) -> None:
         session = self._session
         while (question := session.question) is not None:
+            answered = True
             try:
                 if question.replied:
                     await self._until_replied()
@@ -399,13 +401,9 @@ class ClientConnection(asyncio.Protocol):
             except ClientGoneError:
                 self.abandon()
                 return
-            except (OSError, TimeoutError) as error:
-                # To go on would be to let the client see what has expired.
-                log.warning("request failed: expired members could not be removed", error=str(error))
-                if self._state in _WAITING:
-                    self._turn_away(self._surroundings.upstream_error(error))
-                return
-            self._pass_on(lambda: session.resume(self._surroundings.now()))
+            except (OSError, TimeoutError):
+                answered = False  # the session goes on without
+            self._pass_on(partial(self._resume, answered=answered))
             if self._state not in _WAITING:
                 return  # it has been turned away
         if self._state is State.ORPHANED:
@@ -419,6 +417,9 @@ class ClientConnection(asyncio.Protocol):
             self._end_input()
         elif finishing:
             self.finish()
+
+    def _resume(self, *, answered: bool) -> bytes:
+        return self._session.resume(self._surroundings.now(), answered=answered)
 
     async def _until_replied(self) -> None:
         """Wait until everything that the client has sent so far has been answered, or it has shown to be logged in."""

@@ -91,6 +91,14 @@ class Rewriter:
         """Whether an empty request ends a CLIENT REPLY SKIP."""
         return self._server.empty_counts
 
+    def named(self, command: Command | None, arguments: list[bytes]) -> list[bytes]:
+        """Return the arguments of a request that may be keys with members: of a script all of them."""
+        if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME):
+            return arguments[1:2]
+        if command is not None and command.effect is Effect.SCRIPT:
+            return arguments[3:]
+        return self._server.keys(arguments)
+
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""
         return RequestReader(self._server.blanks, strict=self._server.strict_lines)

@@ -6,9 +6,12 @@ Every request becomes exactly one upstream request, in order, so replies need no
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.commands.table import BLIND, COMMANDS, JUDGED, MARKING, Command, Effect
+from proxy.scripts.naming import Names
+from proxy.session.alone import KEYS_AT_ONCE, Alone
 from proxy.session.known import KnownKeys
 from proxy.session.plain import FREQUENT_REQUESTS, plain_check
 from proxy.session.question import Question
@@ -71,6 +74,8 @@ class Ground:
         prefix: what the reserved names begin with.
         request_limit: bytes of a request that may have to be held before it can be judged.
         guarded: whether to refuse requests that name the proxy's own keys.
+        names: the names of those keys; where not given, nothing is done in the engine's place.
+        refused: told the server's words, where it refuses to have members removed on a client's connection.
 
     Attributes:
         is_plain: returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
@@ -85,12 +90,16 @@ class Ground:
         request_limit: int,
         *,
         guarded: bool = True,
+        names: Names | None = None,
+        refused: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self.rewriter = rewriter
         self.known = known
         self.prefix = prefix
         self.request_limit = request_limit
         self.guarded = guarded
+        self.names = names
+        self.refused = refused
         self.batch = BatchParser()
         self.streams = Streams()
         self.is_plain = plain_check(_plain_names, known, prefix, self.batch)
@@ -139,6 +148,9 @@ class Session:
         self._pending: Request | None = None  # what is held up by the question
         self._underway: Stream | None = None  # what is sent on while it arrives
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
+        self._alone = None if ground.names is None else Alone(ground.names, ground.refused)
+        self._unaided = False  # the engine has failed to answer for the request at hand
+        self._coming: list[bytes] = []  # keys that what has come with it names
 
     @property
     def held(self) -> int:
@@ -225,11 +237,12 @@ class Session:
         except TypeError:  # an array in the place of an argument
             return self._switch_to_exact(data, now)
 
-    def resume(self, now: float) -> bytes:
+    def resume(self, now: float, *, answered: bool = True) -> bytes:
         """Go on after the engine has dealt with `question`.
 
         Args:
             now: the server's clock, in Unix ms.
+            answered: whether it has; otherwise what can be done on the client's own connection is done there.
 
         Returns:
             The bytes to send upstream. There may be another `question`.
@@ -249,6 +262,9 @@ class Session:
                 raise RefusedAtItsHeadError(f"unauthenticated {what}", self._take_out() + beginning)
             self._turn_down(pending)
         elif pending is not None and question is not None and question.again:
+            self._judge(pending, now)
+        elif pending is not None and not answered and not self._limited:
+            self._unaided = True
             self._judge(pending, now)
         elif pending is not None:
             self._forward(pending, now, certain=question is not None and bool(question.unclear))
@@ -301,6 +317,8 @@ class Session:
         for request in requests:
             if set(map(type, request)) != {bytes}:
                 raise TypeError
+        if self._known.blind and self._alone is not None:
+            self._coming = self._named(requests)
         for number, arguments in enumerate(requests, 1):
             size = request_size(arguments)
             raw = data[position : position + size]
@@ -354,9 +372,12 @@ class Session:
                 self._follow(self._underway, request)
         if not reader.held and not reader.within and not reader.broken and self.question is None:
             self._exact = False
+            self._coming.clear()
         return self._take_out()
 
     def _take_out(self) -> bytes:
+        if self._alone is not None:
+            self._alone.sent()
         out = b"".join(self._out)
         self._out.clear()
         return out
@@ -443,6 +464,7 @@ class Session:
         question = (
             self._before_login(request, now)
             or self._doubt(request, now)
+            or self._manage_alone(request, now)
             or self._question(request, now)
             or self._before_reset(request)
         )
@@ -471,7 +493,7 @@ class Session:
             concerns = True
         else:
             concerns = self._rewriter.stands_in(command, request)
-        if concerns or self._question(request, now) is not None:
+        if concerns or self._shows(request) or self._question(request, now) is not None:
             return Question(replied=True, again=True, login=True)
         return None
 
@@ -498,12 +520,58 @@ class Session:
         if self._transaction is not None or not self._askable or not self._rights.unsure(now):
             return None
         command = self._command(request.arguments[0])
-        if command is None or not (
+        concerned = command is not None and (
             self._rewriter.stands_in(command, request) or (self._rights.by_state and self._is_ours(command, request))
-        ):
+        )
+        if not concerned and not self._shows(request):
             return None
         self._out.append(self._rights.ask(self.replies, now))
         return Question(replied=True, again=True)
+
+    # What is done without the engine.
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nobody but the client's own connection can be relied upon to remove what is due."""
+        return self._alone is not None and (self._known.blind or self._unaided)
+
+    def _named(self, requests: Iterable[list[bytes]]) -> list[bytes]:
+        """Return the keys that requests name, as many as one script looks at."""
+        keys: dict[bytes, None] = {}
+        for arguments in requests:
+            if arguments:
+                keys.update(dict.fromkeys(self._rewriter.named(self._command(arguments[0]), arguments)))
+            if len(keys) >= KEYS_AT_ONCE:
+                break
+        return list(keys)[:KEYS_AT_ONCE]
+
+    def _shows(self, request: Request) -> bool:
+        """Return whether a request may look at collections while nobody else removes what is due there."""
+        if not self._is_alone:
+            return False
+        command = self._command(request.arguments[0])
+        if command is not None and command.effect is Effect.MULTI:
+            return bool(self._coming)
+        everywhere = command is not None and command.everywhere(request.arguments)
+        return everywhere or bool(self._rewriter.named(command, request.arguments))
+
+    def _manage_alone(self, request: Request, now: float) -> Question | None:
+        """Put what the engine would do, were it there, before a request into the stream. Not within a transaction."""
+        alone = self._alone
+        if alone is None or not self._is_alone or self._transaction is not None or not self._askable:
+            return None
+        if self.stranger or self._limited or not self._shows(request):
+            return None
+        command = self._command(request.arguments[0])
+        everywhere = command is not None and command.everywhere(request.arguments)
+        keys = [*self._rewriter.named(command, request.arguments), *self._coming]
+        absent = [] if command is None else self._absent(command, request)
+        script = alone.ask(keys, absent, self.replies, now, everywhere=everywhere)
+        if script is not None:
+            self._out.append(script)
+            return Question(replied=True, again=True)
+        self._out.append(alone.front(keys, self.replies, now, everywhere=everywhere))
+        return None
 
     def _question(self, request: Request, now: float) -> Question | None:
         """Return what has to be done before a request may go.
@@ -511,8 +579,12 @@ class Session:
         In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
         """
         known = self._known
+        if self._unaided:
+            return None
         command = self._command(request.arguments[0])
         arriving = self._arriving(command, request, now) if self._ground.streams.keys else ()
+        if self._is_alone and self._transaction is None and self._askable and not self._limited:
+            return Question(arriving) if arriving else None  # the rest has been done
         if not known.deadlines and not known.blind:
             return Question(arriving) if arriving else None
         names: set[bytes] | list[bytes] = request.arguments
@@ -593,6 +665,9 @@ class Session:
         arguments = request.arguments
         command = self._command(arguments[0])
         skips, self._skips, self._adjoining = self._skips, False, False
+        self._unaided = False
+        if self._alone is not None and command is not None and command.effect in _ELSEWHERE:
+            self._alone.forget()
         self._rights.note(command.effect if command is not None else None)
         if self._transaction is not None:
             blind = [] if command is None else self._blind_keys(command, request)
@@ -718,5 +793,8 @@ _NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
 """The same words in all servers (`shared.noautherr`)."""
 
 _NOTHING: Final = Question()
+
+_ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
+"""What may take a connection to another database, or give it another user."""
 
 _TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))

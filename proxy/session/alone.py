@@ -1,0 +1,196 @@
+"""Does on the client's own connection what the engine would, while it cannot: removes what is due, voids deadlines.
+
+A script is put into the stream, and its reply taken out. `ask` is repeated, each time with the reply to the last one,
+until nothing that is due is left and few deadlines are near; what `front` gives goes directly before the requests, for
+the deadlines that pass meanwhile. Each script does bounded work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import hiredis
+
+from proxy.scripts.calls import evaluation
+from proxy.scripts.naming import Names
+from proxy.session.voiding import Absent, Voiding, voidings
+from proxy.wire.frames import frames
+from proxy.wire.reply import ReplySubstitution
+
+MEMBERS_AT_ONCE: Final = 500
+"""Members that one script removes at most."""
+
+AHEAD_MS: Final = 50
+"""How far a script looks ahead: while one batch at most passes in that time the next script leaves nothing over."""
+
+KEYS_AT_ONCE: Final = 500
+"""Keys that one script looks at, at most."""
+
+WAITS: Final = 100
+"""How often to ask again, where nothing is due, for a crowd of deadlines to pass."""
+
+GIVEN_UP_MS: Final = 1_000
+"""How long to believe that the server lets nothing be removed here, as a replica does."""
+
+_LOOKED_MS: Final = 2 * AHEAD_MS
+"""How far ahead the index is looked at for requests that do not name their keys."""
+
+
+class Alone:
+    """The work for one connection, in the database that it is in.
+
+    Args:
+        names: the names of the proxy's own keys.
+        refused: told the server's words, where it refuses to have members removed.
+    """
+
+    def __init__(self, names: Names, refused: Callable[[bytes], None] = lambda _: None) -> None:
+        self._names = names
+        self._refused = refused
+        self._given_up = -float("inf")
+        self._unheard = False  # a reply is awaited
+        self._checked: dict[bytes, float] = {}  # until when one batch is enough for the key
+        self._fronted: set[bytes] = set()
+        self._looked = -float("inf")  # until when `_near` is what the index tells
+        self._near: list[bytes] = []  # keys that are due in the index, or will be
+        self._crowded = False  # there may be more of them
+        self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
+        self._waits = 0
+
+    def forget(self) -> None:
+        """Note that another database or another user may be there from now on."""
+        self._checked.clear()
+        self._fronted.clear()
+        self._looked = self._given_up = -float("inf")
+
+    def sent(self) -> None:
+        """Note that what has been put into the stream goes, so that what comes later is behind it by some time."""
+        self._fronted.clear()
+
+    def ask(
+        self, keys: Iterable[bytes], absent: Absent, replies: ReplySubstitution, now: float, *, everywhere: bool
+    ) -> bytes | None:
+        """Return the script to send next, or None when nothing is left to be done before `front`.
+
+        Args:
+            keys: the keys from which to remove what is due.
+            absent: the keys in which to void deadlines, as of a `Question`.
+            replies: the replies of this connection.
+            now: the clock, in Unix ms.
+            everywhere: whether to remove what is due in all other keys too.
+        """
+        if self._unheard:
+            self._give_up(now)  # the reply has not come, and will not
+        if self._has_given_up(now):
+            return None
+        if everywhere and now >= self._looked:
+            return self._look(replies, now)
+        wanted = [*keys, *self._near] if everywhere else keys
+        unchecked = [key for key in dict.fromkeys(wanted) if self._checked.get(key, 0) <= now]
+        if unchecked and self._waits < WAITS:
+            return self._clear(unchecked[:KEYS_AT_ONCE], replies, now)
+        if everywhere and self._crowded and self._waits < WAITS:
+            return self._look(replies, now)
+        self._waits = 0
+        return self._void(absent, replies, now) if absent else None
+
+    def front(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
+        """Return what goes directly before a request, for the deadlines that have passed since `ask`; as `ask`."""
+        self._voiding = None
+        if self._has_given_up(now):
+            return b""
+        wanted = dict.fromkeys([*keys, *self._near] if everywhere else keys)
+        fresh = [key for key in wanted if key not in self._fronted]
+        if not fresh:
+            return b""
+        self._fronted.update(fresh)
+
+        def hear(reply: Any) -> None:
+            if not isinstance(reply, list) or reply[1] >= 2 * MEMBERS_AT_ONCE:
+                self._checked.clear()
+
+        return self._send("clear", self._keys(fresh), [b"%d" % (2 * MEMBERS_AT_ONCE), b"0", b""], replies, now, hear)
+
+    def _has_given_up(self, now: float) -> bool:
+        return 0 <= now - self._given_up < GIVEN_UP_MS
+
+    def _give_up(self, now: float) -> None:
+        self._unheard = False
+        self._voiding = None
+        self._given_up = now
+        self._checked.clear()
+
+    def _keys(self, keys: Iterable[bytes]) -> list[bytes]:
+        return [self._names.index, *(name for key in keys for name in (key, self._names.shadow(key)))]
+
+    def _send(
+        self,
+        script: str,
+        keys: list[bytes],
+        arguments: list[bytes],
+        replies: ReplySubstitution,
+        now: float,
+        take: Callable[[Any], None],
+    ) -> bytes:
+        def hear(said: bytes) -> bytes:
+            # Push messages may have come between; a subscriber in RESP2, to whom they are arrays, cannot run a script.
+            others = frames(said)
+            for place, frame in enumerate(others):
+                if frame.startswith(b"*"):
+                    reader = hiredis.Reader()
+                    reader.feed(frame)
+                    self._unheard = False
+                    take(reader.gets())
+                elif frame.startswith(b"-"):
+                    self._give_up(now)
+                    self._refused(frame[1:-2])
+                else:
+                    continue
+                del others[place]
+                break
+            return b"".join(others)
+
+        return replies.enclose(evaluation(script, keys, arguments), hear)
+
+    def _look(self, replies: ReplySubstitution, now: float) -> bytes:
+        def hear(reply: Any) -> None:
+            due, self._near = reply
+            self._crowded = len(self._near) >= KEYS_AT_ONCE
+            self._waits += self._crowded and not due
+            self._looked = now + _LOOKED_MS
+
+        self._unheard = True
+        arguments = [b"%d" % _LOOKED_MS, b"%d" % KEYS_AT_ONCE]
+        return self._send("near", [self._names.index], arguments, replies, now, hear)
+
+    def _clear(self, keys: list[bytes], replies: ReplySubstitution, now: float) -> bytes:
+        def hear(reply: Any) -> None:
+            _, gone, _, near = reply
+            if gone < MEMBERS_AT_ONCE and near <= MEMBERS_AT_ONCE:
+                self._waits = 0
+                self._checked = {key: until for key, until in self._checked.items() if until > now}
+                self._checked.update(dict.fromkeys(keys, now + AHEAD_MS))
+            else:
+                self._waits += not gone
+
+        self._unheard = True
+        arguments = [b"%d" % MEMBERS_AT_ONCE, b"%d" % AHEAD_MS, b""]
+        return self._send("clear", self._keys(keys), arguments, replies, now, hear)
+
+    def _void(self, absent: Absent, replies: ReplySubstitution, now: float) -> bytes | None:
+        if self._voiding is None or self._voiding[0] != absent:
+            work: list[tuple[Voiding, list[bytes | int]]] = [
+                (voiding, []) for voiding in voidings(self._names, absent, [b""], tentative=False)
+            ]
+            self._voiding = absent, work
+        left = self._voiding[1]
+        if not left:
+            return None
+        voiding, place = left[0]
+
+        def hear(reply: Any) -> None:
+            left[:1] = [(voiding, reply)] if reply else []
+
+        self._unheard = True
+        return self._send("void", voiding.keys, voiding.arguments(place), replies, now, hear)
