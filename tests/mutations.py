@@ -67,7 +67,9 @@ MUTATIONS = [
     # The scripts.
     Mutation(_LUA + "add.lua", "      call('zrem', shadow, member)\n", "\n", "script"),
     Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", "", "index"),
-    Mutation(_LUA + "sweep.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
+    Mutation(_LUA + "clear.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
+    Mutation(_LUA + "sweep.lua", "remove(kind, key, due)", "redis.call('exists', key)", "keyspace when due"),
+    Mutation(_LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "script"),
     Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
     Mutation(_LUA + "copy.lua", "call('copy', KEYS[2], KEYS[4], 'db', database, 'replace')", "0", "COPY"),

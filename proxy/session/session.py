@@ -317,8 +317,7 @@ class Session:
         for request in requests:
             if set(map(type, request)) != {bytes}:
                 raise TypeError
-        if self._known.blind and self._alone is not None:
-            self._coming = self._named(requests)
+        self._coming = self._named(requests) if self._is_alone else []
         for number, arguments in enumerate(requests, 1):
             size = request_size(arguments)
             raw = data[position : position + size]
