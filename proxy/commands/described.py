@@ -6,12 +6,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proxy.wire.request import Blanks
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
 """Commands whose subcommands take keys, which older servers do not tell."""
+
+
+class Terms(NamedTuple):
+    """On which terms the server lets a command run, and so a script that stands in for it.
+
+    Attributes:
+        writes: whether it is refused where nothing may be written.
+        takes_memory: whether it is refused when there is no memory left.
+        declared: whether the server reads in a script's first line on which terms to run it; else it learns them when
+            the script calls something.
+    """
+
+    writes: bool
+    takes_memory: bool
+    declared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +39,7 @@ class Description:
         last: position of the last key; negative: counted from the end.
         step: from one key to the next.
         movable: whether keys stand in other places too.
+        flags: what the server checks before it runs the command, and more.
     """
 
     arity: int
@@ -31,6 +47,7 @@ class Description:
     last: int
     step: int
     movable: bool
+    flags: frozenset[bytes]
 
 
 class ServerCommands:
@@ -41,6 +58,7 @@ class ServerCommands:
         empty_counts: whether an empty request is one as far as CLIENT REPLY SKIP is concerned.
         takes_many_arguments: whether it takes requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
+        declares_terms: whether it reads in a script's first line on which terms to run it.
     """
 
     def __init__(self) -> None:
@@ -48,16 +66,18 @@ class ServerCommands:
         self.strict_lines = False
         self.empty_counts = True
         self.takes_many_arguments = True
+        self.declares_terms = False
         self._described: dict[bytes, Description] = {}
 
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Take over the server's reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
         self._described = {
             bytes(row[0]).upper(): Description(
-                int(row[1]), int(row[3]), int(row[4]), int(row[5]), b"movablekeys" in row[2]
+                int(row[1]), int(row[3]), int(row[4]), int(row[5]), b"movablekeys" in row[2], frozenset(row[2])
             )
             for row in rows
         }
+        self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
@@ -77,6 +97,15 @@ class ServerCommands:
     def has(self, name: bytes) -> bool:
         """Return whether the server is known to have a command of that upper-case name."""
         return name in self._described
+
+    def terms(self, name: bytes) -> Terms:
+        """Return on which terms a script may run that stands in for the command of that upper-case name.
+
+        A command that the server does not have is one of the proxy's own, and those write, as EXPIRE does.
+        """
+        described = self._described.get(name)
+        flags = described.flags if described is not None else (b"write",)
+        return Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
 
     def accepts(self, name: bytes, count: int) -> bool:
         """Tell whether the server has a command of that upper-case name that takes so many arguments."""

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from proxy.commands.described import Terms
 from proxy.wire.request import bulk
 
 _FOLDER: Final = files("proxy.scripts") / "lua"
@@ -39,15 +40,33 @@ def script(name: str) -> bytes:
     return "\n".join((_code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
 
 
+def _head(terms: Terms) -> bytes:
+    """Return what makes the server check a script as it would check the command for which it stands in."""
+    if not terms.declared:
+        # A script's first write may be one that takes none, and after it the server allows all others.
+        return _guard() if terms.takes_memory else b""
+    if not terms.writes:
+        return b"#!lua flags=no-writes\n"
+    return b"#!lua\n" if terms.takes_memory else b"#!lua flags=allow-oom\n"
+
+
 @cache
-def _opening(name: str, keys: int) -> bytes:
-    return b"%b%b%b" % (bulk(b"EVAL"), bulk(script(name)), bulk(b"%d" % keys))
+def _guard() -> bytes:
+    return _code((_FOLDER / "shared" / "guard.lua").read_text(encoding="utf-8")).encode() + b"\n"
 
 
-def evaluation(name: str, keys: list[bytes], arguments: list[bytes], tail: bytes = b"", tail_count: int = 0) -> bytes:
+@cache
+def _opening(terms: Terms, name: str, keys: int) -> bytes:
+    return b"%b%b%b" % (bulk(b"EVAL"), bulk(_head(terms) + script(name)), bulk(b"%d" % keys))
+
+
+def evaluation(
+    terms: Terms, name: str, keys: list[bytes], arguments: list[bytes], tail: bytes = b"", tail_count: int = 0
+) -> bytes:
     """Encode an EVAL of a script: EVAL carries its text, so it cannot fail for want of a loaded script.
 
     Args:
+        terms: on which terms the server is to run it.
         name: the script.
         keys: KEYS.
         arguments: the beginning of ARGV.
@@ -59,7 +78,7 @@ def evaluation(name: str, keys: list[bytes], arguments: list[bytes], tail: bytes
     """
     return b"*%d\r\n%b%b%b" % (
         3 + len(keys) + len(arguments) + tail_count,
-        _opening(name, len(keys)),
+        _opening(terms, name, len(keys)),
         b"".join(map(bulk, (*keys, *arguments))),
         tail,
     )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from proxy.commands.described import ServerCommands
+from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.table import COMMANDS, SPARED, STREAMED, Command, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
@@ -99,6 +99,11 @@ class Rewriter:
             return arguments[3:]
         return self._server.keys(arguments)
 
+    @property
+    def reading(self) -> Terms:
+        """The terms of a script that writes nothing."""
+        return Terms(writes=False, takes_memory=False, declared=self._server.declares_terms)
+
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""
         return RequestReader(self._server.blanks, strict=self._server.strict_lines)
@@ -160,24 +165,24 @@ class Rewriter:
             case Effect.ADD | Effect.REMOVE:
                 return self._members(command, keys[0], request)
             case Effect.REPLACE:
-                return self._run("replace", self._triple(keys[0]), [], request)
+                return self._run(command, "replace", self._triple(keys[0]), [], request)
             case Effect.VANISH:
-                return self._vanish(keys, request)
+                return self._vanish(command, keys, request)
             case Effect.MOVE_MEMBER:
-                return self._move_member(keys, request)
+                return self._move_member(command, keys, request)
             case Effect.RENAME:
                 if len(arguments) != 3:
                     return None
                 self._mark_like(keys[0], keys[1], now)
-                return self._run("rename", self._pairs(keys), [], request)
+                return self._run(command, "rename", self._pairs(keys), [], request)
             case Effect.COPY:
-                return self._copy(keys, request, now)
+                return self._copy(command, keys, request, now)
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
                 self._known.visit(int(arguments[2]))
                 self._mark_like(keys[0], keys[0], now)
-                return self._run("move", self._triple(keys[0]), [arguments[2]], request)
+                return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return None  # the engine has voided what the request may add: see `Session`
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ:
@@ -273,14 +278,13 @@ class Rewriter:
     def _mark_like(self, source: bytes, target: bytes, now: float) -> None:
         self._known.mark(target, self._known.deadlines.get(source, now), now)
 
-    @staticmethod
-    def _run(script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
+    def _run(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
         """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
         if request.header:
             tail = request.raw[request.header :]
         else:
             tail = b"".join(map(bulk, request.arguments))
-        return evaluation(script, keys, extra, tail, request.count)
+        return evaluation(self._server.terms(command.name), script, keys, extra, tail, request.count)
 
     def _expire(self, command: Command, arguments: list[bytes], now: float) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
@@ -298,64 +302,68 @@ class Rewriter:
             return wrong_arity(name)
         number = strict_integer(arguments[3])
         if number is None:
-            return self._fail(_NOT_AN_INTEGER)
+            return self._fail(command, _NOT_AN_INTEGER)
         if not proper:
-            return self._fail(b"ERR Invalid number of arguments")
+            return self._fail(command, b"ERR Invalid number of arguments")
         if takes_unit:
             unit = 1000 if conditions is options else _UNITS.get(options[0].lower(), 0)
         else:
             unit = 1000 if name == b"EXPIREMEMBERAT" else 1
         if not unit:
-            return self._fail(b"ERR Invalid unit arg")
+            return self._fail(command, b"ERR Invalid unit arg")
         chosen = set(conditions)
         if b"NX" in chosen and len(chosen) > 1:
-            return self._fail(b"ERR NX and XX, GT or LT options at the same time are not compatible")
+            return self._fail(command, b"ERR NX and XX, GT or LT options at the same time are not compatible")
         if {b"GT", b"LT"} <= chosen:
-            return self._fail(b"ERR GT and LT options at the same time are not compatible")
+            return self._fail(command, b"ERR GT and LT options at the same time are not compatible")
         milliseconds = number * unit
         unfit = b"ERR invalid expire time in '%b' command" % name.lower()
         if not -EXACT <= milliseconds <= EXACT:
-            return self._fail(unfit)
+            return self._fail(command, unfit)
         relative = name in (b"EXPIREMEMBER", b"PEXPIREMEMBER")
         key, member = arguments[1], arguments[2]
-        self._known.mark(key, now + milliseconds if relative else milliseconds, now)
+        deadline = now + milliseconds if relative else milliseconds
+        self._known.mark(key, deadline, now)
         # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
         mode = b"relative" if relative else b"absolute"
         condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
         terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
-        return evaluation("expire", self._triple(key), [member, terms])
+        # One that has passed removes the member: for that there is always memory.
+        removes = deadline <= now
+        return evaluation(
+            self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
+        )
 
     def _lifetime(self, command: Command, arguments: list[bytes]) -> bytes | None:
         name, size = command.name, len(arguments)
         if size < 3:
             return None
-        key = arguments[1]
+        key, terms = arguments[1], self._server.terms(name)
         if size > 3:
             missing = b"0" if name == b"PERSIST" else b"-2"
-            return evaluation("fail", [key], [b"ERR Invalid arguments", missing])
+            return evaluation(terms, "fail", [key], [b"ERR Invalid arguments", missing])
         if name == b"PERSIST":
-            return evaluation("persist", self._triple(key), [arguments[2]])
+            return evaluation(terms, "persist", self._triple(key), [arguments[2]])
         unit = b"1000" if name == b"TTL" else b"1"
-        return evaluation("ttl", [key, self._names.shadow(key)], [arguments[2], unit])
+        return evaluation(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
 
-    @staticmethod
-    def _fail(message: bytes) -> bytes:
-        return evaluation("fail", [], [message])
+    def _fail(self, command: Command, message: bytes) -> bytes:
+        return evaluation(self._server.terms(command.name), "fail", [], [message])
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
         if not self._known.ever and not self._known.blind:
             return None
-        name, size = command.name, request.count
+        name, size, terms = command.name, request.count, self._server.terms(command.name)
         if name == b"DBSIZE" and size == 1:
-            return evaluation("dbsize", [self._names.index, self._names.lease], [])
+            return evaluation(terms, "dbsize", [self._names.index, self._names.lease], [])
         if name == b"RANDOMKEY" and size == 1:
-            return evaluation("randomkey", [], [self._names.prefix])
+            return evaluation(terms, "randomkey", [], [self._names.prefix])
         if not self._may_show_own(request):
             return None
         if name == b"KEYS" and size == 2:
-            return self._run("keys", [], [self._names.prefix], request)
+            return self._run(command, "keys", [], [self._names.prefix], request)
         if name == b"SCAN" and size >= 2:
-            return self._run("scan", [], [self._names.prefix], request)
+            return self._run(command, "scan", [], [self._names.prefix], request)
         return None
 
     def _may_show_own(self, request: Request) -> bool:
@@ -375,16 +383,16 @@ class Rewriter:
         script = "add" if command.effect is Effect.ADD else "remove"
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
-        return self._run(script, self._triple(key), extra, request)
+        return self._run(command, script, self._triple(key), extra, request)
 
-    def _vanish(self, keys: list[bytes], request: Request) -> bytes | None:
+    def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
         concerned = [key for key in keys if key in self._known.deadlines]
         if not concerned or len(request.raw) > COPIED:
             return None  # nothing is known for certain; what is left over is void as soon as a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self._names.shadow(key))]
-        return self._run("vanish", [self._names.index, *pairs], [], request)
+        return self._run(command, "vanish", [self._names.index, *pairs], [], request)
 
-    def _move_member(self, keys: list[bytes], request: Request) -> bytes | None:
+    def _move_member(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
         name, arguments = request.arguments[0].upper(), request.arguments
         if name == b"SMOVE" and len(arguments) == 4:
             where = [b"member", arguments[3]]
@@ -394,9 +402,9 @@ class Rewriter:
             where = [b"end", _ENDS[arguments[3].upper()]]
         else:
             return None
-        return self._run("move_member", self._pairs(keys), where, request)
+        return self._run(command, "move_member", self._pairs(keys), where, request)
 
-    def _copy(self, keys: list[bytes], request: Request, now: float) -> bytes | None:
+    def _copy(self, command: Command, keys: list[bytes], request: Request, now: float) -> bytes | None:
         database, position, arguments = b"", 3, request.arguments
         while position < len(arguments):
             option = arguments[position].upper()
@@ -411,4 +419,4 @@ class Rewriter:
         if database:
             self._known.visit(int(database))
         self._mark_like(keys[0], keys[1], now)
-        return self._run("copy", self._pairs(keys), [database], request)
+        return self._run(command, "copy", self._pairs(keys), [database], request)

@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.commands.described import Terms
 from proxy.commands.table import COMMANDS, SPARED, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
@@ -88,12 +89,13 @@ class Rights:
             return False
         return not 0 <= now - self._asked <= TRUST_MS
 
-    def ask(self, replies: ReplySubstitution, now: float) -> bytes:
+    def ask(self, replies: ReplySubstitution, now: float, terms: Terms) -> bytes:
         """Return the requests to send; the answer is known once `replies` has nothing outstanding.
 
         Args:
             replies: the replies of this connection.
             now: the clock, in Unix ms.
+            terms: those of a script that writes nothing.
         """
         assert self._names is not None
         token = secrets.token_hex(8).encode()
@@ -114,7 +116,7 @@ class Rights:
         self._asked = now
         key = _SOME_KEY
         keys = [key, self._names.shadow(key), self._names.index]
-        return replies.enclose(evaluation("rights", keys, [_ALL, token]), hear)
+        return replies.enclose(evaluation(terms, "rights", keys, [_ALL, token]), hear)
 
     def note(self, effect: Effect | None) -> None:
         """Take a request into account that is about to be sent: it may change the user."""

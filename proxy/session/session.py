@@ -524,7 +524,7 @@ class Session:
         )
         if not concerned and not self._shows(request):
             return None
-        self._out.append(self._rights.ask(self.replies, now))
+        self._out.append(self._rights.ask(self.replies, now, self._rewriter.reading))
         return Question(replied=True, again=True)
 
     # What is done without the engine.
