@@ -273,6 +273,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
     # In RESP2 a subscriber may do little else; it is to hear so of its own requests, not of scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
+    put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it, likewise
     put(Effect.CONNECTION, "CLIENT", _none, always=True)
     return table
 

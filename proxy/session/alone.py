@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import hiredis
 
+from proxy.commands.described import Terms
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.voiding import Absent, Voiding, voidings
@@ -42,11 +43,15 @@ class Alone:
 
     Args:
         names: the names of the proxy's own keys.
+        terms: gives the terms of a script that removes.
         refused: told the server's words, where it refuses to have members removed.
     """
 
-    def __init__(self, names: Names, refused: Callable[[bytes], None] = lambda _: None) -> None:
+    def __init__(
+        self, names: Names, terms: Callable[[], Terms], refused: Callable[[bytes], None] = lambda _: None
+    ) -> None:
         self._names = names
+        self._terms = terms
         self._refused = refused
         self._given_up = -float("inf")
         self._unheard = False  # a reply is awaited
@@ -151,7 +156,7 @@ class Alone:
                 break
             return b"".join(others)
 
-        return replies.enclose(evaluation(script, keys, arguments), hear)
+        return replies.enclose(evaluation(self._terms(), script, keys, arguments), hear)
 
     def _look(self, replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:

@@ -23,9 +23,6 @@ UNPACKED: Final = 7_000
 COPIED: Final = 64 * 1024
 """Bytes of a request at most that are copied into a script's call where it can be done without the script."""
 
-_LEAST: Final = 4
-"""Arguments that a command of the `EXPIREMEMBER` family has at least, its name included."""
-
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 _UNITS: Final = {b"s": 1000, b"ms": 1}
 _NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
@@ -98,6 +95,11 @@ class Rewriter:
         if command is not None and command.effect is Effect.SCRIPT:
             return arguments[3:]
         return self._server.keys(arguments)
+
+    @property
+    def removing(self) -> Terms:
+        """The terms of a script that writes, but takes no memory."""
+        return Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
 
     @property
     def reading(self) -> Terms:
@@ -191,13 +193,6 @@ class Rewriter:
                 return None
         assert_never(effect)
 
-    @staticmethod
-    def refuse(command: Command, request: Request, refusal: bytes) -> Refusal:
-        """Refuse a request that the server does not know as it refuses an EVAL in its place; arity comes first."""
-        if command.effect is Effect.EXPIRE and request.count < _LEAST:
-            return wrong_arity(command.name)
-        return Refusal(refusal.replace(b"eval", command.name.lower(), 1))
-
     def knows(self, name: bytes) -> bool:
         """Return whether the server is known to have a command of that upper-case name."""
         return self._server.has(name)
@@ -289,7 +284,7 @@ class Rewriter:
     def _expire(self, command: Command, arguments: list[bytes], now: float) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
         name, size = command.name, len(arguments)
-        if size < _LEAST:
+        if size < 4:
             return wrong_arity(name)
         takes_unit = name == b"EXPIREMEMBER"
         options = [option.upper() for option in arguments[4:]]

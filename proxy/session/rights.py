@@ -34,11 +34,12 @@ _ALL: Final = b" ".join(
 )
 
 
-_IN_THIS_STATE: Final = b"-ERR Can't execute 'eval'"
-
 _SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
 """Nobody else's, and like no name that a rule would contain. Always the same: the server may have to remember that the
 client has read it."""
+
+_CONFINED: Final = (b"-ERR Can't execute 'eval'", b"-ERR Replica can't inter")
+"""How servers refuse what a subscriber in RESP2, or who watches all requests, may not do."""
 
 
 @dataclass
@@ -61,14 +62,15 @@ class Rights:
 
     Attributes:
         limited: whether the user may not run every script on every key.
-        by_state: whether the connection may be in a state in which nobody may: a subscriber's, in RESP2.
-        refusal: the error with which the server refuses an EVAL, and nearly all else, in that state; empty in others.
+        by_state: whether the connection may be in a state in which nobody may: a subscriber's, in RESP2, or
+            that of who watches all requests.
+        confinement: the error line that the server had for a script in that state, if that is why nobody may.
     """
 
     def __init__(self, names: Names | None = None, users: Users | None = None) -> None:
         self.limited = False
         self.by_state = False
-        self.refusal = b""
+        self.confinement = b""
         self._names = names
         self._users = users
         self._asked = -float("inf")
@@ -85,7 +87,7 @@ class Rights:
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""
         if self._all_may:
-            self.limited, self.refusal = False, b""
+            self.limited, self.confinement = False, b""
             return False
         return not 0 <= now - self._asked <= TRUST_MS
 
@@ -103,12 +105,13 @@ class Rights:
         def hear(said: bytes) -> bytes:
             # Push messages may have come between; those of a subscriber in RESP2 are arrays.
             others = []
-            self.limited, self.refusal = True, b""
+            self.limited = True
+            self.confinement = b""
             for frame in frames(said):
                 if frame.startswith(b"+" + token):
                     self.limited = frame != b"+%b1\r\n" % token
-                elif frame.startswith(_IN_THIS_STATE):
-                    self.refusal = frame[1:].rstrip()
+                elif frame.startswith(_CONFINED):
+                    self.confinement = frame
                 elif not frame.startswith(b"-"):
                     others.append(frame)
             return b"".join(others)
@@ -118,8 +121,12 @@ class Rights:
         keys = [key, self._names.shadow(key), self._names.index]
         return replies.enclose(evaluation(terms, "rights", keys, [_ALL, token]), hear)
 
+    def confined(self, name: bytes) -> bytes:
+        """Return the error line for a command of that name in the state in which hardly any may run."""
+        return self.confinement.replace(b"'eval'", b"'%b'" % name.lower(), 1)
+
     def note(self, effect: Effect | None) -> None:
         """Take a request into account that is about to be sent: it may change the user."""
         if effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
             # Old servers queue AUTH in a transaction; RESET brings the default user back.
-            self._asked = -float("inf")
+            self._asked, self.confinement = -float("inf"), b""

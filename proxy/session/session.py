@@ -148,7 +148,9 @@ class Session:
         self._pending: Request | None = None  # what is held up by the question
         self._underway: Stream | None = None  # what is sent on while it arrives
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
-        self._alone = None if ground.names is None else Alone(ground.names, ground.refused)
+        self._alone = (
+            None if ground.names is None else Alone(ground.names, lambda: ground.rewriter.removing, ground.refused)
+        )
         self._unaided = False  # the engine has failed to answer for the request at hand
         self._coming: list[bytes] = []  # keys that what has come with it names
 
@@ -488,18 +490,13 @@ class Session:
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
             concerns = True  # no sign could be put behind it, or not the one that a stranger needs
-        elif command.effect is Effect.MULTI or self._is_ours(command, request):
+        elif command.effect is Effect.MULTI or _is_own(command, request):
             concerns = True
         else:
             concerns = self._rewriter.stands_in(command, request)
         if concerns or self._shows(request) or self._question(request, now) is not None:
             return Question(replied=True, again=True, login=True)
         return None
-
-    @staticmethod
-    def _is_ours(command: Command, request: Request) -> bool:
-        """Return whether a request is one that the server itself does not know."""
-        return command.effect is Effect.EXPIRE or (command.effect is Effect.LIFETIME and request.count > 2)
 
     def _turn_down(self, request: Request) -> None:
         """Have the server tell a client to log in; say it in its place where it does not know the command."""
@@ -520,11 +517,13 @@ class Session:
             return None
         command = self._command(request.arguments[0])
         concerned = command is not None and (
-            self._rewriter.stands_in(command, request) or (self._rights.by_state and self._is_ours(command, request))
+            self._rewriter.stands_in(command, request) or (self._rights.by_state and _is_own(command, request))
         )
         if not concerned and not self._shows(request):
             return None
-        self._out.append(self._rights.ask(self.replies, now, self._rewriter.reading))
+        self._out.append(
+            self._rights.ask(self.replies, now, self._rewriter.reading._replace(writes=self._rights.by_state))
+        )
         return Question(replied=True, again=True)
 
     # What is done without the engine.
@@ -679,6 +678,8 @@ class Session:
             self.replies.silenced = self._subscribed = False
         elif command.name.endswith(b"SUBSCRIBE"):
             self._subscribed = self._rights.by_state = True
+        elif command.name == b"MONITOR":
+            self._rights.by_state = True
         if command.effect is Effect.CONNECTION:
             self._out.append(request.raw)
             self._hush(arguments)
@@ -686,7 +687,7 @@ class Session:
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
                 self._known.visit(strict_integer(argument) or 0)
-        refused = self._rights.refusal and self._transaction is None
+        refused = self._rights.confinement and self._transaction is None
         if command.effect in _TRANSACTION and not refused and self._rewriter.accepts(command, request.count):
             self._bound_transaction(command.effect, now)
             self._out.append(request.raw)
@@ -694,13 +695,12 @@ class Session:
                 words, self._queued_words = self._queued_words, []
                 self._heed(words if command.effect is Effect.EXEC else [], queued=True)
             return
-        instead: bytes | Refusal | None
-        if not self._rights.refusal:
-            instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
-        elif self._is_ours(command, request):
-            instead = self._rewriter.refuse(command, request, self._rights.refusal)
-        else:
-            instead = None
+        own = _is_own(command, request)
+        if self._rights.confinement and (own or command.effect is not Effect.EXPIRE):
+            # The server runs none of these, and is to say so of the client's own command.
+            self._replace(request, self._expect(self._rights.confined(command.name)) if own else request.raw)
+            return
+        instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
         if instead is None:
             self._out.append(request.raw)
             if request.kind is Kind.HEAD and self._transaction is None and command.effect in JUDGED | BLIND:
@@ -786,6 +786,12 @@ class Session:
         if self._transaction is not None:
             self._transaction.close()
         self._transaction = None
+
+
+def _is_own(command: Command, request: Request) -> bool:
+    """Return whether a request is of a form that the server itself does not know."""
+    effect = command.effect
+    return (effect is Effect.EXPIRE and request.count > 3) or (effect is Effect.LIFETIME and request.count > 2)
 
 
 _NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"

@@ -8,6 +8,8 @@
 if redis.pcall('select', ARGV[1]).err then return {'0', 1, 0} end
 local key, shadow, voided = KEYS[1], KEYS[2], 0
 mend(shadow)
+-- Where there is nothing to void nothing is written: the server may refuse every write at present.
+if call('exists', shadow) == 0 then return {'0', 1, 0} end
 local kind = call('type', key).ok
 if kind == 'none' or kind == 'string' then
   voided = call('zcard', shadow)
