@@ -183,7 +183,9 @@ def _stored(*options: bytes, first: int) -> Keys:
 
 
 def _counted(arguments: Arguments) -> list[bytes] | None:
-    """The keys of a script: EVAL script count key …"""
+    """The keys of a script, EVAL script count key …; None of one that declares to write nothing."""
+    if arguments[1:2] and arguments[1].startswith(b"#!") and b"no-writes" in arguments[1].split(b"\n", 1)[0]:
+        return None
     count = strict_integer(arguments[2]) if len(arguments) > 2 else None
     return arguments[3 : 3 + count] if count is not None and 0 < count <= len(arguments) - 3 else None
 

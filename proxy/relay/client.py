@@ -385,7 +385,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _send_out(self, out: bytes) -> None:
         assert self._upstream is not None
-        if self._session.replies.outstanding:
+        if self._session.replies.active:
             self._upstream.substitute(self._session.replies)
         if not self._upstream.closing:
             self._upstream.write(out)

@@ -104,7 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
         if data:
             self._deliver(data)
         if replies is not None:
-            if not replies.outstanding:
+            if not replies.active:
                 self._replies = None
             self._client.replies_passed()
         if self._replies is None and self._evidence is None and self.data_received == self._look:

@@ -12,7 +12,7 @@ from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.globs import may_match_beginning
 from proxy.session.known import KnownKeys
-from proxy.wire.request import Request, RequestReader, bulk, strict_integer
+from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
 
 EXACT: Final = 1 << 53
 """The greatest integer up to which a sorted set's score, a double, holds every one."""
@@ -22,6 +22,9 @@ UNPACKED: Final = 7_000
 
 COPIED: Final = 64 * 1024
 """Bytes of a request at most that are copied into a script's call where it can be done without the script."""
+
+WITHIN: Final = 1_000
+"""Deadlines of a key that are looked at within a transaction before a script that may add any member of it."""
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 _UNITS: Final = {b"s": 1000, b"ms": 1}
@@ -105,6 +108,29 @@ class Rewriter:
     def reading(self) -> Terms:
         """The terms of a script that writes nothing."""
         return Terms(writes=False, takes_memory=False, declared=self._server.declares_terms)
+
+    def guard(self, command: Command) -> bytes | None:
+        """Return a request that changes nothing, and that the server refuses while queueing, or with the whole of a
+        transaction, exactly as it does a command; None where a script that stands in for that one is refused so."""
+        terms = self._server.terms(command.name)
+        if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
+            return None
+        index, nobody = self._names.index, self._names.prefix  # no key of a client's has that name
+        if terms.takes_memory or command.effect is Effect.EXPIRE:
+            return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
+        return encode([b"ZREM", index, nobody])
+
+    def void(self, key: bytes, members: tuple[bytes, ...] | None) -> bytes:
+        """Return the request that voids the deadlines of absent members on the client's own connection.
+
+        Args:
+            key: the key.
+            members: the members that may be about to be added; None for all, of which `WITHIN` or so are looked at.
+        """
+        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        if members is None or sum(map(len, members)) > COPIED:
+            return evaluation(terms, "void_page", self._triple(key), [b"", b"0", b"%d" % WITHIN])
+        return evaluation(terms, "void_members", self._triple(key), [b"", b"0", *members])
 
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""

@@ -19,6 +19,8 @@ from proxy.session.rewrite import UNPACKED, Refusal, Rewriter
 from proxy.session.rights import Rights
 from proxy.session.streams import Stream, Streams
 from proxy.session.transaction import Transaction
+from proxy.wire.asides import Asides
+from proxy.wire.asides import Kind as Whose
 from proxy.wire.batch import BatchParser, is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import COUNT_LIMIT, Kind, Request, strict_integer
@@ -145,6 +147,8 @@ class Session:
         self._tail = b""
         self._out: list[bytes] = []
         self._transaction: Transaction | None = None
+        self._asides: Asides | None = None  # takes replies out of those of the open transaction
+        self._front: int | None = None  # where in `_out` their mark belongs, while it is not there
         self._pending: Request | None = None  # what is held up by the question
         self._underway: Stream | None = None  # what is sent on while it arrives
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
@@ -301,6 +305,7 @@ class Session:
 
     def _expect(self, reply: bytes) -> bytes:
         """Return the request in whose place the client gets a reply."""
+        self._mark_front()
         by_greeting = self.stranger and self._transaction is None and not self._subscribed
         return self.replies.expect(reply, by_greeting=by_greeting)
 
@@ -379,6 +384,9 @@ class Session:
     def _take_out(self) -> bytes:
         if self._alone is not None:
             self._alone.sent()
+        if self._front is not None and not (self._known.ever or self._known.blind):
+            self._asides = self._front = None  # nothing to be taken out, in all likelihood
+        self._mark_front()
         out = b"".join(self._out)
         self._out.clear()
         return out
@@ -460,6 +468,7 @@ class Session:
             refusal = self._rewriter.reserved(request)
             if refusal is not None and not self.stranger:
                 skips, self._skips, self._adjoining = self._skips, False, False
+                self._note_reply(None, request)
                 self._refuse(request, refusal, skips=skips)
                 return
         question = (
@@ -667,6 +676,7 @@ class Session:
         if self._alone is not None and command is not None and command.effect in _ELSEWHERE:
             self._alone.forget()
         self._rights.note(command.effect if command is not None else None)
+        self._note_reply(command, request)
         if self._transaction is not None:
             blind = [] if command is None else self._blind_keys(command, request)
             self._transaction.queue(command, arguments, blind)
@@ -678,6 +688,8 @@ class Session:
             self.replies.silenced = self._subscribed = False
         elif command.name.endswith(b"SUBSCRIBE"):
             self._subscribed = self._rights.by_state = True
+            if self._asides is not None:
+                self._asides.shut = True  # a subscription to several is answered several times
         elif command.name == b"MONITOR":
             self._rights.by_state = True
         if command.effect is Effect.CONNECTION:
@@ -702,6 +714,7 @@ class Session:
             return
         instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
         if instead is None:
+            self._void_within_transaction(command, request)
             self._out.append(request.raw)
             if request.kind is Kind.HEAD and self._transaction is None and command.effect in JUDGED | BLIND:
                 # In a transaction it is looked at once more before EXEC.
@@ -711,6 +724,8 @@ class Session:
         elif isinstance(instead, Refusal):
             self._refuse(request, instead, skips=skips)
         else:
+            if (guard := self._rewriter.guard(command)) is not None:
+                self._put_aside(guard)
             self._replace(request, instead)
             if self._transaction is not None:
                 self._transaction.rewritten(command, arguments)
@@ -773,6 +788,11 @@ class Session:
         if effect is Effect.MULTI:
             if self._transaction is None:
                 self._transaction = Transaction(self._known)
+                if self._askable and not self.stranger and not self._limited:
+                    self._asides = Asides()
+                    self._asides.note(Whose.CLIENT)
+                    self._front = len(self._out)
+                    self._out.append(b"")
             return
         if effect is Effect.EXEC and self._transaction is not None:
             if self._transaction.is_overtaken:
@@ -785,7 +805,39 @@ class Session:
     def _end_transaction(self) -> None:
         if self._transaction is not None:
             self._transaction.close()
-        self._transaction = None
+        if self._asides is not None:
+            self._asides.close()
+        self._transaction = self._asides = self._front = None
+
+    # Requests of the proxy's own within a transaction, whose replies are taken out of the client's.
+
+    def _note_reply(self, command: Command | None, request: Request) -> None:
+        if self._asides is not None:
+            runs = (
+                command is not None and command.effect is Effect.EXEC and self._rewriter.accepts(command, request.count)
+            )
+            self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
+
+    def _void_within_transaction(self, command: Command, request: Request) -> None:
+        """Void what is absent by then in the keys to which a request adds without looking: what is queued before it
+        may remove members."""
+        if self._asides is not None:
+            for key, members in self._absent(command, request):
+                self._put_aside(self._rewriter.void(key, members))
+
+    def _put_aside(self, own: bytes) -> None:
+        """Put a request of the proxy's own in front of the client's that is about to be queued, where it can be."""
+        if self._asides is None or self._asides.shut or self._queued_words or self._limited:
+            return
+        self._mark_front()
+        self._asides.precede()
+        self._out.append(own)
+
+    def _mark_front(self) -> None:
+        """Mark where the replies of the open transaction begin."""
+        if self._front is not None and self._asides is not None:
+            self._out[self._front] = self.replies.open(self._asides)
+            self._front = None
 
 
 def _is_own(command: Command, request: Request) -> bool:

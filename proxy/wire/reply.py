@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from proxy.wire.asides import Asides
 from proxy.wire.request import encode
 
 _BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `", b"-ERR Syntax error in HELLO option '")
@@ -28,7 +29,7 @@ class ReplySubstitution:
     """The replies that are to be put in place on one connection.
 
     Attributes:
-        outstanding: whether there are any: only then need the stream pass through `receive`.
+        outstanding: whether there are any.
         silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
     """
 
@@ -42,7 +43,14 @@ class ReplySubstitution:
         self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
         self._aside: list[bytes] | None = None
         self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to tell that its line has come
+        self._opens: dict[bytes, Asides] = {}  # token in front of a MULTI: what is taken out of its replies
+        self._asides: Asides | None = None
         self.silenced = False
+
+    @property
+    def active(self) -> bool:
+        """Whether the stream need pass through `receive`."""
+        return self.outstanding or self._asides is not None
 
     @property
     def crowded(self) -> bool:
@@ -93,6 +101,28 @@ class ReplySubstitution:
         self._hears[second] = hear
         return before + request + behind
 
+    def open(self, asides: Asides) -> bytes:
+        """Have replies to requests of the proxy's own taken out of those of the transaction that is opened now.
+
+        Returns:
+            The request to send in front of its MULTI.
+        """
+        request = self.expect(b"")
+        self._opens[self._expected[-1][0]] = asides
+        return request
+
+    def _pass(self, data: bytes, passed: list[bytes]) -> None:
+        """Pass bytes on, except for what is taken aside."""
+        if self._aside is not None:
+            self._aside.append(data)
+            return
+        if self._asides is not None:
+            kept, data = self._asides.receive(data)
+            passed.append(kept)
+            if self._asides.done:
+                self._asides = None
+        passed.append(data)
+
     def _hear(self, token: bytes) -> bytes:
         """Begin or end taking bytes out of the stream, if the token says so; return those that are for the client."""
         if token in self._begins:
@@ -120,23 +150,27 @@ class ReplySubstitution:
             line = self._find(stream, position)
             if line is None:
                 keep = self._possible_begin(stream, position)
-                (passed if self._aside is None else self._aside).append(stream[position:keep])
+                self._pass(stream[position:keep], passed)
                 self._held = stream[keep:]
                 return b"".join(passed)
             begin, end, token = line
             if end < 0:
-                (passed if self._aside is None else self._aside).append(stream[position:begin])
+                self._pass(stream[position:begin], passed)
                 self._held = stream[begin:]
                 return b"".join(passed)
-            (passed if self._aside is None else self._aside).append(stream[position:begin])
+            self._pass(stream[position:begin], passed)
             place = self._places[token] - self._settled
             if (found := self._found.pop(token, None)) is not None:
                 found()
             reply = self._expected[place][1]
-            passed += (self._settle(place + 1), reply)
+            opens = self._opens.pop(token, None)
+            passed.append(self._settle(place + 1))
+            self._pass(reply, passed)
+            if opens is not None:
+                self._asides = opens
             position = end
         self.outstanding = False
-        passed.append(stream[position:])
+        self._pass(stream[position:], passed)
         return b"".join(passed)
 
     def _settle(self, count: int) -> bytes:
@@ -146,6 +180,7 @@ class ReplySubstitution:
             token, _reply = self._expected.popleft()
             del self._places[token]
             self._found.pop(token, None)
+            self._opens.pop(token, None)
             passed += self._hear(token)
         self._settled += count
         return passed

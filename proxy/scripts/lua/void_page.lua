@@ -2,10 +2,10 @@
 -- dropping the shadow, where there is no collection any more.
 -- uses: has, index, void, mend
 -- KEYS: key, its shadow, the index
--- ARGV: the database; the cursor of ZSCAN; how many deadlines to look at, about
+-- ARGV: the database, or '' for that of the connection; the cursor of ZSCAN; how many deadlines to look at, about
 -- Result: the next cursor, how many were looked at, how many voided
 -- Complexity: O(count log n) (O(count n) for a list)
-if redis.pcall('select', ARGV[1]).err then return {'0', 1, 0} end
+if ARGV[1] ~= '' and redis.pcall('select', ARGV[1]).err then return {'0', 1, 0} end
 local key, shadow, voided = KEYS[1], KEYS[2], 0
 mend(shadow)
 -- Where there is nothing to void nothing is written: the server may refuse every write at present.

@@ -1,0 +1,146 @@
+"""Takes the replies to requests of the proxy's own out of the replies of one transaction, however those are cut.
+
+Within MULTI no request can carry a mark that its reply shows, so replies are counted, from a mark in front of MULTI on.
+Nothing is held but the line that has not come whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+_QUEUED: Final = b"+QUEUED\r\n"
+_SIZED: Final = b"$=!"
+_CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
+
+
+class Kind(Enum):
+    """Whose a request of the transaction is."""
+
+    CLIENT = "the client's: it gets the reply"
+    ASIDE = "the proxy's own: the client gets nothing of it, but the error with which it was refused in place of QUEUED"
+    EXEC = "the client's EXEC: its reply without the elements that answer the proxy's own"
+
+
+class Asides:
+    """The replies from that to MULTI to that to EXEC.
+
+    Attributes:
+        any: whether there are requests of the proxy's own.
+        done: whether no more replies need pass through.
+        shut: whether nothing more may be taken out, as the client has asked for something that is answered otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+        self.done = False
+        self.shut = False
+        self._closed = False  # whether no more requests are to be noted
+        self._coming: deque[Kind] = deque()
+        self._queued = 0  # requests that the server has queued
+        self._places: set[int] = set()  # which of them are the proxy's own
+        self._refusal = b""  # of a request of the proxy's own, for the client's that follows it
+        self._begun = b""  # a line that has not come whole
+        self._body = 0  # bytes to come of a string
+        self._pending = 0  # parts to come of the reply, or of the element of EXEC's, that has begun
+        self._drop = False  # whether that is not for the client
+        self._elements = 0  # to come of EXEC's reply
+        self._place = 0  # of the next of them
+
+    def note(self, kind: Kind) -> None:
+        """Note that a request of the client's is put into the stream, one with one reply."""
+        self._coming.append(kind)
+
+    def precede(self) -> None:
+        """Note that a request of the proxy's own is put in front of the last one noted."""
+        self._coming.insert(len(self._coming) - 1, Kind.ASIDE)
+        self.any = True
+
+    def close(self) -> None:
+        """Note that the transaction has ended with the last request that has been noted."""
+        self._closed = True
+        self.done = self.done or not self.any
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """Take bytes of the stream.
+
+        Returns:
+            The bytes for the client; and what came behind the last reply that is to pass through here.
+        """
+        data, self._begun = self._begun + data, b""
+        passed: list[bytes] = []
+        position = 0
+        while position < len(data) and not self.done:
+            if self._body:
+                piece = data[position : position + self._body]
+                self._body -= len(piece)
+            else:
+                end = data.find(b"\r\n", position)
+                if end < 0:
+                    self._begun = data[position:]
+                    position = len(data)
+                    break
+                piece = data[position : end + 2]
+                self._take(piece, passed)
+                position += len(piece)
+                continue
+            position += len(piece)
+            if not self._drop:
+                passed.append(piece)
+            self._end_part()
+        return b"".join(passed), data[position:]
+
+    def _take(self, line: bytes, passed: list[bytes]) -> None:
+        """Take a line, which is a reply or begins one or a part of one."""
+        mark, rest = line[:1], line[1:-2]
+        if not self._pending:
+            self._pending = 1
+            instead = self._begin(mark, line)
+            if instead is not None:
+                passed.append(instead)
+                self._pending = 0
+                self._end_part()
+                return
+        self._pending -= 1
+        count = int(rest) if (mark in _SIZED or mark in _CHILDREN) and rest.lstrip(b"-").isdigit() else 0
+        if mark in _SIZED:
+            self._body = count + 2 if count >= 0 else 0
+        elif mark in _CHILDREN:
+            self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
+        if not self._drop:
+            passed.append(line)
+        self._end_part()
+
+    def _end_part(self) -> None:
+        if self._closed and not (self._body or self._pending or self._elements or self._coming):
+            self.done = True
+
+    def _begin(self, mark: bytes, line: bytes) -> bytes | None:
+        """Decide on the reply, or the element, that begins; return what is for the client in place of it, if so."""
+        self._drop = False
+        if mark == b">":
+            return None  # a push message comes between two
+        if self._elements:
+            self._drop = self._place in self._places
+            self._place += 1
+            self._elements -= 1
+            return None
+        kind = self._coming.popleft() if self._coming else Kind.CLIENT
+        if kind is Kind.EXEC:
+            if not self._places or line != b"*%d\r\n" % self._queued:
+                self.done = True  # refused, or dropped for a key that it watches
+                return line
+            self._elements = max(self._places) + 1  # what follows the last one is the client's as it comes
+            return b"*%d\r\n" % (self._queued - len(self._places))
+        if kind is Kind.ASIDE:
+            self._drop = True
+            if line == _QUEUED:
+                self._places.add(self._queued)
+            elif mark == b"-" and not self._refusal:
+                self._refusal = line
+        refusal = b""
+        if kind is Kind.CLIENT:
+            refusal, self._refusal = self._refusal, b""
+        self._queued += line == _QUEUED
+        return refusal if refusal and mark == b"+" else None
