@@ -15,6 +15,7 @@ from tests import test_background as background
 from tests import test_hostile as hostile
 from tests import test_lives as lives
 from tests import test_native_expiry as native
+from tests import test_refusals as refusals
 from tests import test_tls as tls
 from tests.conftest import installed
 from tests.mutations import MUTATIONS, Mutation, broken_copy
@@ -161,6 +162,40 @@ NEWEST_CHECKS: dict[str, Callable[[Place], None]] = {
 }
 
 CHECKS |= NEWEST_CHECKS
+
+
+OLDEST: Final = "redis-6.2"
+
+
+def _twins(check: Callable[[refusals.Twins], None], kind: str = KIND) -> Callable[[Place], None]:
+    """A check on two servers of its own."""
+
+    def run(place: Place) -> None:
+        def start(upstream: Server) -> Proxy:
+            env = {"PYTHONPATH": str(place.folder)}
+            arguments = "--upstream", upstream.url, "--leftovers-rate", "0"
+            return Proxy(*arguments, env=env, cwd=place.folder)
+
+        twins = refusals.Twins(kind, start)
+        try:
+            check(twins)
+        finally:
+            twins.close()
+
+    return run
+
+
+CHECKS |= {
+    "refusals without memory": _twins(lambda twins: refusals.check_refusals(twins, "no memory", 2)),
+    "paused writes": _twins(refusals.check_pause),
+    "refusals on the oldest": _twins(lambda twins: refusals.check_refusals(twins, "no replicas", 2), OLDEST),
+    "no half": _twins(refusals.check_no_half),
+    "no half on the oldest": _twins(refusals.check_no_half, OLDEST),
+    "removal on the oldest": _twins(refusals.check_removal_without_memory, OLDEST),
+    "a subscriber": _twins(refusals.check_subscriber),
+    "lives within a transaction": _twins(lambda twins: refusals.check_transaction_lives(twins, pieces=False)),
+    "a script that reads": _twins(lambda twins: refusals.check_reads(twins, "no replicas")),
+}
 
 
 def _login(place: Place) -> None:

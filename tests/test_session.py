@@ -57,8 +57,13 @@ class Driver:
 run_streams = streams.filter(lambda stream: b"+ok" not in stream)
 
 
+def unmarked(sent: bytes) -> bytes:
+    """Without the marks in front of transactions: whether there is one depends on whether EXEC has come as well."""
+    return re.sub(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n(?=(?:\*\d+\r\n\$5\r\n)?[Mm][Uu][Ll][Tt][Ii])", b"", sent)
+
+
 def without_tokens(sent: bytes) -> bytes:
-    return re.sub(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n", b"<token>", sent)
+    return re.sub(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n", b"<token>", unmarked(sent))
 
 
 @settings(max_examples=300)
@@ -88,7 +93,7 @@ def test_one_request_goes_upstream_for_each_that_comes(data: st.DataObject) -> N
             found += request.kind is Kind.WHOLE
         return found
 
-    assert count(sent) == count(stream)
+    assert count(unmarked(sent)) == count(stream)
 
 
 @given(st.data())
@@ -137,7 +142,7 @@ def test_a_request_for_a_key_that_is_due_waits_and_so_does_what_follows() -> Non
 def test_a_transaction_waits_for_what_is_due_at_its_end() -> None:
     driver = Driver(later=NOW + 50)
     queued = encode([b"MULTI"]) + encode([b"SCARD", b"later"])
-    assert driver.session.receive(queued, NOW) == queued
+    assert unmarked(driver.session.receive(queued, NOW)) == queued
     assert driver.session.question is None
     assert driver.session.receive(encode([b"EXEC"]), NOW + 60) == b""
     assert driver.session.question == Question(due=(b"later",))
@@ -146,15 +151,15 @@ def test_a_transaction_waits_for_what_is_due_at_its_end() -> None:
 def test_a_transaction_that_is_dropped_does_not_wait() -> None:
     driver = Driver(later=NOW + 50)
     stream = encode([b"MULTI"]) + encode([b"SCARD", b"later"])
-    assert driver.session.receive(stream, NOW) == stream
+    assert unmarked(driver.session.receive(stream, NOW)) == stream
     stream = encode([b"DISCARD"]) + encode([b"EXEC"])
-    assert driver.session.receive(stream, NOW + 60) == stream
+    assert unmarked(driver.session.receive(stream, NOW + 60)) == stream
 
 
 def test_a_request_waits_in_a_transaction_too_for_the_server_may_have_refused_the_multi() -> None:
     driver = Driver(due=NOW - 1)
     multi, read = encode([b"MULTI"]), encode([b"SCARD", b"due"])
-    assert driver.session.receive(multi + read, NOW) == multi
+    assert unmarked(driver.session.receive(multi + read, NOW)) == multi
     assert driver.session.question == Question(due=(b"due",))
 
 

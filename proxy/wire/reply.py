@@ -113,6 +113,8 @@ class ReplySubstitution:
 
     def _pass(self, data: bytes, passed: list[bytes]) -> None:
         """Pass bytes on, except for what is taken aside."""
+        if not data:
+            return
         if self._aside is not None:
             self._aside.append(data)
             return
@@ -163,7 +165,7 @@ class ReplySubstitution:
             if (found := self._found.pop(token, None)) is not None:
                 found()
             reply = self._expected[place][1]
-            opens = self._opens.pop(token, None)
+            opens = self._opens.pop(token, None) if self._opens else None
             passed.append(self._settle(place + 1))
             self._pass(reply, passed)
             if opens is not None:
@@ -180,7 +182,8 @@ class ReplySubstitution:
             token, _reply = self._expected.popleft()
             del self._places[token]
             self._found.pop(token, None)
-            self._opens.pop(token, None)
+            if self._opens:
+                self._opens.pop(token, None)
             passed += self._hear(token)
         self._settled += count
         return passed
