@@ -305,6 +305,27 @@ def test_a_subscriber_hears_of_its_own_commands(twins: Twins) -> None:
     check_subscriber(twins)
 
 
+@pytest.mark.every_kind
+@pytest.mark.parametrize("refusal", ["no replicas", "read-only replica"])
+def test_what_cannot_be_voided_before_a_request_is_refused_with_it(twins: Twins, refusal: str) -> None:
+    begin, end = REFUSALS[refusal]
+    twins.fill()
+    straight, through = twins.connect(2)
+    for client in (straight, through):
+        assert client.command("EVAL", "return redis.call('hdel', KEYS[1], 'a')", 1, "h") == b":1\r\n"
+    twins.configure(*begin)
+    try:
+        for line in (
+            "HINCRBY h a 1",
+            "EVAL return(redis.call('hlen',KEYS[1])) 1 h",
+            "BLMOVE l l LEFT RIGHT 1",
+            "SCARD s",
+        ):
+            assert through.command(*line.split()) == straight.command(*line.split()), line
+    finally:
+        twins.configure(*end)
+
+
 def check_reads(twins: Twins, refusal: str) -> None:
     begin, end = REFUSALS[refusal]
     reads = ["EVAL return(redis.call('hget',KEYS[1],'a')) 1 h", "EVAL return(redis.call('hget',KEYS[1],'a')) 1 gone"]

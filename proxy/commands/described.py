@@ -107,6 +107,11 @@ class ServerCommands:
         flags = described.flags if described is not None else (b"write",)
         return Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
 
+    def reads(self, name: bytes) -> bool:
+        """Return whether the command of that upper-case name only reads."""
+        described = self._described.get(name)
+        return described is not None and b"readonly" in described.flags
+
     def accepts(self, name: bytes, count: int) -> bool:
         """Tell whether the server has a command of that upper-case name that takes so many arguments."""
         if not self._described:

@@ -109,6 +109,10 @@ class Rewriter:
         """The terms of a script that writes nothing."""
         return Terms(writes=False, takes_memory=False, declared=self._server.declares_terms)
 
+    def reads(self, name: bytes) -> bool:
+        """Return whether the server says of a command that it writes nothing."""
+        return self._server.reads(name.upper())
+
     def guard(self, command: Command) -> bytes | None:
         """Return a request that changes nothing, and that the server refuses while queueing, or with the whole of a
         transaction, exactly as it does a command; None where a script that stands in for that one is refused so."""

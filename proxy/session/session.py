@@ -679,7 +679,7 @@ class Session:
         self._note_reply(command, request)
         if self._transaction is not None:
             blind = [] if command is None else self._blind_keys(command, request)
-            self._transaction.queue(command, arguments, blind)
+            self._transaction.queue(command, arguments, blind, reads=self._rewriter.reads(arguments[0]))
         if command is None:
             self._out.append(request.raw)
             return
@@ -821,7 +821,7 @@ class Session:
     def _void_within_transaction(self, command: Command, request: Request) -> None:
         """Void what is absent by then in the keys to which a request adds without looking: what is queued before it
         may remove members."""
-        if self._asides is not None:
+        if self._asides is not None and self._transaction is not None and self._transaction.follows_writes:
             for key, members in self._absent(command, request):
                 self._put_aside(self._rewriter.void(key, members))
 

@@ -29,6 +29,7 @@ class Transaction:
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._unjudged: set[bytes] = set()
+        self._writes = 0
 
     @property
     def size(self) -> int:
@@ -50,14 +51,23 @@ class Transaction:
         """Known keys to which something queued may add members without looking which are absent."""
         return [key for key in self._blind if self._known.is_known(key)]
 
-    def queue(self, command: Command | None, arguments: list[bytes], blind_keys: list[bytes]) -> None:
+    @property
+    def follows_writes(self) -> bool:
+        """Whether something queued before the last request, one that writes, may have removed members."""
+        return self._writes > 1
+
+    def queue(
+        self, command: Command | None, arguments: list[bytes], blind_keys: list[bytes], *, reads: bool = False
+    ) -> None:
         """Remember a request.
 
         Args:
             command: what the table says of it, if anything.
             arguments: its arguments, the command's name first.
             blind_keys: the keys to which it may add members without looking which are absent.
+            reads: whether the server says that it writes nothing.
         """
+        self._writes += not reads
         if len(self._arguments) <= REMEMBERED:
             self._arguments.update(arguments[1:])
         if command is None:

@@ -1,7 +1,8 @@
 -- Voids the deadlines of those of some members that are absent from their collection: they may be about to be added.
 -- uses: has, index, mend, void
 -- KEYS: key, its shadow, the index
--- ARGV: the database, or '' for that of the connection; 1 to keep what TTL tells of them, as the server may yet refuse to add them, else 0; the members
+-- ARGV: the database, or '' for that of the connection; 1 to keep what TTL tells of them, as the server may yet refuse
+--   to add them, else 0; the members
 -- Result: how many deadlines went
 -- Complexity: O(log n) for each member (O(n) for a list)
 if ARGV[1] ~= '' and redis.pcall('select', ARGV[1]).err then return 0 end
