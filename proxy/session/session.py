@@ -707,8 +707,7 @@ class Session:
                 words, self._queued_words = self._queued_words, []
                 self._heed(words if command.effect is Effect.EXEC else [], queued=True)
             return
-        own = _is_own(command, request)
-        if self._rights.confinement and (own or command.effect is not Effect.EXPIRE):
+        if self._rights.confinement and ((own := _is_own(command, request)) or command.effect is not Effect.EXPIRE):
             # The server runs none of these, and is to say so of the client's own command.
             self._replace(request, self._expect(self._rights.confined(command.name)) if own else request.raw)
             return
