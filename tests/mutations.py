@@ -90,7 +90,7 @@ MUTATIONS = [
     # The proxy.
     Mutation(
         "session/rewrite.py",
-        "self._known.mark(key, now + milliseconds if relative else milliseconds, now)",
+        "self._known.mark(key, deadline, now)",
         "pass",
         "pipeline",
     ),
@@ -130,12 +130,8 @@ MUTATIONS = [
     ),
     Mutation("wire/asides.py", "self._refusal = line", "pass", "refusals on the oldest"),
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
-    Mutation(
-        "scripts/lua/void_page.lua",
-        "if call('exists', shadow) == 0 then return {'0', 1, 0} end",
-        "",
-        "a script that reads",
-    ),
+    Mutation("expiry/engine.py", "not str(error).startswith(_REFUSES_WRITES)", "True", "what cannot be voided"),
+    Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),

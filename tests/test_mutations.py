@@ -194,7 +194,7 @@ CHECKS |= {
     "removal on the oldest": _twins(refusals.check_removal_without_memory, OLDEST),
     "a subscriber": _twins(refusals.check_subscriber),
     "lives within a transaction": _twins(lambda twins: refusals.check_transaction_lives(twins, pieces=False)),
-    "a script that reads": _twins(lambda twins: refusals.check_reads(twins, "no replicas")),
+    "what cannot be voided": _twins(lambda twins: refusals.check_void_refused(twins, "no replicas")),
 }
 
 

@@ -305,9 +305,7 @@ def test_a_subscriber_hears_of_its_own_commands(twins: Twins) -> None:
     check_subscriber(twins)
 
 
-@pytest.mark.every_kind
-@pytest.mark.parametrize("refusal", ["no replicas", "read-only replica"])
-def test_what_cannot_be_voided_before_a_request_is_refused_with_it(twins: Twins, refusal: str) -> None:
+def check_void_refused(twins: Twins, refusal: str) -> None:
     begin, end = REFUSALS[refusal]
     twins.fill()
     straight, through = twins.connect(2)
@@ -324,6 +322,12 @@ def test_what_cannot_be_voided_before_a_request_is_refused_with_it(twins: Twins,
             assert through.command(*line.split()) == straight.command(*line.split()), line
     finally:
         twins.configure(*end)
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("refusal", ["no replicas", "read-only replica"])
+def test_what_cannot_be_voided_before_a_request_is_refused_with_it(twins: Twins, refusal: str) -> None:
+    check_void_refused(twins, refusal)
 
 
 def check_reads(twins: Twins, refusal: str) -> None:
