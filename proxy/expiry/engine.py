@@ -167,7 +167,7 @@ class Engine:
         self._observe(sent, moment)
         if len(self._known.databases) == 1:
             for key, deadline in zip(keys, left, strict=False):
-                self._known.learn(key, float(deadline) if deadline else None)
+                self._known.learn(key, float(deadline) if deadline else None, moment / 1000)
         return int(gone)
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
@@ -184,7 +184,7 @@ class Engine:
             moment, found = await self._evaluate("deadlines", [self._names.index], [len(databases), *databases, *page])
             self._observe(sent, moment)
             for key, deadline in zip(page, found, strict=True):
-                self._known.learn(key, float(deadline) if deadline else None)
+                self._known.learn(key, float(deadline) if deadline else None, moment / 1000)
                 if not deadline:
                     without.append(key)
         return without

@@ -47,7 +47,7 @@ class KnownKeys:
         self.blind = True
         self.doubt = 0.0
         self.ever = False
-        self._marks: dict[bytes, float] = {}
+        self._marks: dict[bytes, tuple[float, float]] = {}  # since when, and the earliest deadline that may be set
         self._pins: Counter[bytes] = Counter()
         self.next_deadline = -math.inf
         self._horizon = math.inf
@@ -88,21 +88,33 @@ class KnownKeys:
             deadline: the earliest that it may be, in Unix ms.
             now: the clock, in Unix ms.
         """
-        self._marks.pop(key, None)
-        self._marks[key] = now  # last again: the marks stand in the order of their age
-        self.ever = True
         deadline -= self.doubt
+        _, before = self._marks.pop(key, (now, math.inf))
+        self._marks[key] = now, min(before, deadline)  # last again: the marks stand in the order of their age
+        self.ever = True
         known = self.deadlines.get(key)
         if known is None or deadline < known:
             self._put(key, deadline)
 
-    def learn(self, key: bytes, deadline: float | None) -> None:
-        """Take over what the server says of a key: its earliest deadline in Unix ms, or None when it has none."""
+    def learn(self, key: bytes, deadline: float | None, moment: float = -math.inf) -> None:
+        """Take over what the server says of a key.
+
+        Args:
+            key: the key.
+            deadline: its earliest deadline in Unix ms, or None when it has none.
+            moment: the server's clock when it said so. The request of a fresh mark may not have run by then, so its
+                deadline counts too. One that had passed counts no more: whenever that request runs, its member goes.
+        """
+        mark = self._marks.get(key)
+        if mark is not None:
+            since, marked = mark
+            if marked <= moment:
+                marked = math.inf
+                self._marks[key] = since, marked
+            deadline = marked if deadline is None else min(deadline, marked)
         if deadline is not None:
             self.ever = True
             self._put(key, deadline)
-        elif key in self._marks:
-            self._put(key, math.inf)
         else:
             self.deadlines.pop(key, None)
             if not self.deadlines:
@@ -117,14 +129,14 @@ class KnownKeys:
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""
         old: list[bytes] = []
-        for key, since in self._marks.items():
+        for key, (since, _) in self._marks.items():
             if since > now - MARK_LIFETIME_MS:
                 break
             old.append(key)
         for key in old:
-            del self._marks[key]
+            _, deadline = self._marks.pop(key)
             if key in self._pins:
-                self._marks[key] = now
+                self._marks[key] = now, deadline
         return [key for key in old if key not in self._pins]
 
     def pin(self, keys: Iterable[bytes]) -> None:
@@ -140,8 +152,8 @@ class KnownKeys:
 
     def step(self, milliseconds: float) -> None:
         """Keep the marks' ages right when the server's clock has been stepped."""
-        for key in self._marks:
-            self._marks[key] += milliseconds
+        for key, (since, deadline) in self._marks.items():
+            self._marks[key] = since + milliseconds, deadline
 
     def begin_watch(self) -> None:
         """Note the earliest deadline that becomes known from now on, without an alarm."""
