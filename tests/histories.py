@@ -20,7 +20,7 @@ KINDS: Final = ("set", "hash", "zset", "list")
 MEMBERS: Final = ("a", "b", "c")
 
 LIFETIMES_MS: Final = (-1, 1, 2, 3, 5, 8, 13, 20, 40, 80, 150)
-"""How far from now deadlines are set."""
+SHORT_LIFETIMES_MS: Final = LIFETIMES_MS[:8]
 
 REQUESTS: Final = {
     "set": """SADD {k} {m}|SADD {k} {m}|SADD {k} {m} {o}|SREM {k} {m}|SPOP {k}|SISMEMBER {k} {m}|SISMEMBER {k} {m}
@@ -49,14 +49,14 @@ class Plan:
         clients: how many there are.
         batches: how often each of them sends.
         kinds: types of the keys; one key of each.
-        two_steps: whether to send requests that the proxy deals with in two steps.
+        lifetimes: how many ms from now deadlines are set.
         pause: the longest time between two batches, in seconds.
     """
 
     clients: int = 6
     batches: int = 40
     kinds: Sequence[str] = KINDS
-    two_steps: bool = True
+    lifetimes: Sequence[int] = LIFETIMES_MS
     pause: float = 0.01
 
 
@@ -100,7 +100,7 @@ class Recorder:
             assert not thread.is_alive(), "a client waits for ever"
         if failures:
             raise failures[0]
-        time.sleep((max(LIFETIMES_MS) + 5) / 1000)
+        time.sleep((max(self.plan.lifetimes) + 5) / 1000)
         self._look()
 
     def check(self) -> None:
@@ -138,7 +138,7 @@ class Recorder:
         kind = key.partition(":")[0]
         own = _lines(REQUESTS[kind])
         every = _lines(EVERY_KIND)
-        if queued or not self.plan.two_steps:
+        if queued:
             # In a transaction: what stands among the windows of docs/semantics.md.
             own = [line for line in own if not line.startswith("HINCRBY")]
             every = [line for line in every if not line.startswith("EVAL")]
@@ -148,7 +148,7 @@ class Recorder:
             m=chance.choice(MEMBERS),
             o=chance.choice(MEMBERS),
             n=chance.choice("12345"),
-            t=int(clock()) + chance.choice(LIFETIMES_MS),
+            t=int(clock()) + chance.choice(self.plan.lifetimes),
             c=chance.choice(("NX", "XX", "GT", "LT")),
         ).split()
         return ("EVAL", REMOVAL_SCRIPTS[kind], "1", *words[1:]) if words[0] == "EVAL" else tuple(words)

@@ -143,6 +143,20 @@ MUTATIONS = [
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),
     Mutation("relay/client.py", "self._surroundings.held.account(self._held, 0)", "pass", "held limit"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
+    # What only concurrent clients, and deadlines of a few ms, show.
+    Mutation(_LUA + "sweep.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
+    Mutation(_LUA + "sweep.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
+    Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "histories"),
+    Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
+    Mutation("session/known.py", "self.deadlines, now + ahead", "self.deadlines, now - 10", "histories"),
+    Mutation("session/known.py", "self._put(key, deadline)\n\n    def learn", "pass\n\n    def learn", "histories"),
+    Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
+    Mutation(
+        "session/rewrite.py",
+        "self._known.mark(key, now + milliseconds if relative else milliseconds, now)",
+        "pass",
+        "histories",
+    ),
     # A transaction is looked at once more before it runs.
     Mutation("session/transaction.py", "self._blind.update(blind_keys)", "pass", "queued blindly"),
 ]

@@ -64,7 +64,7 @@ _TEMPLATES: Final = """
     EVAL numbers 0|EVAL status 1 {k}|EVAL wrong 1 {k} {m}
 """
 
-_SCRIPTS: Final = {
+_SCRIPTS: Final[dict[str, str | dict[str, str]]] = {
     "script": {
         "h": "redis.call('HDEL', KEYS[1], ARGV[1]) return redis.call('HSET', KEYS[1], ARGV[1], 1)",
         "s": "redis.call('SREM', KEYS[1], ARGV[1]) return redis.call('SADD', KEYS[1], ARGV[1])",
@@ -92,7 +92,7 @@ def stream(seed: str, count: int) -> list[tuple[str, ...]]:
     """Return so many random requests, the same for the same seed."""
     chance = random.Random(seed)
     lines = _lines()
-    found = []
+    found: list[tuple[str, ...]] = []
     # A transaction mostly comes to an end soon.
     queued = 0
     while len(found) < count:

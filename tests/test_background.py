@@ -17,7 +17,7 @@ from tests.conftest import StartProxy, StartServer
 from tests.raw import request
 from tests.relay import Relay
 from tests.servers import KINDS, Proxy, Server, until
-from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk
+from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
 
@@ -102,6 +102,41 @@ def check_a_dead_control_connection_is_noticed(server: Server, start: Start, tal
         deaf.process.line(lambda line: LOST in line, 1)
 
 
+def check_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk: TalkTo) -> None:
+    """A key's deadlines as they were before a request for a nearer one has run are no news of that one."""
+    for _ in range(5):
+        if shows_after_an_older_answer(server, start, talk) is not None:
+            return
+    raise AssertionError("too slow to tell")
+
+
+def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo) -> bool | None:
+    """Check it once; gives None if the machine was too slow."""
+    beside, other = talk(server), talk(start("--no-sweep"))
+    beside.say("DEL k later")
+    with Relay(server.address) as relay:
+        proxy = start("--no-sweep", "--upstream", relay.url)
+        client, stranger = talk(proxy), as_stranger(beside, talk(proxy))
+        client.say("SADD k m far")
+        deadline = clock(beside) + 700
+        client("MULTI")
+        client("PEXPIREMEMBERAT", "k", "m", deadline)
+        for key in ("k", "later"):
+            other("SADD", key, "far")
+            other("EXPIREMEMBER", key, "far", 1000)
+        until(lambda: knows(stranger, "later"), what="the news, which come in order")
+        assert relay.lose(b"TRACKING") == 1
+        assert client("EXEC") == [1]
+        if clock(beside) >= deadline:
+            return None
+        wait_past(beside, deadline)
+        seen = client.say("SMEMBERS k")
+        if LOST in proxy.process.output:
+            return None  # every key counted as known
+        assert seen == [b"far"]
+    return True
+
+
 def check_names_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:
     """Clients send names of commands that there are not, each another one."""
     proxy = start()
@@ -129,6 +164,10 @@ def test_sweeps_leave_the_server_to_others(server: Server, start: Start, talk: T
 
 def test_a_dead_control_connection_is_noticed(server: Server, start: Start, talk: TalkTo) -> None:
     check_a_dead_control_connection_is_noticed(server, start, talk)
+
+
+def test_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk: TalkTo) -> None:
+    check_an_older_answer_puts_off_no_deadline(server, start, talk)
 
 
 def test_names_of_commands_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:

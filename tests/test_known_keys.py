@@ -5,15 +5,14 @@ Each key name has a member with a far deadline in a database that no client is i
 
 from __future__ import annotations
 
-import itertools
 from typing import Final
 
 import pytest
 
 from tests.random_requests import KEYS, UNORDERED, stream
 from tests.raw import Raw, request
-from tests.servers import Proxy, Server, until
-from tests.test_lives import FAR, as_stranger, knows, Talk
+from tests.servers import Proxy, Server
+from tests.test_lives import FAR
 
 pytestmark = pytest.mark.every_kind
 

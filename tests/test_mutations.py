@@ -12,12 +12,14 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from tests import test_background as background
+from tests import test_histories as histories
 from tests import test_hostile as hostile
 from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests import test_refusals as refusals
 from tests import test_tls as tls
 from tests.conftest import installed
+from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.servers import KINDS, Proxy, Server
 from tests.test_model import Runner, play
@@ -143,6 +145,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
     ),
+    "older answers": lambda place: background.check_an_older_answer_puts_off_no_deadline(
+        place.server, place.proxy, place.talk
+    ),
     "names of commands": lambda place: background.check_names_are_bounded(place.server, place.proxy, place.talk),
 }
 
@@ -206,7 +211,13 @@ def _login(place: Place) -> None:
         server.close()
 
 
+def _histories(place: Place) -> None:
+    plan = Plan(batches=25, lifetimes=SHORT_LIFETIMES_MS)
+    assert histories.check_histories(plan, [place.proxy()], "mutations", 50)
+
+
 CHECKS |= {
+    "histories": _histories,
     "queued blindly": lambda place: (
         lives.test_a_member_that_goes_while_a_transaction_is_queued_comes_back_without_a_deadline(
             place.server, place.proxy(), place.talk
