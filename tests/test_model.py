@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import StartProxy
+from tests.cuts import Cuts
 from tests.model import (
     ADDERS,
     MARKING,
@@ -266,19 +268,24 @@ class Runner:
         server: the server.
         proxies: those in front of it.
         protocol: of the clients.
+        fenced: whether to wait until all proxies know of a key's deadlines before a request goes through another one;
+            else requests go through them in turn, and each program has keys of its own, of which no proxy knows.
     """
 
-    def __init__(self, server: Server, proxies: list[Proxy], protocol: int) -> None:
+    def __init__(self, server: Server, proxies: list[Proxy], protocol: int, *, fenced: bool = True) -> None:
         self._stack = ExitStack()
+        self._fenced_off = fenced and len(proxies) > 1
         self._beside = self._stack.enter_context(server.connect())
         # The user without rights is there first, and only if news are awaited: a lone proxy's clients have none beside.
-        strangers = proxies if len(proxies) > 1 else []
+        strangers = proxies if self._fenced_off else []
         self._strangers = [as_stranger(Talk(self._beside), Talk(self._connect(it, FENCE, 2))) for it in strangers]
         self._clients = [
             [self._connect(proxy, database, protocol) for database in range(DATABASES)] for proxy in proxies
         ]
         self._fences = [self._connect(proxy, FENCE, 2) for proxy in proxies]
         self._fenced = 0
+        self._turn = self._programs = 0
+        self._suffix = ""
         self._story: list[str] = []
         self.steps = 0
         self.stalled = 0
@@ -299,6 +306,8 @@ class Runner:
         self._model = Model(DATABASES)
         self._marked: int | None = None
         self._story.clear()
+        self._programs += 1
+        self._suffix = "" if self._fenced_off or len(self._clients) == 1 else f":{self._programs}"
         self._fence(0)
         try:
             for step in [*FILL, *program, LOOK, WAIT]:
@@ -322,16 +331,20 @@ class Runner:
             return
         if self._marked not in (None, step.proxy):
             self._fence(self._marked)
-        requests = [tuple(map(self._resolve, words)) for words in step.requests]
+        requests = [self._named(tuple(map(self._resolve, words))) for words in step.requests]
         if any(words[0] in MARKING for words in requests):
             self._marked = step.proxy
         self._story.append(f"through proxy {step.proxy}{' in MULTI' if step.transaction else ''}:")
-        client = self._clients[step.proxy][step.database]
         if step.transaction:
-            self._ask(client, step.database, requests, transaction=True)
+            self._ask(self._client(step), step.database, requests, transaction=True)
         for words in () if step.transaction else requests:
             self._keep_clear()
-            self._ask(client, step.database, [words], transaction=False)
+            self._ask(self._client(step), step.database, [words], transaction=False)
+
+    def _client(self, step: Step) -> Raw:
+        """The client that a step's next request goes by."""
+        self._turn += 1
+        return self._clients[step.proxy if self._fenced_off else self._turn % len(self._clients)][step.database]
 
     def _ask(self, client: Raw, database: int, requests: Sequence[Words], *, transaction: bool) -> None:
         before = _clock()
@@ -391,6 +404,11 @@ class Runner:
             return str(FAR_MS // 1000 + int(word[7:]) * 100)
         return str(FAR_MS + int(word[4:]) * 100_000) if word.startswith("@far") else word
 
+    def _named(self, words: Words) -> Words:
+        """Put this program's names of keys into a request."""
+        keys = 2 if words[0] == "EXPIREMEMBER" else len(words)  # behind it may stand a unit
+        return tuple(word + self._suffix if word in EVERY_KEY and at < keys else word for at, word in enumerate(words))
+
     # What is there.
 
     def _look(self) -> None:
@@ -411,7 +429,7 @@ class Runner:
 
     def _questions(self, number: int) -> Iterator[Words]:
         database = self._model.databases[number]
-        for key in EVERY_KEY:
+        for key in (key + self._suffix for key in EVERY_KEY):
             value = database.values.get(key)
             yield "TYPE", key
             if value is not None:
@@ -449,7 +467,7 @@ class Runner:
     def _fence(self, number: int) -> None:
         """Wait until the other proxies know what has been done through one: news come in order."""
         self._marked = None
-        if len(self._clients) == 1:
+        if not self._fenced_off:
             return
         self._fenced += 1
         key = f"fence:{self._fenced}"
@@ -476,7 +494,7 @@ def runner(shared_server: Callable[[str], Server]) -> Iterator[StartRunner]:
         servers: dict[tuple[str, tuple[str, ...]], Server] = {}
         proxies: dict[tuple[str, tuple[str, ...]], list[Proxy]] = {}
 
-        def start(kind: str, count: int, protocol: int, *arguments: str) -> Runner:
+        def start(kind: str, count: int, protocol: int, *arguments: str, fenced: bool = True) -> Runner:
             place = kind, arguments
             if place not in servers:
                 servers[place] = Server(kind)
@@ -485,7 +503,7 @@ def runner(shared_server: Callable[[str], Server]) -> Iterator[StartRunner]:
             while len(proxies[place]) < count:
                 proxies[place].append(Proxy("--upstream", servers[place].url, *arguments))
                 stack.callback(proxies[place][-1].close)
-            made = Runner(servers[place], proxies[place][:count], protocol)
+            made = Runner(servers[place], proxies[place][:count], protocol, fenced=fenced)
             stack.callback(made.close)
             return made
 
@@ -528,10 +546,41 @@ def test_random_programs(
     assert made.stalled <= 10
 
 
+def test_random_programs_through_four_proxies(kind: str, runner: StartRunner) -> None:
+    made = runner(kind, 4, 3)
+    play(made, 4, 5, 60)
+    assert made.steps >= LEAST_STEPS // 8
+    assert made.stalled <= 4
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", [(), ("--no-sweep",)], ids=["sweep", "no-sweep"])
-@pytest.mark.parametrize("proxies", [1, 2])
+@pytest.mark.parametrize("proxies", [1, 2, 4])
 def test_many_random_programs(kind: str, runner: StartRunner, proxies: int, arguments: tuple[str, ...]) -> None:
     made = runner(kind, proxies, 3, *arguments)
-    play(made, proxies, 2_000, 100)
-    assert made.steps >= 50_000
+    play(made, proxies, 500, 100)
+    assert made.steps >= 12_000, "with three servers 200,000 in all"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("proxies", [2, 4])
+def test_many_random_programs_that_wait_for_no_news(kind: str, runner: StartRunner, proxies: int) -> None:
+    """Each request goes through another proxy at once, also when a key has just got its first deadline."""
+    made = runner(kind, proxies, 3, fenced=False)
+    play(made, proxies, 300, 100)
+    assert made.steps >= 7_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("proxies", [1, 2])
+def test_many_random_programs_while_proxies_lose_their_own_connections(
+    upstream: Server, start_proxy: StartProxy, proxies: int
+) -> None:
+    started = [start_proxy(upstream) for _ in range(proxies)]
+    with ExitStack() as stack:
+        made = Runner(upstream, started, 3, fenced=False)
+        stack.callback(made.close)
+        cuts = stack.enter_context(Cuts(upstream, "cuts"))
+        play(made, proxies, 300, 100)
+    assert cuts.count > 100
+    assert made.steps >= 7_000
