@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import hypothesis
 import pytest
 
 from tests.servers import BINARIES, EVERY_KIND, KINDS, Proxy, Server
+
+T = TypeVar("T")
 
 # How long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -68,35 +70,87 @@ def installed(kind: str) -> str:
     return kind
 
 
+def once_a_kind(make: Callable[[str, ExitStack], T]) -> Iterator[Callable[[str], T]]:
+    """Give, for a fixture, what is made when it is first asked for, of each kind of server one.
+
+    Args:
+        make: makes it of a kind; what is put on the stack ends it with the fixture.
+    """
+    made: dict[str, T] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str) -> T:
+            if kind not in made:
+                made[kind] = make(kind, stack)
+            return made[kind]
+
+        yield get
+
+
+def new_server(kind: str, stack: ExitStack) -> Server:
+    """Start a server that ends with the stack."""
+    server = Server(installed(kind))
+    stack.callback(server.close)
+    return server
+
+
 @pytest.fixture(scope="session")
 def shared_server() -> Iterator[Callable[[str], Server]]:
     """Gives the server of a kind that all tests of this worker share."""
-    servers: dict[str, Server] = {}
-    with ExitStack() as stack:
+    yield from once_a_kind(new_server)
 
-        def get(kind: str) -> Server:
-            if kind not in servers:
-                servers[kind] = Server(installed(kind))
-                stack.callback(servers[kind].close)
-            return servers[kind]
 
-        yield get
+def _proxies(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
+    """Give a proxy in front of the shared server of each kind, which must end in order after the last test."""
+
+    def make(kind: str, stack: ExitStack) -> Proxy:
+        proxy = Proxy("--upstream", shared_server(kind).url)
+        stack.callback(proxy.close)
+        stack.callback(proxy.stop)
+        return proxy
+
+    return once_a_kind(make)
 
 
 @pytest.fixture(scope="session")
 def shared_proxy(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
-    """Gives the proxy in front of the shared server of a kind; it must end in order after the last test."""
-    proxies: dict[str, Proxy] = {}
-    with ExitStack() as stack:
+    """Gives the proxy in front of the shared server of a kind."""
+    yield from _proxies(shared_server)
 
-        def get(kind: str) -> Proxy:
-            if kind not in proxies:
-                proxies[kind] = Proxy("--upstream", shared_server(kind).url)
-                stack.callback(proxies[kind].close)
-                stack.callback(proxies[kind].stop)
-            return proxies[kind]
 
-        yield get
+@pytest.fixture(scope="session")
+def unmarked_proxy(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
+    """Gives a proxy in front of the shared server of a kind whose clients set no deadlines.
+
+    The shared proxy remembers for seconds that one did, and while a key is known it refuses a request of more than a
+    million arguments.
+    """
+    yield from _proxies(shared_server)
+
+
+@pytest.fixture(scope="session")
+def lean_proxies(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
+    """Gives a proxy in front of the shared server of a kind that has never needed much memory."""
+    yield from _proxies(shared_server)
+
+
+@pytest.fixture
+def lean_proxy(upstream: Server, lean_proxies: Callable[[str], Proxy]) -> Proxy:
+    """A proxy in front of `upstream` for tests that watch its memory, and in which it grows by little."""
+    return lean_proxies(upstream.kind)
+
+
+@pytest.fixture(scope="session")
+def lazy_pairs() -> Iterator[Callable[[str], tuple[Server, Proxy]]]:
+    """Gives a server of a kind of its own, where nobody sweeps, and a proxy without a sweeper in front of it."""
+
+    def make(kind: str, stack: ExitStack) -> tuple[Server, Proxy]:
+        server = new_server(kind, stack)
+        proxy = Proxy("--upstream", server.url, "--no-sweep", "--leftovers-rate", "0")
+        stack.callback(proxy.close)
+        return server, proxy
+
+    yield from once_a_kind(make)
 
 
 @pytest.fixture

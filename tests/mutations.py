@@ -137,6 +137,8 @@ MUTATIONS = [
     Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/session.py", "and self._rewriter.knows(upper)", "", "names of commands"),
+    Mutation("relay/client.py", "self._upstream.pause()", "pass", "late reader"),
+    Mutation("session/known.py", "if mark is not None:", "if False:", "fresh mark"),
     # What strangers may do.
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),

@@ -102,15 +102,20 @@ def check_a_dead_control_connection_is_noticed(server: Server, start: Start, tal
         deaf.process.line(lambda line: LOST in line, 1)
 
 
-def check_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk: TalkTo) -> None:
-    """A key's deadlines as they were before a request for a nearer one has run are no news of that one."""
+def check_an_older_answer_puts_off_no_deadline(
+    server: Server, start: Start, talk: TalkTo, *, left: bool = True
+) -> None:
+    """A key's deadlines as they were before a request for a nearer one had run are no news of that one.
+
+    `left`: whether the key has any by then.
+    """
     for _ in range(5):
-        if shows_after_an_older_answer(server, start, talk) is not None:
+        if shows_after_an_older_answer(server, start, talk, left=left) is not None:
             return
     raise AssertionError("too slow to tell")
 
 
-def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo) -> bool | None:
+def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo, *, left: bool) -> bool | None:
     """Check it once; gives None if the machine was too slow."""
     beside, other = talk(server), talk(start("--no-sweep"))
     beside.say("DEL k later")
@@ -119,14 +124,17 @@ def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo) -> b
         client, stranger = talk(proxy), as_stranger(beside, talk(proxy))
         client.say("SADD k m far")
         deadline = clock(beside) + 700
-        client("MULTI")
-        client("PEXPIREMEMBERAT", "k", "m", deadline)
+        client.raw.send(request("BLPOP", "queue", 0) + request("PEXPIREMEMBERAT", "k", "m", deadline))
+        until(lambda: b"cmd=blpop" in beside.say("CLIENT LIST"), what="a blocked client")
         for key in ("k", "later"):
             other("SADD", key, "far")
             other("EXPIREMEMBER", key, "far", 1000)
+            if key == "k" and not left:
+                assert other("PERSIST", key, "far") == 1
         until(lambda: knows(stranger, "later"), what="the news, which come in order")
         assert relay.lose(b"TRACKING") == 1
-        assert client("EXEC") == [1]
+        beside.say("RPUSH queue x")
+        assert client.raw.replies(2)[1] == b":1\r\n"
         if clock(beside) >= deadline:
             return None
         wait_past(beside, deadline)
@@ -166,8 +174,9 @@ def test_a_dead_control_connection_is_noticed(server: Server, start: Start, talk
     check_a_dead_control_connection_is_noticed(server, start, talk)
 
 
-def test_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk: TalkTo) -> None:
-    check_an_older_answer_puts_off_no_deadline(server, start, talk)
+@pytest.mark.parametrize("left", [True, False], ids=["a later deadline", "none"])
+def test_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk: TalkTo, left: bool) -> None:
+    check_an_older_answer_puts_off_no_deadline(server, start, talk, left=left)
 
 
 def test_names_of_commands_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:

@@ -102,7 +102,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_bytes_leave_nothing_and_hold_nobody_up(upstream: Server, proxy: Proxy, name: str) -> None:
+def test_hostile_bytes_leave_nothing_and_hold_nobody_up(upstream: Server, lean_proxy: Proxy, name: str) -> None:
+    proxy = lean_proxy
     process = psutil.Process(proxy.pid)
     data = HOSTILE[name]
     with nothing_left(proxy, upstream), Peak(proxy.pid) as peak, worst_answer(proxy) as times:

@@ -12,13 +12,14 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from tests import test_background as background
+from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
 from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests import test_refusals as refusals
 from tests import test_tls as tls
-from tests.conftest import installed
+from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.servers import KINDS, Proxy, Server
@@ -145,6 +146,10 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
     ),
+    "late reader": lambda place: flow.check_a_late_reader_makes_the_server_wait(place.server, place.proxy()),
+    "fresh mark": lambda place: background.check_an_older_answer_puts_off_no_deadline(
+        place.server, place.proxy, place.talk, left=False
+    ),
     "older answers": lambda place: background.check_an_older_answer_puts_off_no_deadline(
         place.server, place.proxy, place.talk
     ),
@@ -235,16 +240,7 @@ CHECKS |= {
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Callable[[str], Server]]:
     """Gives the server of a kind that these tests have for themselves."""
-    servers: dict[str, Server] = {}
-    with ExitStack() as stack:
-
-        def get(kind: str) -> Server:
-            if kind not in servers:
-                servers[kind] = Server(installed(kind))
-                stack.callback(servers[kind].close)
-            return servers[kind]
-
-        yield get
+    yield from once_a_kind(new_server)
 
 
 @pytest.fixture

@@ -185,24 +185,6 @@ def test_a_copy_and_a_new_name_have_both_expiries(client: Talk) -> None:
         assert client.say(f"HTTL {key} FIELDS 1 7")[0] in range(9_000, 10_001)
 
 
-@pytest.fixture(scope="module")
-def lazy_pairs() -> Iterator[Callable[[str], tuple[Server, Proxy]]]:
-    """Gives a server of a kind where nobody sweeps, and a proxy without a sweeper in front of it."""
-    with ExitStack() as stack:
-        pairs: dict[str, tuple[Server, Proxy]] = {}
-
-        def get(kind: str) -> tuple[Server, Proxy]:
-            if kind not in pairs:
-                server = Server(kind)
-                stack.callback(server.close)
-                proxy = Proxy("--upstream", server.url, "--no-sweep", "--leftovers-rate", "0")
-                stack.callback(proxy.close)
-                pairs[kind] = server, proxy
-            return pairs[kind]
-
-        yield get
-
-
 ABSENT: dict[str, object] = {
     "HTTL {k} FIELDS 1 7": [-2],
     "HPTTL {k} FIELDS 1 7": [-2],

@@ -6,7 +6,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 
@@ -486,30 +486,10 @@ def exchange(client: Raw, data: bytes, size: int) -> list[bytes]:
         return [client.rest()]
 
 
-@pytest.fixture(scope="session")
-def unmarked_proxies(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
-    """Gives a proxy in front of the shared server of a kind whose clients set no deadlines.
-
-    The shared proxy remembers for seconds that one did, and while a key is known it refuses a request of more than a
-    million arguments.
-    """
-    proxies: dict[str, Proxy] = {}
-    with ExitStack() as stack:
-
-        def get(kind: str) -> Proxy:
-            if kind not in proxies:
-                proxies[kind] = Proxy("--upstream", shared_server(kind).url)
-                stack.callback(proxies[kind].close)
-                stack.callback(proxies[kind].stop)
-            return proxies[kind]
-
-        yield get
-
-
 @pytest.mark.parametrize("name", FRAMES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("size", [1, 7, MEGABYTE], ids=["byte-by-byte", "in-sevens", "whole"])
-def test_framing(upstream: Server, unmarked_proxies: Callable[[str], Proxy], name: str, size: int) -> None:
-    proxy = unmarked_proxies(upstream.kind)
+def test_framing(upstream: Server, unmarked_proxy: Callable[[str], Proxy], name: str, size: int) -> None:
+    proxy = unmarked_proxy(upstream.kind)
     data = FRAMES[name]
     # Byte by byte, the long ones would take long, and say no more.
     size = max(size, len(data) // 1000)
