@@ -1,7 +1,7 @@
 """How late a member goes, by the clock of Redis: when it is removed, and how long clients of the proxy see it.
 
     python -m benchmarks.lateness [--check]
-    python -m benchmarks.lateness --read [--proxy-arg=--no-sweep] [--check]
+    python -m benchmarks.lateness --read [--proxy-arg=--no-sweep] [--busy MS] [--check]
 
 Members of several sets get random deadlines within the next seconds.
 
@@ -16,6 +16,9 @@ TIME, the clock is that of the read itself. Outside, the pipeline is TIME, the r
 so a member in its reply was visible for at least the first TIME less its deadline, and at most the second. The worst of
 all is reported; below zero no member was ever seen late. To judge, "in a transaction" and "at least" count: they are
 certain.
+
+With `--busy`, other clients keep Redis at scripts of up to so many ms each meanwhile: a read that waits behind one runs
+later than it was judged.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from benchmarks.figures import Bar, Report, add_output_options, percentile, progress, run, table
@@ -37,6 +43,9 @@ _PAUSE_SECONDS: Final = 0.0002
 """Between two looks: leaves Redis and the machine to the sweeper."""
 _REMOVED_P99_MS: Final = 5.0
 _READ_WORST_MS: Final = 1.0
+
+_LOOP: Final = "for _ = 1, ARGV[1] do end"
+_TRIAL: Final = 1_000_000
 
 Deadlines = dict[bytes, dict[bytes, int]]
 """Key to member to Unix ms."""
@@ -128,6 +137,32 @@ def _watch_reads(connection: Connection, deadlines: Deadlines) -> dict[str, list
     return seen
 
 
+@contextmanager
+def _busy(port: int, longest: float) -> Iterator[None]:
+    """Keep Redis busy, with scripts of up to so many ms and pauses as long between them."""
+    end = threading.Event()
+    taken = [0.0]
+
+    def run() -> None:
+        with Connection(port) as connection:
+            began = time.monotonic()
+            connection.call("EVAL", _LOOP, 0, _TRIAL)
+            a_ms = _TRIAL / (time.monotonic() - began) / 1000
+            while not end.wait(random.random() * longest / 1000):
+                began = time.monotonic()
+                connection.call("EVAL", _LOOP, 0, int(random.random() * longest * a_ms))
+                taken.append((time.monotonic() - began) * 1000)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        progress(f"{len(taken) - 1} scripts, from sending to the reply {max(taken):.0f} ms at most")
+
+
 def _removal(options: argparse.Namespace) -> Report:
     with Stage() as stage:
         redis = stage.redis()
@@ -151,9 +186,12 @@ def _removal(options: argparse.Namespace) -> Report:
 
 def _reading(options: argparse.Namespace) -> Report:
     with Stage() as stage:
-        proxy = stage.proxy(stage.redis(), *options.proxy_arg)
+        redis = stage.redis()
+        proxy = stage.proxy(redis, *options.proxy_arg)
         with Connection(proxy.port) as connection:
-            seen = _watch_reads(connection, _schedule(connection, options))
+            deadlines = _schedule(connection, options)
+            with _busy(redis.port, options.busy) if options.busy else nullcontext():
+                seen = _watch_reads(connection, deadlines)
     worst = {how: max(values) for how, values in seen.items()}
     late = {how: sum(value > 0 for value in values) for how, values in seen.items()}
     rows = [[how, f"{len(seen[how])}", f"{late[how]}", f"{worst[how]:.3f}"] for how in seen]
@@ -177,6 +215,9 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=2000, help="members in all (2000)")
     parser.add_argument("--keys", type=int, default=20, help="sets that they are spread over (20)")
     parser.add_argument("--seconds", type=float, default=10.0, help="time that the deadlines are spread over (10)")
+    parser.add_argument(
+        "--busy", type=float, default=0.0, metavar="MS", help="keep Redis busy while reading (0: do not)"
+    )
     add_output_options(parser)
     return run(measure, parser.parse_args())
 
