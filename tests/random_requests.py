@@ -15,7 +15,7 @@ KEYS: Final = tuple(f"{kind}{number}" for kind in ("h", "s", "z", "l", "t", "x")
 _MEMBERS: Final = ("a", "b", "c", "7")
 
 # Blanks part words. h s z l t: a key that is likely of that type; k: any; m: a member; n: a number; f: a score or a
-# float; e: a text; d: a database; b: an end of a range of scores, y of members; i: a place.
+# float; e: a text; d: a database; b: an end of a range of scores; i: a place.
 _TEMPLATES: Final = """
     HSET {h} {m} {n}|HSET {h} {m} {n} {m} {e}|HSET {h} {m}|HMSET {h} {m} {n}|HSETNX {h} {m} {n}|HINCRBY {h} {m} {n}
     HINCRBYFLOAT {h} {m} {f}|HDEL {h} {m}|HDEL {h} {m} {m}|HGET {h} {m}|HMGET {h} {m} {m}|HGETALL {h}|HLEN {h}
@@ -29,12 +29,12 @@ _TEMPLATES: Final = """
     ZADD {z} {f} {m}|ZADD {z} {n} {m} {n} {m}|ZADD {z} NX {n} {m}|ZADD {z} XX CH {n} {m}|ZADD {z} GT CH {f} {m}
     ZADD {z} LT {n} {m}|ZADD {z} INCR {f} {m}|ZADD {z} NX INCR {n} {m}|ZADD {z} NX XX {n} {m}|ZADD {z} {e} {m}
     ZINCRBY {z} {f} {m}|ZREM {z} {m}|ZREM {z} {m} {m}|ZPOPMIN {z}|ZPOPMAX {z} 2|ZMPOP 2 {z} {z} MIN|BZPOPMIN {z} 0.01
-    ZREMRANGEBYSCORE {z} {b} {b}|ZREMRANGEBYRANK {z} {i} {i}|ZREMRANGEBYLEX {z} {y} {y}|ZUNIONSTORE {z} 2 {z} {s}
+    ZREMRANGEBYSCORE {z} {b} {b}|ZREMRANGEBYRANK {z} {i} {i}|ZREMRANGEBYLEX {z} - +|ZUNIONSTORE {z} 2 {z} {s}
     ZUNIONSTORE {z} 2 {z} {z} WEIGHTS 2 {f} AGGREGATE MAX|ZINTERSTORE {z} 2 {z} {s}|ZDIFFSTORE {z} 2 {z} {z}
     ZRANGESTORE {z} {z} {i} {i}|ZRANGESTORE {z} {z} {b} {b} BYSCORE|ZRANGE {z} {i} {i}|ZRANGE {z} 0 -1 WITHSCORES
     ZRANGE {z} 0 -1 REV WITHSCORES|ZRANGEBYSCORE {z} {b} {b} WITHSCORES LIMIT 0 2|ZREVRANGE {z} 0 -1|ZCARD {z}
-    ZRANGEBYLEX {z} {y} {y}|ZSCORE {z} {m}|ZMSCORE {z} {m} {m}|ZRANK {z} {m}|ZREVRANK {z} {m}|ZRANK {z} {m} WITHSCORE
-    ZCOUNT {z} {b} {b}|ZLEXCOUNT {z} {y} {y}|ZUNION 2 {z} {z} WITHSCORES|ZINTER 2 {z} {s}|ZDIFF 2 {z} {z}
+    ZRANGEBYLEX {z} - +|ZSCORE {z} {m}|ZMSCORE {z} {m} {m}|ZRANK {z} {m}|ZREVRANK {z} {m}|ZRANK {z} {m} WITHSCORE
+    ZCOUNT {z} {b} {b}|ZLEXCOUNT {z} - +|ZUNION 2 {z} {z} WITHSCORES|ZINTER 2 {z} {s}|ZDIFF 2 {z} {z}
     ZINTERCARD 2 {z} {z}|ZSCAN {z} 0
     GEOADD {z} 13.{n} 38.{n} {m}|GEOADD {z} NX CH 13.{n} 38.{n} {m} 14.1 37.{n} {m}|GEODIST {z} {m} {m} km
     GEOPOS {z} {m}|GEOHASH {z} {m}|GEOSEARCH {z} FROMLONLAT 13 38 BYRADIUS 900 km ASC
@@ -54,7 +54,7 @@ _TEMPLATES: Final = """
     PFCOUNT {x}|PFMERGE {x} {x}
     XADD {x} {n}-{n} {m} {e}|XLEN {x}|XRANGE {x} - +|XDEL {x} {n}-{n}|XTRIM {x} MAXLEN 2
     DEL {k}|DEL {k} {k}|UNLINK {k}|EXISTS {k} {k}|TYPE {k}|TOUCH {k} {k}|EXPIRE {k} -1|EXPIRE {k} 10000|PERSIST {k}
-    EXPIRE {k} 100 NX|EXPIRE {k} 90000 GT|TTL {k}|PEXPIREAT {k} 9999999999999|EXPIRETIME {k}
+    EXPIRE {k} 100 NX|EXPIRE {k} 90000 GT|PEXPIREAT {k} 9999999999999
     OBJECT ENCODING {k}|OBJECT REFCOUNT {x}|DUMP {k}|KEYS {m}*|KEYS *|SCAN 0 COUNT 1000|SCAN 0 COUNT 1000 TYPE set
     SCAN 0 MATCH s* COUNT 1000|DBSIZE|RENAME {k} {k}|RENAMENX {k} {k}|COPY {k} {k}|COPY {k} {k} REPLACE
     COPY {k} {k} DB {d} REPLACE|COPY {k} {k} DB {d}|MOVE {k} {d}|SWAPDB {d} {d}|FLUSHDB|SELECT {d}|SELECT 0|SELECT 0
@@ -112,7 +112,7 @@ def _filled(line: str, chance: random.Random) -> tuple[str, ...]:
         text = script if isinstance(script, str) else script[line.split("{")[1][0] if "{" in line else "s"]
         return words[0], text, *words[2:]
     spoilt = chance.random()
-    if spoilt < 0.02:
+    if spoilt < 0.02 and words[0] not in _NO_LESS:
         return words[:-1] or words
     if spoilt < 0.04 and words[0] not in _NO_MORE:
         return (*words, chance.choice(_MEMBERS))
@@ -133,6 +133,9 @@ def _filled_word(word: str, chance: random.Random) -> str:
 _NO_MORE: Final = ("BLPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "TTL", "PTTL", "PERSIST")
 """Where one more word would be a time to wait, or make a request of the proxy's own."""
 
+_NO_LESS: Final = ("SPOP", "SRANDMEMBER", "HRANDFIELD", "EXPIRE", "HEXPIRE")
+"""Where one word less would leave the reply to chance."""
+
 _OF_TYPE: Final = {name: tuple(key for key in KEYS if key[0] == name) * 12 + KEYS for name in "hszltx"}
 _VALUES: Final[dict[str, tuple[str, ...]]] = {
     **_OF_TYPE,
@@ -143,6 +146,5 @@ _VALUES: Final[dict[str, tuple[str, ...]]] = {
     "e": ("x", "", "two words", "\r\n", "12", "3.0", "y" * 70),
     "d": ("0", "0", "1", "1", "99"),
     "b": ("-inf", "(1", "2", "+inf"),
-    "y": ("-", "[a", "(b", "+"),
     "i": ("0", "1", "-1", "2", "-3"),
 }

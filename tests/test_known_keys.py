@@ -40,11 +40,14 @@ def talk(server: Server, client: Raw, protocol: int, requests: list[tuple[str, .
     if protocol == 3:
         client.command("HELLO", 3)
     client.send(b"".join(request(*words) for words in requests))
-    return [normal(words, reply) for words, reply in zip(requests, client.replies(len(requests)), strict=True)]
+    return [normal(server, words, reply) for words, reply in zip(requests, client.replies(len(requests)), strict=True)]
 
 
-def normal(words: tuple[str, ...], reply: bytes) -> bytes:
+def normal(server: Server, words: tuple[str, ...], reply: bytes) -> bytes:
     """A reply; of keys in no particular order the sorted lines. EXEC's too: it may have queued such a request."""
+    if server.kind == "valkey-9.1":
+        # There a number that any script has set is stored as text.
+        reply = reply.replace(b"$3\r\nint\r\n", b"$6\r\nembstr\r\n")
     return b"\n".join(sorted(reply.split(b"\r\n"))) if words[0].upper() in (*UNORDERED, "EXEC") else reply
 
 
@@ -67,7 +70,7 @@ def compare(upstream: Server, proxy: Proxy, protocol: int, seed: str) -> int:
 
 @pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
 def test_random_requests_on_known_keys(upstream: Server, proxy: Proxy, protocol: int) -> None:
-    check(upstream, proxy, protocol, 1_200)
+    check(upstream, proxy, protocol, 800)
 
 
 @pytest.mark.long
