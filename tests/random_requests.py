@@ -20,8 +20,8 @@ _TEMPLATES: Final = """
     HSET {h} {m} {n}|HSET {h} {m} {n} {m} {e}|HSET {h} {m}|HMSET {h} {m} {n}|HSETNX {h} {m} {n}|HINCRBY {h} {m} {n}
     HINCRBYFLOAT {h} {m} {f}|HDEL {h} {m}|HDEL {h} {m} {m}|HGET {h} {m}|HMGET {h} {m} {m}|HGETALL {h}|HLEN {h}
     HKEYS {h}|HVALS {h}|HEXISTS {h} {m}|HSTRLEN {h} {m}|HSCAN {h} 0|HSCAN {h} 0 MATCH {m} COUNT 100
-    HRANDFIELD {x} 0|HEXPIRE {h} 10000 FIELDS 1 {m}|HPERSIST {h} FIELDS 1 {m}|HGETDEL {h} FIELDS 1 {m}
-    HSETEX {h} FNX FIELDS 1 {m} {n}|HSETEX {h} EX 10000 FIELDS 1 {m} {n}|HGETEX {h} PERSIST FIELDS 1 {m}
+    HRANDFIELD {x} 0|HPEXPIREAT {h} 9999999999999 FIELDS 1 {m}|HPERSIST {h} FIELDS 1 {m}|HGETDEL {h} FIELDS 1 {m}
+    HSETEX {h} FNX FIELDS 1 {m} {n}|HSETEX {h} PXAT 9999999999999 FIELDS 1 {m} {n}|HGETEX {h} PERSIST FIELDS 1 {m}
     SADD {s} {m}|SADD {s} {m} {m}|SADD {s} {m} {m} {m} {m}|SREM {s} {m}|SREM {s} {m} {m}|SMOVE {s} {s} {m}|SMEMBERS {s}
     SCARD {s}|SISMEMBER {s} {m}|SMISMEMBER {s} {m} {m}|SUNION {s} {s}|SINTER {s} {s}|SDIFF {s} {s} {s}
     SINTERCARD 2 {s} {s}|SUNIONSTORE {s} {s} {s}|SINTERSTORE {s} {s}|SDIFFSTORE {s} {s} {s}|SPOP {s} 9|SPOP {s} 0
@@ -133,7 +133,7 @@ def _filled_word(word: str, chance: random.Random) -> str:
 _NO_MORE: Final = ("BLPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "TTL", "PTTL", "PERSIST")
 """Where one more word would be a time to wait, or make a request of the proxy's own."""
 
-_NO_LESS: Final = ("SPOP", "SRANDMEMBER", "HRANDFIELD", "EXPIRE", "HEXPIRE")
+_NO_LESS: Final = ("SPOP", "SRANDMEMBER", "HRANDFIELD", "EXPIRE")
 """Where one word less would leave the reply to chance."""
 
 _OF_TYPE: Final = {name: tuple(key for key in KEYS if key[0] == name) * 12 + KEYS for name in "hszltx"}
