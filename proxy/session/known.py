@@ -88,10 +88,10 @@ class KnownKeys:
             deadline: the earliest that it may be, in Unix ms.
             now: the clock, in Unix ms.
         """
-        deadline -= self.doubt
         _, before = self._marks.pop(key, (now, math.inf))
         self._marks[key] = now, min(before, deadline)  # last again: the marks stand in the order of their age
         self.ever = True
+        deadline -= self.doubt
         known = self.deadlines.get(key)
         if known is None or deadline < known:
             self._put(key, deadline)
@@ -111,6 +111,7 @@ class KnownKeys:
             if marked <= moment:
                 marked = math.inf
                 self._marks[key] = since, marked
+            marked -= self.doubt
             deadline = marked if deadline is None else min(deadline, marked)
         if deadline is not None:
             self.ever = True
