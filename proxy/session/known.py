@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -20,6 +21,9 @@ AHEAD_MS = 0.5
 
 MARK_LIFETIME_MS = 10_000
 """How long a mark of our own outweighs an answer that the key has no deadlines: the answer may be older."""
+
+MARKED_AT_ONCE = 64
+"""Deadlines of one key's fresh marks that are kept, earliest first: later ones become known before they matter."""
 
 
 class KnownKeys:
@@ -47,7 +51,7 @@ class KnownKeys:
         self.blind = True
         self.doubt = 0.0
         self.ever = False
-        self._marks: dict[bytes, tuple[float, float]] = {}  # since when, and the earliest deadline that may be set
+        self._marks: dict[bytes, tuple[float, list[float]]] = {}  # since when; the deadlines that may be set
         self._pins: Counter[bytes] = Counter()
         self.next_deadline = -math.inf
         self._horizon = math.inf
@@ -88,8 +92,10 @@ class KnownKeys:
             deadline: the earliest that it may be, in Unix ms.
             now: the clock, in Unix ms.
         """
-        _, before = self._marks.pop(key, (now, math.inf))
-        self._marks[key] = now, min(before, deadline)  # last again: the marks stand in the order of their age
+        _, coming = self._marks.pop(key, (now, []))
+        insort(coming, deadline)
+        del coming[MARKED_AT_ONCE:]
+        self._marks[key] = now, coming  # last again: the marks stand in the order of their age
         self.ever = True
         deadline -= self.doubt
         known = self.deadlines.get(key)
@@ -107,11 +113,9 @@ class KnownKeys:
         """
         mark = self._marks.get(key)
         if mark is not None:
-            since, marked = mark
-            if marked <= moment:
-                marked = math.inf
-                self._marks[key] = since, marked
-            marked -= self.doubt
+            coming = mark[1]
+            del coming[: bisect_right(coming, moment)]
+            marked = coming[0] - self.doubt if coming else math.inf
             deadline = marked if deadline is None else min(deadline, marked)
         if deadline is not None:
             self.ever = True
@@ -135,9 +139,9 @@ class KnownKeys:
                 break
             old.append(key)
         for key in old:
-            _, deadline = self._marks.pop(key)
+            _, coming = self._marks.pop(key)
             if key in self._pins:
-                self._marks[key] = now, deadline
+                self._marks[key] = now, coming
         return [key for key in old if key not in self._pins]
 
     def pin(self, keys: Iterable[bytes]) -> None:
@@ -153,8 +157,8 @@ class KnownKeys:
 
     def step(self, milliseconds: float) -> None:
         """Keep the marks' ages right when the server's clock has been stepped."""
-        for key, (since, deadline) in self._marks.items():
-            self._marks[key] = since + milliseconds, deadline
+        for key, (since, coming) in self._marks.items():
+            self._marks[key] = since + milliseconds, coming
 
     def begin_watch(self) -> None:
         """Note the earliest deadline that becomes known from now on, without an alarm."""
