@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import StartProxy
 from tests.raw import request
 from tests.servers import Proxy, Server, until
-from tests.test_lives import Talk, new_key, talk
+from tests.test_lives import Talk, clock, new_key, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
 
@@ -88,3 +89,24 @@ def test_what_arrives_too_slowly_is_cut_off(
     # Nothing of it has run.
     assert client.say(f"EXPIREMEMBER {key} m1 1") == 0
     assert client.say(f"TTL {key} m0") == 1000
+
+
+@pytest.mark.parametrize("name", ["SADD", "RPUSH"])
+def test_a_member_whose_deadline_passes_while_its_request_arrives_begins_a_new_life(
+    name: str, upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    """Nobody else removes it meanwhile: the script that adds it has to."""
+    proxy = start_proxy(upstream, "--no-sweep")
+    client, key = talk(proxy), new_key()
+    make(name, client, key)
+    client.say(f"{name} {key} keeps")
+    deadline = clock(talk(upstream)) + 300
+    client.say(f"PEXPIREMEMBERAT {key} m0 {deadline}")
+    whole = upload(name, key, upstream)
+    with proxy.connect() as slow:
+        slow.send(whole[: len(whole) * 3 // 4])
+        until(lambda: is_underway(upstream))
+        wait_past(talk(upstream), deadline)
+        slow.send(whole[len(whole) * 3 // 4 :])
+        assert slow.reply() == b":%d\r\n" % (len(MEMBERS) + (name == "RPUSH"))
+    assert client.say(f"TTL {key} m0") == -1

@@ -5,7 +5,7 @@
 -- Result: the request's own
 -- Complexity: O(n) for n deadlines, beside the request's own O(n)
 local database = ARGV[1]
-if database ~= '' then need('select', 0) end
+if database ~= '' then need('select', database) end
 need('unlink', KEYS[2])
 need('zrangebyscore', KEYS[2], 0, 0)
 need('zrevrangebyscore', KEYS[2], 0, 0)

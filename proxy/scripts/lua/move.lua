@@ -6,7 +6,7 @@
 -- Complexity: O(log n) for n keys in the index (O(m) for m deadlines where the other database has leftovers of them)
 need('exists', KEYS[2])
 need('unlink', KEYS[2])
-need('select', 0)
+need('select', ARGV[1])
 need('zrangebyscore', KEYS[2], 0, 0)
 need('zrevrangebyscore', KEYS[2], 0, 0)
 local reply = run(2)
