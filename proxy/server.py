@@ -31,6 +31,7 @@ from proxy.expiry.tracker import Tracker
 from proxy.expiry.users import UserWatch
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.logs import Seldom
+from proxy.proxies.announcer import Proxies
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
 from proxy.relay.idle import IdleWatch
@@ -83,8 +84,10 @@ class Server:
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
         )
         self.held = HeldBudget(settings.held_limit)
-        self.is_plain = self._ground.is_plain
-        self._tracker = Tracker(upstream, self._engine, self._known, self._names, self._clock, self._commands)
+        self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
+        self._tracker = Tracker(
+            upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies
+        )
         self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, enabled=settings.sweep)
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
@@ -101,6 +104,20 @@ class Server:
     def new_session(self) -> Session:
         """Return a session for a new client."""
         return Session(self._ground, stranger=self._logins.wanted, rights=Rights(self._names, self._users))
+
+    @property
+    def is_plain(self) -> Callable[[bytes], bool]:
+        """Returns whether a chunk of an ordinary session can go as it came."""
+        return self._ground.is_plain
+
+    def _others_changed(self) -> None:
+        """There have come to be other proxies, or none any more."""
+        for connection in self._connections:
+            connection.rebind()
+
+    def orphan(self, session: Session) -> None:
+        """Note that the server has closed a session's connection."""
+        self._known.orphan(session.claims)
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
@@ -145,6 +162,8 @@ class Server:
         """
         if question.arriving:
             await self._until_arrived(question.arriving)
+        if question.announce:
+            await self._proxies.announce(question.announce)
         try:
             await self._engine.answer(question)
         except ReadOnlyError as error:
@@ -208,6 +227,8 @@ class Server:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
         settings = self._settings
+        # Before anything that has come meanwhile: others may have ceased to wait for a process that was stopped.
+        signal.signal(signal.SIGCONT, lambda *_: self._known.look())
         signals.before_end = self._listeners.remove_paths
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
@@ -246,6 +267,7 @@ class Server:
             log.info("stopped")
         finally:
             self._listeners.close()
+            self._proxies.leave()
             await end([*tasks, *background])
             await self._control.aclose()
 

@@ -90,7 +90,7 @@ MUTATIONS = [
     # The proxy.
     Mutation(
         "session/rewrite.py",
-        "self._known.mark(key, deadline, now)",
+        "self._known.mark(key, deadline, now, claims)",
         "pass",
         "pipeline",
     ),

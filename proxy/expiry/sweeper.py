@@ -61,7 +61,6 @@ class Sweeper:
                 "the upstream's clock was stepped: deadlines move with it; have its time service slew instead",
                 ms=round(milliseconds),
             )
-        self._known.step(milliseconds)
         self._wake.set()
 
     async def run(self) -> None:

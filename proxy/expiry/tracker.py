@@ -18,8 +18,9 @@ from proxy.commands.described import ServerCommands
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import PAGE, Engine
 from proxy.expiry.tasks import end, is_outage, one_line
+from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.scripts.naming import Names
-from proxy.session.known import KnownKeys
+from proxy.session.known import KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 
 log = structlog.get_logger("proxy.tracker")
@@ -29,8 +30,8 @@ SOON_MS: Final = 60_000
 
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
-_PING_SECONDS: Final = 1.0
-"""How long the connection with the server's messages may be quiet before it is tried."""
+_QUIET_SECONDS: Final = 0.5
+"""How often to see, while nothing comes, whether the server has not answered for too long."""
 
 _STEADY_SECONDS: Final = 5.0
 """How long the server must have been followed for the next failure to count as the first."""
@@ -50,6 +51,7 @@ class Tracker:
         names: the names of the proxy's own keys.
         clock: the server's clock.
         commands: the server's commands, read when it is reached.
+        proxies: the protocol between proxies, which rides on the same connection.
 
     Attributes:
         settled: set when what is due soon is known for the first time, so that clients can be served.
@@ -65,6 +67,7 @@ class Tracker:
         names: Names,
         clock: ServerClock,
         commands: ServerCommands,
+        proxies: Proxies,
     ) -> None:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
@@ -75,12 +78,13 @@ class Tracker:
         self._names = names
         self._clock = clock
         self._commands = commands
+        self._proxies = proxies
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
         self._unplaced = False  # whether something changed since the databases were last counted
         self._unseen: set[bytes] = set()  # known before, and not met in the index that is being read
-        self._heard = False
+        self._settled_at = -math.inf
         self._loaded = False
         self._databases_read = -math.inf
 
@@ -98,7 +102,8 @@ class Tracker:
                 self._lost(error)
             finally:
                 self.connected.clear()
-                self._known.blind = True
+                self._known.loaded = False
+                self._proxies.end()
                 self.tried.set()
             # Several proxies shall not all come back in the same instant.
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
@@ -127,7 +132,9 @@ class Tracker:
             await connection.read_response()
             self._changed.clear()
             self._everything = False
-            tasks = [asyncio.create_task(self._listen(connection)), asyncio.create_task(self._keep_current())]
+            await self._proxies.begin(connection)
+            parts = (self._listen(connection), self._proxies.keep(), self._keep_current())
+            tasks = [asyncio.create_task(part) for part in parts]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -138,33 +145,35 @@ class Tracker:
             await connection.disconnect(nowait=True)
 
     async def _listen(self, connection: Any) -> None:
-        """Read pushes; a PING in a silence, whose answer is read here too, tells a dead connection from a quiet one."""
-        awaiting_pong = False
+        """Read pushes and answers; the lease's renewals tell a dead connection from a quiet one."""
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
         while True:
-            patience = connection.socket_timeout if awaiting_pong else _PING_SECONDS
-            response = await connection.read_response(push_request=True, timeout=patience)
-            if response == b"PONG":
-                awaiting_pong = False
-            elif response is None and not self._heard:
-                if awaiting_pong:
-                    raise TimeoutError("the upstream does not answer")
-                awaiting_pong = True
-                await connection.send_command("PING", check_health=False)
-            self._heard = False
+            try:
+                response = await connection.read_response(push_request=True, timeout=_QUIET_SECONDS)
+            except ResponseError as error:
+                response = error
+            if response is not None:
+                heard = loop.time()
+                if response is not PUSHED:
+                    self._proxies.answered(response)
+            elif self._proxies.awaits and loop.time() - heard > connection.socket_timeout:
+                raise TimeoutError("the upstream does not answer")
 
-    async def _invalidated(self, push: list[Any]) -> None:
-        self._heard = True
+    async def _invalidated(self, push: list[Any]) -> object:
         self._known.ever = True
         names = push[1]
         if names is None:
             self._everything = True
             self._news.set()
-            return
+            return PUSHED
         for name in names:
             key = self._names.key(name)
             if key is not None:
                 self._changed.add(key)
+                self._known.suspect(key)
                 self._news.set()
+        return PUSHED
 
     async def _keep_current(self) -> None:
         await self._load()
@@ -179,11 +188,26 @@ class Tracker:
             if self._everything:
                 self._everything = False
                 await self._load()
-            self._changed.update(self._known.stale_marks(self._clock.now()))
+            await self._settle()
             if self._changed:
                 await self._learn_changed()
             if self._unplaced:
                 await self._find_databases()
+
+    async def _settle(self) -> None:
+        """See to the keys that are known for the sake of requests: which have run, and which are still on their way."""
+        known, now = self._known, lease_clock()
+        if now - self._settled_at < _TICK_SECONDS:
+            return
+        self._settled_at = now
+        self._changed.update(known.stale_marks(now))
+        self._changed.update(known.settle(now))
+        if known.has_orphans(now):
+            for _ in range(2):  # what had come before the first question has been read when the second is answered
+                await self._engine.round_trip()
+            self._changed.update(known.bury(now))
+        if known.shared:
+            self._proxies.announce_again(known.to_announce_again(now))
 
     async def _learn_changed(self) -> None:
         keys = list(self._changed)
@@ -245,7 +269,8 @@ class Tracker:
             self._known.learn(key, None)
         self._unseen = set()
         self._open()
-        self._known.blind = False
+        self._known.loaded = True
+        self._known.see()
         say = log.debug if self._loaded else log.info
         self._loaded = True
         say(

@@ -67,6 +67,9 @@ _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, Stat
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
 """Bytes that are taken from a client while the replies to what it has sent before are awaited."""
 
+UNHEARD_SECONDS: Final = 10.0
+"""How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
+
 LOOK_SECONDS: Final = 1.0
 """How often to see, while replies are awaited, if the client has gone: nothing tells while it is not read."""
 
@@ -93,8 +96,12 @@ class Surroundings(Protocol):
     def new_session(self) -> Session:
         """Return a session for a new client, once `connect_upstream` has succeeded."""
 
-    def is_plain(self, chunk: bytes) -> bool:
-        """Return whether a chunk of an ordinary session can go as it came."""
+    @property
+    def is_plain(self) -> Callable[[bytes], bool]:
+        """Returns whether a chunk of an ordinary session can go as it came. `rebind` tells when it is another one."""
+
+    def orphan(self, session: Session) -> None:
+        """Note that the server has closed a session's connection."""
 
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
@@ -290,7 +297,21 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, upstream: UpstreamConnection) -> None:
         self._session = session = self._surroundings.new_session()
-        is_plain, send, judge = self._surroundings.is_plain, upstream.write, self._judge
+        session.claims.ask = self._ask_for_a_sign
+        self._move(State.RELAYING)
+        early, self._early = self._early, b""
+        if early:
+            self._judge(early)
+        if self._state is State.RELAYING and self._input_ended:
+            self._end_input()
+        self.rebind()
+
+    def rebind(self) -> None:
+        """Judge what comes by the check that is right now."""
+        if self._state not in (State.RELAYING, State.HELD) or self._upstream is None:
+            return
+        session, is_plain = self._session, self._surroundings.is_plain
+        send, judge = self._upstream.write, self._judge
 
         def receive(data: bytes) -> None:
             if session.ordinary and is_plain(data):
@@ -298,14 +319,23 @@ class ClientConnection(asyncio.Protocol):
             else:
                 judge(data)
 
-        self._move(State.RELAYING)
-        early, self._early = self._early, b""
-        if early:
-            self._judge(early)
-        if self._state is State.RELAYING and self._input_ended:
-            self._end_input()
-        if self._state in (State.RELAYING, State.HELD):
-            self._receive_by(receive)
+        self._receive_by(receive)
+
+    def _ask_for_a_sign(self) -> Callable[[], bool] | None:
+        """Put a sign behind all that has been sent, if it can be; return how to see whether it has come."""
+        session, loop = self._session, asyncio.get_running_loop()
+        if session.replies.silenced:
+            # No reply will come: give the requests their time.
+            enough = loop.time() + UNHEARD_SECONDS
+            return lambda: loop.time() >= enough
+        if self._state not in (State.RELAYING, State.HELD, State.HELD_LAST) or self._upstream is None:
+            return None
+        passed: list[bool] = []
+        sign = session.sign(lambda: passed.append(True))
+        if sign is None or self._upstream.closing:
+            return None
+        self._send_out(sign)
+        return lambda: bool(passed) or not session.replies.outstanding
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -517,6 +547,8 @@ class ClientConnection(asyncio.Protocol):
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
+        if self._upstream is not None:
+            self._surroundings.orphan(self._session)
         if self._state in (State.FAREWELL, State.CLOSED):
             return
         if refusal is not None:

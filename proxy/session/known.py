@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_right, insort
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from proxy.session.beginnings import Beginnings
@@ -19,11 +19,75 @@ long from here to the server."""
 AHEAD_MS = 0.5
 """A deadline so near counts as passed: a request sent now might run when it is."""
 
-MARK_LIFETIME_MS = 10_000
-"""How long a mark of our own outweighs an answer that the key has no deadlines: the answer may be older."""
-
 MARKED_AT_ONCE = 64
-"""Deadlines of one key's fresh marks that are kept, earliest first: later ones become known before they matter."""
+"""Deadlines of one key's marks and claims that are kept, earliest first: later ones become known before they matter."""
+
+MARK_SECONDS = 20.0
+"""How long a key stays known that another proxy has announced, or that other proxies may still take for known to all."""
+
+SETTLE_SECONDS = 4.0
+"""How old a claim gets before its connection is asked for a sign that its requests have been answered."""
+
+FRESH_SECONDS = 7.0
+"""How long an announcement counts. Claims that are older are announced again: well before `MARK_SECONDS`."""
+
+
+def lease_clock() -> float:
+    """Return the clock by which leases are counted, in seconds: one that goes on while the machine is suspended."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Claims:
+    """The keys to which one connection's requests may still give deadlines: no sign has come from behind them.
+
+    Attributes:
+        ask: puts a sign behind all that has been sent, and returns how to see whether it has come; None when no sign can
+            be put there at present. Set by whoever sends.
+    """
+
+    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "keys", "since")
+
+    def __init__(self) -> None:
+        self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
+        self.keys: set[bytes] = set()
+        self.since = math.inf
+        self._signed: set[bytes] = set()  # those in front of the sign that is awaited
+        self._signed_since = math.inf
+        self._passed: Callable[[], bool] = bool
+
+    @property
+    def all_keys(self) -> list[bytes]:
+        """All keys that are claimed; twice those that are before and behind the sign that is awaited."""
+        return [*self._signed, *self.keys]
+
+    def older_than(self, moment: float) -> set[bytes]:
+        """Return the keys whose claims may have been there at a moment (`lease_clock`)."""
+        old = self._signed if self._signed_since <= moment else set()
+        return old | self.keys if self.since <= moment else old
+
+    def settle(self, now: float) -> set[bytes]:
+        """Go on with what is old.
+
+        Args:
+            now: `lease_clock`.
+
+        Returns:
+            The keys that are claimed no more, as the requests have been answered.
+        """
+        if self._signed:
+            if not self._passed():
+                return set()
+            settled, self._signed = self._signed, set()
+            self._signed_since = math.inf
+            return settled
+        if self.keys and self.since <= now - SETTLE_SECONDS and (passed := self.ask()) is not None:
+            self._passed = passed
+            self._signed, self.keys = self.keys, set()
+            self._signed_since, self.since = self.since, math.inf
+        return set()
 
 
 class KnownKeys:
@@ -31,7 +95,10 @@ class KnownKeys:
 
     A key that is known without need costs its requests a script that finds nothing to do; a key that should be known
     and is not would break the promise. So a key becomes known before the request that may give it deadlines is
-    sent (`mark`), and is forgotten only on the server's word (`learn`), never while a mark is fresh.
+    sent (`mark`), and is forgotten only on the server's word (`learn`), never while it is claimed or marked.
+
+    A connection claims the keys to which its requests may give deadlines until a sign has come from behind them. A mark
+    is for keys of other proxies' requests, and lasts for a time.
 
     Attributes:
         deadlines: key → deadline in Unix ms; infinite where only a mark makes the key known. Always the
@@ -42,6 +109,10 @@ class KnownKeys:
         doubt: how far the clock that requests are judged by may be ahead of the server's, in ms.
         ever: whether any key has been known, so that the proxy's own keys may be in a database.
         blind: whether there may be keys with deadlines that are not known, so that every key counts as known.
+        loaded: whether the index has been read since the control connection was made.
+        trusted_until: until when (`lease_clock`) other proxies' first deadlines are sure to be known here.
+        shared: whether there may be other proxies, which have to know a key before it gets its first deadline.
+        cut_off: whether there is no connection by which they could be told.
     """
 
     def __init__(self) -> None:
@@ -49,10 +120,19 @@ class KnownKeys:
         self.beginnings = Beginnings()
         self.databases: set[int] = {0}
         self.blind = True
+        self.loaded = False
+        self.trusted_until = math.inf
+        self.shared = False
+        self.cut_off = False
         self.doubt = 0.0
         self.ever = False
-        self._marks: dict[bytes, tuple[float, list[float]]] = {}  # since when; the deadlines that may be set
-        self._pins: Counter[bytes] = Counter()
+        self._marks: dict[bytes, float] = {}
+        self._claimed: dict[bytes, int] = {}
+        self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
+        self._claims: dict[Claims, None] = {}
+        self._orphans: list[tuple[float, list[bytes]]] = []
+        self._doubtful: set[bytes] = set()
+        self._announced: dict[bytes, float] = {}
         self.next_deadline = -math.inf
         self._horizon = math.inf
         self._wake: Callable[[], None] | None = None
@@ -63,6 +143,22 @@ class KnownKeys:
     def is_known(self, key: bytes) -> bool:
         """Tell whether a key may have members with deadlines."""
         return self.blind or key in self.deadlines
+
+    def look(self) -> None:
+        """See whether the proxy's lease has run out. To be called whenever requests are about to be judged.
+
+        Timers are no use for it: a process that was stopped serves its sockets before its timers.
+        """
+        if self.trusted_until < math.inf and lease_clock() >= self.trusted_until:
+            self.distrust()
+
+    def distrust(self) -> None:
+        """Take no key for one without deadlines until the other proxies have been heard again."""
+        self.blind = self.shared = True
+
+    def see(self) -> None:
+        """See again: the index has been read, or the other proxies have been heard."""
+        self.blind = not self.loaded or (self.trusted_until < math.inf and lease_clock() >= self.trusted_until)
 
     def due(self, names: Iterable[bytes], now: float, ahead: float = ASK_MS) -> list[bytes]:
         """Return those of the names that are keys with a deadline that has passed, or may have.
@@ -84,23 +180,49 @@ class KnownKeys:
         """Tell whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
         return min(self.next_deadline, self._horizon) <= now + ASK_MS
 
-    def mark(self, key: bytes, deadline: float, now: float) -> None:
+    # Keys that are about to get deadlines.
+
+    def mark(self, key: bytes, deadline: float, now: float, by: Claims | None = None) -> None:
         """Make a key known because a request that is about to be sent may give it a deadline.
 
         Args:
             key: the key.
             deadline: the earliest that it may be, in Unix ms.
             now: the clock, in Unix ms.
+            by: the claims of the connection by which the request is sent; None for a mark that lasts for a time.
         """
-        _, coming = self._marks.pop(key, (now, []))
-        insort(coming, deadline)
-        del coming[MARKED_AT_ONCE:]
-        self._marks[key] = now, coming  # last again: the marks stand in the order of their age
+        if by is None:
+            self._mark_for_a_time(key)
+        elif key not in by.keys:
+            if not by.keys:
+                by.since = lease_clock()
+                self._claims[by] = None
+            by.keys.add(key)
+            self._claimed[key] = self._claimed.get(key, 0) + 1
         self.ever = True
+        if deadline < math.inf:
+            coming = self._coming.setdefault(key, [])
+            insort(coming, deadline)
+            del coming[MARKED_AT_ONCE:]
         deadline -= self.doubt
         known = self.deadlines.get(key)
         if known is None or deadline < known:
             self._put(key, deadline)
+
+    def _mark_for_a_time(self, key: bytes) -> None:
+        self._marks.pop(key, None)
+        self._marks[key] = lease_clock()  # last again: the marks stand in the order of their age
+
+    def mark_announced(self, keys: Iterable[bytes]) -> None:
+        """Make keys known because another proxy is about to give them deadlines."""
+        for key in keys:
+            self.mark(key, math.inf, 0.0)
+
+    def suspect(self, key: bytes) -> None:
+        """Make a key known because its deadlines have changed; `learn` tells how."""
+        self._doubtful.add(key)
+        if key not in self.deadlines:
+            self._put(key, math.inf)
 
     def learn(self, key: bytes, deadline: float | None, moment: float = -math.inf) -> None:
         """Take over what the server says of a key.
@@ -108,18 +230,25 @@ class KnownKeys:
         Args:
             key: the key.
             deadline: its earliest deadline in Unix ms, or None when it has none.
-            moment: the server's clock when it said so. The request of a fresh mark may not have run by then, so its
+            moment: the server's clock when it said so. The request of a mark or claim may not have run by then, so its
                 deadline counts too. One that had passed counts no more: whenever that request runs, its member goes.
         """
-        mark = self._marks.get(key)
-        if mark is not None:
-            coming = mark[1]
+        self._doubtful.discard(key)
+        coming = self._coming.get(key)
+        if coming:
             del coming[: bisect_right(coming, moment)]
-            marked = coming[0] - self.doubt if coming else math.inf
-            deadline = marked if deadline is None else min(deadline, marked)
+            if coming:
+                marked = coming[0] - self.doubt
+                deadline = marked if deadline is None else min(deadline, marked)
         if deadline is not None:
             self.ever = True
             self._put(key, deadline)
+        elif key in self._marks or key in self._claimed:
+            self._put(key, math.inf)
+        elif self.shared and self.deadlines.get(key, math.inf) < math.inf:
+            # Others may not have heard yet, take it for known to all, and so announce nothing.
+            self._put(key, math.inf)
+            self._mark_for_a_time(key)
         else:
             self.deadlines.pop(key, None)
             if not self.deadlines:
@@ -132,33 +261,123 @@ class KnownKeys:
             self._alarm(deadline)
 
     def stale_marks(self, now: float) -> list[bytes]:
-        """End the marks that are old at `now` (Unix ms), and return their keys, which are to be asked about again."""
+        """End the marks that are old at `now` (`lease_clock`), and return their keys, which are to be asked about again."""
         old: list[bytes] = []
-        for key, (since, _) in self._marks.items():
-            if since > now - MARK_LIFETIME_MS:
+        for key, since in self._marks.items():
+            if since > now - MARK_SECONDS:
                 break
             old.append(key)
         for key in old:
-            _, coming = self._marks.pop(key)
-            if key in self._pins:
-                self._marks[key] = now, coming
-        return [key for key in old if key not in self._pins]
+            del self._marks[key]
+            self._release(key)
+        return old
 
-    def pin(self, keys: Iterable[bytes]) -> None:
-        """Keep the marks of keys fresh while a request that made one is queued; `unpin` ends it."""
-        self._pins.update(keys)
+    def _release(self, key: bytes) -> None:
+        """Forget what was about to be set, where nothing is any more."""
+        if key not in self._marks and key not in self._claimed:
+            self._coming.pop(key, None)
 
-    def unpin(self, keys: Iterable[bytes]) -> None:
-        """End what as many calls of `pin` have begun."""
-        self._pins.subtract(keys)
+    # Claims.
+
+    def settle(self, now: float) -> list[bytes]:
+        """Ask connections for signs, and return the keys that none claims any more: they are to be asked about again.
+
+        Args:
+            now: `lease_clock`.
+        """
+        settled: list[bytes] = []
+        for claims in list(self._claims):
+            settled += self._unclaim(claims.settle(now))
+            if not claims.all_keys:
+                del self._claims[claims]
+        return settled
+
+    def _unclaim(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Take one claim away from each key; return those that have none left."""
+        free: list[bytes] = []
         for key in keys:
-            if self._pins[key] <= 0:
-                del self._pins[key]
+            count = self._claimed[key] - 1
+            if count:
+                self._claimed[key] = count
+            else:
+                del self._claimed[key]
+                self._release(key)
+                free.append(key)
+        return free
 
-    def step(self, milliseconds: float) -> None:
-        """Keep the marks' ages right when the server's clock has been stepped."""
-        for key, (since, coming) in self._marks.items():
-            self._marks[key] = since + milliseconds, coming
+    def orphan(self, claims: Claims) -> None:
+        """Keep the claims of a connection that has ended: the server may not have read its last requests."""
+        if self._claims.pop(claims, 0) is None:
+            self._orphans.append((lease_clock(), claims.all_keys))
+
+    def has_orphans(self, now: float) -> bool:
+        """Return whether connections with claims have ended long ago; `now` is `lease_clock`."""
+        return bool(self._orphans) and self._orphans[0][0] <= now - SETTLE_SECONDS
+
+    def bury(self, now: float) -> list[bytes]:
+        """Drop the claims of connections that had ended long before `now`, when the server was asked something else.
+
+        Returns:
+            The keys that none claims any more.
+        """
+        free: list[bytes] = []
+        while self.has_orphans(now):
+            free += self._unclaim(self._orphans.pop(0)[1])
+        return free
+
+    # Other proxies.
+
+    def outstanding(self) -> list[bytes]:
+        """Return the keys to which requests may give deadlines that have been sent, or may be without announcement."""
+        return list(self._claimed.keys() | self._announced.keys())
+
+    def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
+        """Note that all proxies know these keys; the announcement was published at that moment (`lease_clock`)."""
+        for key in keys:
+            self._announced.pop(key, None)
+            self._announced[key] = moment
+
+    def forget_announced(self) -> None:
+        """Have every key announced anew: others may have come meanwhile that have not heard."""
+        self._announced.clear()
+
+    def unannounced(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those keys that may get deadlines only when they have been announced."""
+        if not self.shared:
+            return []
+        now = lease_clock()
+        trusted = now < self.trusted_until
+        fresh = now - FRESH_SECONDS if trusted else math.inf
+        # What is known here for certain is known elsewhere, or will be before it can matter.
+        certain = trusted or self.cut_off
+        return [
+            key
+            for key in keys
+            if self._announced.get(key, -math.inf) < fresh and not (certain and self._is_certain(key))
+        ]
+
+    def _is_certain(self, key: bytes) -> bool:
+        """Return whether the server has told that a key has deadlines, and nothing has changed since."""
+        return (
+            self.deadlines.get(key, math.inf) < math.inf
+            and key not in self._claimed
+            and key not in self._marks
+            and key not in self._doubtful
+        )
+
+    def to_announce_again(self, now: float) -> list[bytes]:
+        """Return the keys that are still claimed long after they were announced; `now` is `lease_clock`."""
+        old = now - FRESH_SECONDS
+        again: set[bytes] = set()
+        for claims in self._claims:
+            again |= claims.older_than(old)
+        for _, keys in self._orphans:
+            again.update(keys)
+        announced = self._announced
+        again = {key for key in again if announced.get(key, -math.inf) <= old}
+        while announced and (first := next(iter(announced.items())))[1] <= old:
+            del announced[first[0]]
+        return list(again)
 
     def begin_watch(self) -> None:
         """Note the earliest deadline that becomes known from now on, without an alarm."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.commands.table import FREQUENT
-from proxy.session.known import KnownKeys
+from proxy.session.known import KnownKeys, lease_clock
 from proxy.wire.batch import BatchParser, is_disjoint
 from proxy.wire.pattern import requests_pattern
 
@@ -71,3 +71,21 @@ def plain_check(
             return False
 
     return check
+
+
+def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[bytes], bool]:
+    """Make the check for where there are other proxies: no chunk is plain when the lease has run out.
+
+    Args:
+        check: the check for a proxy that is alone.
+        known: the keys with deadlines.
+
+    Returns:
+        Likewise.
+    """
+    clock = lease_clock
+
+    def leased(chunk: bytes) -> bool:
+        return clock() < known.trusted_until and check(chunk)
+
+    return leased

@@ -18,6 +18,7 @@ class Question:
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
         tentative: whether the server may refuse the request, so that what TTL tells of the absent members is to stay.
         again: whether the request is to be judged anew then.
+        announce: keys that other proxies have to know before, because they may get their first deadlines.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
     """
 
@@ -29,4 +30,5 @@ class Question:
     replied: bool = False
     tentative: bool = False
     again: bool = False
+    announce: tuple[bytes, ...] = ()
     login: bool = False

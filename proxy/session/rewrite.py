@@ -11,7 +11,7 @@ from proxy.commands.table import COMMANDS, SPARED, STREAMED, Command, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.globs import may_match_beginning
-from proxy.session.known import KnownKeys
+from proxy.session.known import Claims, KnownKeys
 from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
 
 EXACT: Final = 1 << 53
@@ -161,7 +161,14 @@ class Rewriter:
         return command.keys(arguments) or [] if command.effect in _UNCLEAR else []
 
     def rewrite(
-        self, command: Command, request: Request, now: float, *, limited: bool = False, certain: bool = False
+        self,
+        command: Command,
+        request: Request,
+        now: float,
+        *,
+        claims: Claims | None = None,
+        limited: bool = False,
+        certain: bool = False,
     ) -> bytes | Refusal | None:
         """Decide on one request.
 
@@ -169,6 +176,7 @@ class Rewriter:
             command: what the table says of it.
             request: a whole request.
             now: the server's clock, in Unix ms.
+            claims: the keys to which this connection's requests may give deadlines.
             limited: whether its user may not run every script: then none stands in where it can be done without.
             certain: whether it has just been asked which of its keys have deadlines.
 
@@ -177,7 +185,7 @@ class Rewriter:
         """
         effect, arguments = command.effect, request.arguments
         if effect is Effect.EXPIRE:
-            return self._expire(command, arguments, now)
+            return self._expire(command, arguments, now, claims)
         if effect is Effect.LIFETIME:
             return self._lifetime(command, arguments)
         if limited and effect in SPARED:
@@ -205,15 +213,15 @@ class Rewriter:
             case Effect.RENAME:
                 if len(arguments) != 3:
                     return None
-                self._mark_like(keys[0], keys[1], now)
+                self._mark_like(keys[0], keys[1], now, claims)
                 return self._run(command, "rename", self._pairs(keys), [], request)
             case Effect.COPY:
-                return self._copy(command, keys, request, now)
+                return self._copy(command, keys, request, now, claims)
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
                 self._known.visit(int(arguments[2]))
-                self._mark_like(keys[0], keys[0], now)
+                self._mark_like(keys[0], keys[0], now, claims)
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return None  # the engine has voided what the request may add: see `Session`
@@ -300,8 +308,8 @@ class Rewriter:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         return [*pairs, self._names.index]
 
-    def _mark_like(self, source: bytes, target: bytes, now: float) -> None:
-        self._known.mark(target, self._known.deadlines.get(source, now), now)
+    def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None) -> None:
+        self._known.mark(target, self._known.deadlines.get(source, now), now, claims)
 
     def _run(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
         """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
@@ -311,7 +319,7 @@ class Rewriter:
             tail = b"".join(map(bulk, request.arguments))
         return evaluation(self._server.terms(command.name), script, keys, extra, tail, request.count)
 
-    def _expire(self, command: Command, arguments: list[bytes], now: float) -> bytes | Refusal:
+    def _expire(self, command: Command, arguments: list[bytes], now: float, claims: Claims | None) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
         name, size = command.name, len(arguments)
         if size < 4:
@@ -348,7 +356,7 @@ class Rewriter:
         relative = name in (b"EXPIREMEMBER", b"PEXPIREMEMBER")
         key, member = arguments[1], arguments[2]
         deadline = now + milliseconds if relative else milliseconds
-        self._known.mark(key, deadline, now)
+        self._known.mark(key, deadline, now, claims)
         # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
         mode = b"relative" if relative else b"absolute"
         condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
@@ -429,7 +437,9 @@ class Rewriter:
             return None
         return self._run(command, "move_member", self._pairs(keys), where, request)
 
-    def _copy(self, command: Command, keys: list[bytes], request: Request, now: float) -> bytes | None:
+    def _copy(
+        self, command: Command, keys: list[bytes], request: Request, now: float, claims: Claims | None
+    ) -> bytes | None:
         database, position, arguments = b"", 3, request.arguments
         while position < len(arguments):
             option = arguments[position].upper()
@@ -443,5 +453,5 @@ class Rewriter:
             return None
         if database:
             self._known.visit(int(database))
-        self._mark_like(keys[0], keys[1], now)
+        self._mark_like(keys[0], keys[1], now, claims)
         return self._run(command, "copy", self._pairs(keys), [database], request)

@@ -6,14 +6,14 @@ Every request becomes exactly one upstream request, in order, so replies need no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from proxy.commands.table import BLIND, COMMANDS, JUDGED, MARKING, Command, Effect
 from proxy.scripts.naming import Names
 from proxy.session.alone import KEYS_AT_ONCE, Alone
-from proxy.session.known import KnownKeys
-from proxy.session.plain import FREQUENT_REQUESTS, plain_check
+from proxy.session.known import Claims, KnownKeys
+from proxy.session.plain import FREQUENT_REQUESTS, leased_check, plain_check
 from proxy.session.question import Question
 from proxy.session.rewrite import UNPACKED, Refusal, Rewriter
 from proxy.session.rights import Rights
@@ -35,6 +35,9 @@ after its end has come."""
 TURN: Final = 500
 TURN_BYTES: Final = 256 * 1024
 """Requests, and bytes of them, that are judged before others get their turn."""
+
+LOOKED_AHEAD: Final = 1 << 20
+"""Bytes that are searched for first deadlines to be announced together with one that is about to be sent."""
 
 STRANGERS_ARGUMENTS: Final = 10
 STRANGERS_BYTES: Final = 16 * 1024
@@ -80,7 +83,6 @@ class Ground:
         refused: told the server's words, where it refuses to have members removed on a client's connection.
 
     Attributes:
-        is_plain: returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
         streams: the requests that are sent on while they arrive.
     """
 
@@ -104,7 +106,16 @@ class Ground:
         self.refused = refused
         self.batch = BatchParser()
         self.streams = Streams()
-        self.is_plain = plain_check(_plain_names, known, prefix, self.batch)
+        self._plain = plain_check(_plain_names, known, prefix, self.batch)
+        self._leased = leased_check(self._plain, known)
+
+    @property
+    def is_plain(self) -> Callable[[bytes], bool]:
+        """Returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
+
+        It is another one when there come to be other proxies, or none any more.
+        """
+        return self._leased if self.known.shared else self._plain
 
 
 class Session:
@@ -121,6 +132,7 @@ class Session:
         question: what the engine is to do before the session can go on; None while it is not held up.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
         stranger: whether the client has still to log in, as far as is known.
+        claims: the keys to which requests may give deadlines that have not been answered yet.
         unfinished: whether more of what has come can be judged at once, by `go_on`.
     """
 
@@ -130,6 +142,7 @@ class Session:
         self.replies = ReplySubstitution()
         self._rights = rights or Rights()
         self.stranger = stranger
+        self.claims = Claims()
         self.unfinished = False
         self._wants_login = stranger
         self._subscribed = False  # a subscriber in RESP2 may greet no more
@@ -149,6 +162,7 @@ class Session:
         self._transaction: Transaction | None = None
         self._asides: Asides | None = None  # takes replies out of those of the open transaction
         self._front: int | None = None  # where in `_out` their mark belongs, while it is not there
+        self._ahead = b"", 0  # what has come behind the request that is being judged, where the reader has not got it
         self._pending: Request | None = None  # what is held up by the question
         self._underway: Stream | None = None  # what is sent on while it arrives
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
@@ -204,6 +218,7 @@ class Session:
         self.ordinary = not apart and self._transaction is None
 
     def _receive(self, data: bytes, now: float) -> bytes:
+        self._known.look()
         if self._exact:
             self._reader.feed(data)
             if self.question is not None:
@@ -258,6 +273,7 @@ class Session:
             RefusedAtItsHeadError: it is to be refused before it is complete.
             OvertakenError: it must not be completed any more.
         """
+        self._known.look()
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
         if question is not None and question.login and self.stranger:
@@ -267,7 +283,9 @@ class Session:
                 beginning = self._reader.refused(at_count=many)
                 raise RefusedAtItsHeadError(f"unauthenticated {what}", self._take_out() + beginning)
             self._turn_down(pending)
-        elif pending is not None and question is not None and question.again:
+        elif pending is not None and question is not None and question.announce and self._unannounced(pending):
+            self._fail_to_announce(pending, now)
+        elif pending is not None and ((question is not None and question.again) or self._unannounced(pending)):
             self._judge(pending, now)
         elif pending is not None and not answered and not self._limited:
             self._unaided = True
@@ -280,6 +298,7 @@ class Session:
 
     def go_on(self, now: float) -> bytes:
         """Judge more of what has come, while `unfinished`; as `receive`."""
+        self._known.look()
         out = self._read_exactly(now)
         self._note_state()
         return out
@@ -289,6 +308,12 @@ class Session:
         self._end_transaction()
         for stream in (*self._signed, *((self._underway,) if self._underway is not None else ())):
             self._ground.streams.end(stream)
+
+    def sign(self, found: Callable[[], None]) -> bytes | None:
+        """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
+        if self._transaction is not None or self._reader.within or not self._askable:
+            return None
+        return self._take_out() + self.replies.expect(b"", found=found)
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -330,13 +355,16 @@ class Session:
             raw = data[position : position + size]
             header = 3 + len(str(len(arguments)))
             position += size
+            self._ahead = data, position
             self._judge(Request(Kind.WHOLE, arguments, raw, len(arguments), header), now)
             if self.question is not None or (number == TURN and position < len(data)):
                 if position < len(data):
                     self._reader.feed(data[position:])
                 self._exact = True
                 self.unfinished = self.question is None
+                self._ahead = b"", 0
                 return self._take_out()
+        self._ahead = b"", 0
         return self._keep(data[position:], now, progress=position > 0)
 
     def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
@@ -474,6 +502,7 @@ class Session:
         question = (
             self._before_login(request, now)
             or self._doubt(request, now)
+            or self._announcing(request)
             or self._manage_alone(request, now)
             or self._question(request, now)
             or self._before_reset(request)
@@ -579,6 +608,49 @@ class Session:
             return Question(replied=True, again=True)
         self._out.append(alone.front(keys, self.replies, now, everywhere=everywhere))
         return None
+
+    def _announcing(self, request: Request) -> Question | None:
+        """Have other proxies told of keys that may get their first deadlines; of those behind them in the pipeline too."""
+        keys = self._unannounced(request)
+        if not keys:
+            return None
+        ahead = self._known.unannounced(self._keys_ahead())
+        return Question(announce=tuple(dict.fromkeys((*keys, *ahead))), again=True)
+
+    def _unannounced(self, request: Request) -> list[bytes]:
+        """Return the keys of a request that other proxies have to know before it goes."""
+        if not self._known.shared or not request.arguments:
+            return []
+        command = self._command(request.arguments[0])
+        if command is not None and command.effect is Effect.EXEC and self._transaction is not None:
+            return self._known.unannounced(dict.fromkeys(self._transaction.marked))
+        return self._known.unannounced(self._first_keys(request.arguments))
+
+    def _first_keys(self, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys to which a request may give deadlines."""
+        command = COMMANDS.get(arguments[0].upper())
+        if command is None or command.effect not in MARKING:
+            return []
+        keys = command.keys(arguments) or []
+        if command.effect is Effect.EXPIRE:
+            return keys if len(arguments) > 3 else []
+        return keys[-1:] if keys and self._known.is_known(keys[0]) else []
+
+    def _keys_ahead(self) -> Iterator[bytes]:
+        """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
+        data, position = self._ahead
+        parsed = self._batch.parse((data[position:] or self._reader.ahead)[:LOOKED_AHEAD])
+        for arguments in parsed[0] if parsed else ():
+            if set(map(type, arguments)) == {bytes}:
+                yield from self._first_keys(arguments)
+
+    def _fail_to_announce(self, request: Request, now: float) -> None:
+        """Tell a client that a key cannot get its first deadline at present."""
+        if request.arguments[0].upper() == b"EXEC":
+            self._forward(request, now)  # which spoils the transaction
+        else:
+            skips, self._skips, self._adjoining = self._skips, False, False
+            self._refuse(request, _NOT_ANNOUNCED, skips=skips)
 
     def _question(self, request: Request, now: float) -> Question | None:
         """Return what has to be done before a request may go.
@@ -711,7 +783,9 @@ class Session:
             # The server runs none of these, and is to say so of the client's own command.
             self._replace(request, self._expect(self._rights.confined(command.name)) if own else request.raw)
             return
-        instead = self._rewriter.rewrite(command, request, now, limited=self._limited, certain=certain)
+        instead = self._rewriter.rewrite(
+            command, request, now, claims=self.claims, limited=self._limited, certain=certain
+        )
         if instead is None:
             self._void_within_transaction(command, request)
             self._out.append(request.raw)
@@ -786,7 +860,7 @@ class Session:
         """Begin or end a transaction, as the request that is about to go does."""
         if effect is Effect.MULTI:
             if self._transaction is None:
-                self._transaction = Transaction(self._known)
+                self._transaction = Transaction(self._known, self.claims)
                 if self._askable and not self.stranger and not self._limited:
                     self._asides = Asides()
                     self._asides.note(Whose.CLIENT)
@@ -794,7 +868,7 @@ class Session:
                     self._out.append(b"")
             return
         if effect is Effect.EXEC and self._transaction is not None:
-            if self._transaction.is_overtaken:
+            if self._transaction.is_overtaken or self._known.unannounced(self._transaction.marked):
                 # It would run as if that key had no deadlines. Spoil it, by a request whose own reply nobody sees: EXEC
                 # answers with EXECABORT.
                 self._out.append(self.replies.expect(b""))
@@ -802,8 +876,6 @@ class Session:
         self._end_transaction()
 
     def _end_transaction(self) -> None:
-        if self._transaction is not None:
-            self._transaction.close()
         if self._asides is not None:
             self._asides.close()
         self._transaction = self._asides = self._front = None
@@ -852,5 +924,9 @@ _NOTHING: Final = Question()
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
+_NOT_ANNOUNCED: Final = Refusal(
+    b"ERR expiremember-proxy: other proxies could not be told in time that this key gets its first deadline;"
+    b" nothing has been changed, try again"
+)
 
 _TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command
-from proxy.session.known import KnownKeys
+from proxy.session.known import Claims, KnownKeys
 
 REMEMBERED: Final = 100_000
 """Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
@@ -20,10 +20,12 @@ class Transaction:
 
     Args:
         known: the keys with deadlines.
+        claims: the keys to which this connection's requests may give deadlines.
     """
 
-    def __init__(self, known: KnownKeys) -> None:
+    def __init__(self, known: KnownKeys, claims: Claims) -> None:
         self._known = known
+        self._claims = claims
         self._arguments: set[bytes] = set()
         self._marked: list[bytes] = []
         self._everywhere = False
@@ -81,13 +83,12 @@ class Transaction:
     def rewritten(self, command: Command, arguments: list[bytes]) -> None:
         """Remember which keys a request that was replaced may give deadlines."""
         if command.effect in MARKING:
-            keys = command.keys(arguments) or []
-            self._marked += keys
-            self._known.pin(keys)
+            self._marked += command.keys(arguments) or []
 
-    def close(self) -> None:
-        """Let go of the marks of what has been run or dropped."""
-        self._known.unpin(self._marked)
+    @property
+    def marked(self) -> list[bytes]:
+        """The keys that something queued may give deadlines."""
+        return self._marked
 
     @property
     def is_overtaken(self) -> bool:
@@ -98,4 +99,4 @@ class Transaction:
     def run(self, now: float) -> None:
         """Renew the marks, which were made when the requests were queued, at `now` in Unix ms: they run at EXEC."""
         for key in self._marked:
-            self._known.mark(key, self._known.deadlines.get(key, now), now)
+            self._known.mark(key, self._known.deadlines.get(key, now), now, self._claims)

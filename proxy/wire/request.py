@@ -146,6 +146,13 @@ class RequestReader:
         return self._front_size + len(self._buffer) - self._position + self._later_size
 
     @property
+    def ahead(self) -> bytes:
+        """What has been fed and not yet returned in a request, if that begins where a request does."""
+        if self._later_size:
+            self._join()
+        return b"" if self._in_body else self._buffer[self._position :]
+
+    @property
     def within(self) -> bool:
         """Whether the server has been, or will be, sent a part of a request that is not yet complete."""
         return self._in_body

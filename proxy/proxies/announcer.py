@@ -1,0 +1,220 @@
+"""The shell of the protocol between proxies: it rides on the connection on which the server's tracking messages come."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import ResponseError
+
+from proxy.proxies.messages import Message, unpack
+from proxy.proxies.protocol import LEASE, Member
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys, lease_clock
+
+log = structlog.get_logger("proxy.proxies")
+
+PUSHED: Final = object()
+"""What a handler of push messages returns: None would look like a silence."""
+
+_LONGEST_NAP: Final = 0.2
+"""Seconds between two looks at what is due: clocks of loops stand still while a machine is suspended."""
+
+
+class Proxies:
+    """This proxy's part among several in front of one server.
+
+    Args:
+        known: the keys that this proxy knows.
+        names: the channels begin like the names of the proxy's own keys.
+        patience: seconds that the server may take to answer.
+        changed: is called when there come to be other proxies, or none any more.
+    """
+
+    def __init__(self, known: KnownKeys, names: Names, patience: float, changed: Callable[[], None]) -> None:
+        name = secrets.token_hex(8).encode()
+        self._known = known
+        self._changed = changed
+        self._patience = patience
+        self._everybody = names.prefix + b"proxies"
+        self._channel = names.prefix + b"proxy:"
+        self._connection: Any = None
+        self._pending = 0  # requests that have no answer yet
+        self._refused = False
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._member = Member(name, known, self)
+        self._told = True  # whether there may be others, as `changed` has been told
+        self._distrust()
+
+    # The connection (used by the tracker).
+
+    async def begin(self, connection: Any) -> None:
+        """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding."""
+        self._distrust()
+        self._pending = 0
+        self._connection = connection
+        connection._parser.set_pubsub_push_handler(self._received)
+        refusal = await self._subscribe(connection)
+        if refusal is not None and not self._refused:
+            log.warning(
+                "publishing is refused: another proxy may miss a key's first deadline for some ms;"
+                " give the proxy's user the rights in docs/security.md",
+                error=str(refusal),
+            )
+        self._refused = refusal is not None
+        if self._refused:
+            self._known.trusted_until = float("inf")
+            self._known.shared = self._known.cut_off = False
+            self._update()
+            return
+        self._member.connect(lease_clock())
+        self._update()
+
+    async def _subscribe(self, connection: Any) -> ResponseError | None:
+        """Subscribe, and see whether all that is needed is allowed."""
+        refusal = None
+        own = self._channel + self._member.name
+        for words in (("SUBSCRIBE", self._everybody, own), ("PUBSUB", "NUMSUB", own), ("PUBLISH", own, "")):
+            await connection.send_command(*words)
+            await connection.send_command("PING")
+            try:
+                while await connection.read_response() != b"PONG":
+                    pass
+            except ResponseError as error:
+                refusal = refusal or error
+                await connection.read_response()
+        return refusal
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self._connection = None
+        self._pending = 0
+        self._member.disconnect()
+        self._distrust()
+
+    def leave(self) -> None:
+        """Tell the others that this proxy judges no more requests."""
+        if self._connection is not None and not self._refused:
+            self._member.leave()
+
+    async def keep(self) -> None:
+        """Keep the lease for ever; ends when cancelled.
+
+        Raises:
+            TimeoutError: the server does not answer.
+        """
+        while True:
+            now = lease_clock()
+            if self._refused:
+                if not self._pending:
+                    self._request("PING")
+                await asyncio.sleep(1)
+                continue
+            self._member.tick(now)
+            self._update()
+            await asyncio.sleep(max(0.001, min(self._member.wake - now, _LONGEST_NAP)))
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a request has no answer yet."""
+        return self._pending > 0
+
+    def answered(self, answer: Any) -> None:
+        """Take an answer: a value, or the error that the server answered with."""
+        if not self._pending:
+            return
+        self._pending -= 1
+        if self._refused:
+            return
+        if isinstance(answer, ResponseError):
+            raise answer  # the rights have been taken away: begin anew
+        if isinstance(answer, list):
+            answer = [name.removeprefix(self._channel) for name, count in zip(answer[::2], answer[1::2], strict=True)
+                      if not count]  # fmt: skip
+        self._member.answered(answer, lease_clock())
+        self._update()
+
+    async def _received(self, push: list[Any]) -> object:
+        if push[0] == b"message" and push[2]:
+            self._take(push[2])
+        return PUSHED
+
+    def _take(self, payload: bytes) -> None:
+        try:
+            message = unpack(payload)
+        except ValueError as error:
+            log.warning("not a message of a proxy; somebody else publishes on its channel", error=str(error))
+            return
+        if not self._refused and self._member.connected:
+            self._member.receive(message, lease_clock())
+            self._update()
+
+    # What the protocol wants to be done (proxies.protocol.Link).
+
+    def publish(self, to: bytes | None, message: Message) -> None:
+        """Publish a message to all proxies, or to one."""
+        self._request("PUBLISH", self._everybody if to is None else self._channel + to, message.pack())
+
+    def renew(self, others: list[bytes]) -> None:
+        """Ask which of these proxies have a connection."""
+        if others:
+            self._request("PUBSUB", "NUMSUB", *(self._channel + name for name in others))
+        else:
+            self._request("PING")
+
+    def _request(self, *words: bytes | str) -> None:
+        """Send a request at once, in the order of the calls."""
+        self._pending += 1
+        writer = self._connection._writer
+        if writer is not None and not writer.is_closing():
+            writer.writelines(self._connection.pack_command(*words))
+
+    # What sessions and the tracker want to be done.
+
+    async def announce(self, keys: tuple[bytes, ...]) -> None:
+        """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        try:
+            async with asyncio.timeout(LEASE + self._patience):
+                number = self._member.announce(keys, lease_clock())
+                self._waiting.append((number, done))
+                self._update()
+                await done
+        except TimeoutError:
+            log.warning("a first deadline was refused: other proxies could not be told", keys=len(keys))
+
+    def announce_again(self, keys: list[bytes]) -> None:
+        """Have other proxies go on knowing keys."""
+        if keys and self._connection is not None and not self._refused:
+            self._member.announce(keys, lease_clock())
+            self._update()
+
+    def _update(self) -> None:
+        """Let the rest of the proxy see where the protocol stands."""
+        while self._waiting and (self._waiting[0][0] <= self._member.completed or self._refused):
+            _, done = self._waiting.popleft()
+            if not done.done():
+                done.set_result(None)
+        known = self._known
+        if not self._refused:
+            known.trusted_until = self._member.trusted_until
+            known.shared = self._member.has_others(lease_clock())
+            known.cut_off = False
+        known.see()
+        self._note()
+
+    def _distrust(self) -> None:
+        self._known.trusted_until = -float("inf")
+        self._known.cut_off = True
+        self._known.distrust()
+        self._note()
+
+    def _note(self) -> None:
+        if self._known.shared != self._told:
+            self._told = self._known.shared
+            self._changed()

@@ -1,0 +1,379 @@
+"""The protocol by which a key is known to all proxies before it gets its first deadline: a state machine without I/O.
+
+Each proxy has one connection to the server on which it sends requests and gets, in order, their answers, the server's
+tracking messages and what other proxies publish. An answer proves that all that was published before has been taken in.
+
+- A proxy trusts what it knows for one lease after it *sent* a request that was answered since. Without trust it is blind:
+  every key counts as known to it. Each proxy counts its own lease by its own monotonic clock; no other clock counts.
+- Before a request goes out that may give a key its first deadline, its key is announced. The others mark it, and then
+  acknowledge. When all have, or have had none of their lease left since, and the announcer's own trust holds, it may go.
+- Who has lost trust joins: it publishes that, and trusts again when all others have welcomed it, or have none of their
+  lease left. They tell it first what they have announced and may still be on its way. On a new connection one full
+  lease has to pass too: another proxy whose connection was cut may not have noticed, and still trust itself to be alone.
+- A proxy that was silent for two leases is no longer waited for until it joins again: one to lose its trust, or to take
+  the announcement in, and one for which a request that it sent before it acknowledged may have prolonged the trust.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from proxy.proxies.messages import Kind, Message
+
+LEASE: Final = 2.0
+"""Seconds for which a proxy trusts what it knows without having heard of the server."""
+
+DRIFT: Final = 0.01
+"""How much of a lease is left to clocks that do not run alike."""
+
+AT_ONCE: Final = 5_000
+"""Keys of one message."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """An announcement that has been published.
+
+    Attributes:
+        number: its number.
+        keys: its keys.
+        sent: when it was published.
+        awaited: who has yet to acknowledge it, and until when that is waited for; None until the server has answered.
+    """
+
+    number: int
+    keys: tuple[bytes, ...]
+    sent: float
+    awaited: dict[bytes, float] | None = None
+    early: set[bytes] = field(default_factory=set)
+
+
+class Link(Protocol):
+    """The connection to the server. Each request is answered in order (`Member.answered`)."""
+
+    def publish(self, to: bytes | None, message: Message) -> None:
+        """Publish a message to all proxies, or to the one of that name; the answer is the number of receivers."""
+
+    def renew(self, others: list[bytes]) -> None:
+        """Ask which of these proxies have a connection at all; the answer is the list of those who have none."""
+
+
+class Keys(Protocol):
+    """The keys that the proxy knows."""
+
+    def mark_announced(self, keys: Iterable[bytes]) -> None:
+        """Make keys known: another proxy is about to give them deadlines."""
+
+    def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
+        """Note that all others know these keys, by an announcement that was published at that moment."""
+
+    def forget_announced(self) -> None:
+        """Have every key announced anew: others may have come meanwhile that have not heard."""
+
+    def outstanding(self) -> list[bytes]:
+        """Return the keys to which requests may give deadlines that have been sent, or may be without announcement."""
+
+
+class Member:
+    """One proxy's part.
+
+    Args:
+        name: tells it from all others.
+        keys: the keys that it knows.
+        link: its connection.
+        lease: in seconds.
+
+    Attributes:
+        completed: the number of the last announcement that every other proxy knows.
+        connected: whether there is a connection.
+    """
+
+    def __init__(self, name: bytes, keys: Keys, link: Link, lease: float = LEASE) -> None:
+        self.name = name
+        self.completed = 0
+        self.connected = False
+        self._keys = keys
+        self._link = link
+        self._lease = lease
+        self._own_lease = lease * (1 - DRIFT)
+        self._requests: deque[tuple[str, float]] = deque()
+        self._sent = -math.inf  # when the last renewal was
+        self._until = -math.inf  # the end of the own lease
+        self._proven = -math.inf  # when the latest request that was answered had been sent
+        self._trusts = False
+        self._ever = False  # whether it has trusted what it knows before
+        self._join = 0
+        self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
+        self._not_before = math.inf  # the end of the time without trust
+        self._others: dict[bytes, float] = {}  # until when each is waited for
+        self._flight: _Flight | None = None
+        self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
+        self._last_number = 0
+
+    # What it tells.
+
+    @property
+    def trusted_until(self) -> float:
+        """Until when what it knows may be trusted; it has been lost before if it lies in the past."""
+        return self._until if self._trusts else -math.inf
+
+    def has_others(self, now: float) -> bool:
+        """Return whether another proxy may trust that it is told of first deadlines."""
+        return bool(self._others) or now >= self.trusted_until
+
+    @property
+    def wake(self) -> float:
+        """When `tick` is due at the latest."""
+        times = [self._sent + self._lease / 3]
+        if self._sent < (since := self._trusts_from()):
+            times.append(since)
+        if self._trusts:
+            times.append(self._until)
+        if self._flight is not None and self._flight.awaited:
+            times += self._flight.awaited.values()
+        return min(times)
+
+    # What happens to it.
+
+    def connect(self, now: float) -> None:
+        """Begin on a new connection, on which the server's tracking messages and the others' messages come already."""
+        self.connected = True
+        self._requests.clear()
+        self._proven = self._until = -math.inf
+        self._not_before = math.inf
+        self._rejoin(now)
+        if self._flight is not None:
+            self._publish_flight(now)
+
+    def disconnect(self) -> None:
+        """The connection is lost."""
+        self.connected = False
+        self._trusts = False
+        self._welcomes = None
+        self._keys.forget_announced()
+        if self._flight is not None:
+            self._flight.awaited = None
+
+    def leave(self) -> None:
+        """Tell all that this proxy judges no more requests."""
+        if self.connected:
+            self._trusts = False
+            self._publish("leave", None, Message(Kind.LEAVE, self.name), -math.inf)
+
+    def announce(self, keys: Iterable[bytes], now: float) -> int:
+        """Have keys announced.
+
+        Returns:
+            A number: they are when `completed` has reached it.
+        """
+        self.tick(now)
+        for key in keys:
+            if not self._batches or len(self._batches[-1][1]) >= AT_ONCE:
+                self._last_number += 1
+                self._batches.append((self._last_number, {}))
+            self._batches[-1][1][key] = None
+        number = self._last_number
+        self._advance(now)
+        return number
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if not self.connected:
+            return
+        self._see_lapse(now)
+        if now >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
+            self._renew(now)
+        self._advance(now)
+
+    def answered(self, answer: object, now: float) -> None:
+        """Take the answer to the earliest request that has none yet."""
+        kind, sent = self._requests.popleft()
+        self._see_lapse(now)
+        self._prolong(sent, now)
+        if kind == "join" and self._requests_of_join() == 0:
+            self._joined(answer, now)
+        elif kind == "announce" and self._flight is not None and self._flight.awaited is None:
+            self._published(now)
+        elif kind == "renew":
+            self._miss(answer, now)
+        self._advance(now)
+
+    def receive(self, message: Message, now: float) -> None:
+        """Take a message that has been published."""
+        sender = message.sender
+        if sender == self.name:
+            return
+        self._see_lapse(now)
+        if message.kind is Kind.LEAVE:
+            self._forget(sender)
+        else:
+            self._others[sender] = math.inf
+        if message.kind is Kind.ANNOUNCE:
+            self._take(message, now)
+        elif message.kind is Kind.RECALL:
+            self._keys.mark_announced(message.keys)
+        elif message.kind is Kind.ACKNOWLEDGE:
+            self._take_acknowledgement(message)
+        elif message.kind is Kind.JOIN:
+            self._welcome(message, now)
+        elif message.kind is Kind.WELCOME and message.number == self._join and self._welcomes is not None:
+            self._welcomes.pop(sender, None)
+        self._advance(now)
+
+    # The own lease.
+
+    def _prolong(self, sent: float, now: float) -> None:
+        self._proven = max(self._proven, sent)
+        self._until = max(self._until, self._lease_begins(sent, now) + self._own_lease)
+
+    @staticmethod
+    def _lease_begins(sent: float, now: float) -> float:
+        return sent
+
+    def _see_lapse(self, now: float) -> None:
+        """Notice that the own lease has run out: the others may not wait for this proxy any more."""
+        if (self._trusts or self._welcomes is not None) and now >= self._until:
+            self._rejoin(now)
+
+    def _renew(self, now: float) -> None:
+        self._sent = now
+        self._requests.append(("renew", now))
+        self._link.renew(list(self._others))
+
+    # Joining.
+
+    def _rejoin(self, now: float) -> None:
+        self._trusts = False
+        self._keys.forget_announced()
+        self._join += 1
+        self._welcomes = None
+        self._publish("join", None, Message(Kind.JOIN, self.name, self._join), now)
+        self._sent = now
+
+    def _requests_of_join(self) -> int:
+        return sum(1 for kind, _ in self._requests if kind == "join")
+
+    def _joined(self, receivers: object, now: float) -> None:
+        """The join has reached all who have a connection: from now on they know of this proxy."""
+        self._welcomes = dict.fromkeys(self._others, now + self._lease)
+        if self._not_before == math.inf:
+            alone = not self._ever and not self._others and receivers == 1
+            self._not_before = -math.inf if alone else now + self._lease
+
+    def _trusts_from(self) -> float:
+        """Return when a request has to be sent whose answer ends the time without trust."""
+        if self._trusts or self._welcomes is None or not self.connected:
+            return math.inf
+        return max((self._not_before, *self._welcomes.values()))
+
+    def _try_to_trust(self, now: float) -> None:
+        if self._proven >= self._trusts_from() and now < self._until:
+            self._trusts = self._ever = True
+
+    def _welcome(self, message: Message, now: float) -> None:
+        """Tell a newcomer what it has to know; it does not trust what it knows until it has been told."""
+        sender = message.sender
+        keys = self._to_recall()
+        for begin in range(0, len(keys), AT_ONCE):
+            self._tell(sender, Message(Kind.RECALL, self.name, 0, tuple(keys[begin : begin + AT_ONCE])), now)
+        flight = self._flight
+        if flight is not None:
+            self._tell(sender, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
+            if flight.awaited is not None:
+                flight.awaited[sender] = now + self._lease
+        self._tell(sender, Message(Kind.WELCOME, self.name, message.number), now)
+        if self._welcomes is not None and sender in self._welcomes:
+            # Its connection was not there when this proxy joined.
+            self._welcomes[sender] = now + self._lease
+            self._tell(sender, Message(Kind.JOIN, self.name, self._join), now)
+
+    def _to_recall(self) -> list[bytes]:
+        return self._keys.outstanding()
+
+    # Others.
+
+    def _miss(self, missing: object, now: float) -> None:
+        """Wait no longer than a lease for those who have no connection any more."""
+        if isinstance(missing, list):
+            for name in missing:
+                if name in self._others:
+                    self._others[name] = min(self._others[name], now + self._lease)
+
+    def _forget(self, name: bytes) -> None:
+        self._others.pop(name, None)
+        if self._flight is not None and self._flight.awaited is not None:
+            self._flight.awaited.pop(name, None)
+        if self._welcomes is not None:
+            self._welcomes.pop(name, None)
+
+    # Announcing.
+
+    def _advance(self, now: float) -> None:
+        """Go as far as what has come allows."""
+        self._try_to_trust(now)
+        for name in [name for name, until in self._others.items() if until <= now]:
+            del self._others[name]
+        while self.connected:
+            flight = self._flight
+            if flight is not None:
+                if flight.awaited is None or not self._is_known_to_all(flight, now):
+                    return
+                self._complete(flight, now)
+            if not self._batches:
+                return
+            number, keys = self._batches.popleft()
+            self._flight = _Flight(number, tuple(keys), now)
+            self._publish_flight(now)
+
+    def _publish_flight(self, now: float) -> None:
+        flight = self._flight
+        assert flight is not None
+        flight.sent = now
+        flight.awaited = None
+        self._publish("announce", None, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
+
+    def _published(self, now: float) -> None:
+        """The announcement has reached all who have a connection; those who have none run out of their lease."""
+        flight = self._flight
+        assert flight is not None
+        flight.awaited = {
+            name: min(now + self._lease, until) for name, until in self._others.items() if name not in flight.early
+        }
+
+    def _is_known_to_all(self, flight: _Flight, now: float) -> bool:
+        # With no trust left there may be others who have joined and been told nothing.
+        assert flight.awaited is not None
+        return now < self.trusted_until and all(until <= now for until in flight.awaited.values())
+
+    def _complete(self, flight: _Flight, now: float) -> None:
+        for name, until in (flight.awaited or {}).items():
+            if name in self._others:
+                self._others[name] = min(self._others[name], until + self._lease)
+        self.completed = flight.number
+        self._flight = None
+        self._keys.note_announced(flight.keys, flight.sent)
+
+    def _take(self, message: Message, now: float) -> None:
+        self._keys.mark_announced(message.keys)
+        self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)
+
+    def _take_acknowledgement(self, message: Message) -> None:
+        flight = self._flight
+        if flight is None or flight.number != message.number:
+            return
+        flight.early.add(message.sender)
+        if flight.awaited is not None:
+            flight.awaited.pop(message.sender, None)
+
+    # Requests.
+
+    def _tell(self, to: bytes, message: Message, now: float) -> None:
+        self._publish("tell", to, message, now)
+
+    def _publish(self, kind: str, to: bytes | None, message: Message, now: float) -> None:
+        self._requests.append((kind, now))
+        self._link.publish(to, message)
