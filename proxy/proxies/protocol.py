@@ -145,6 +145,7 @@ class Member:
         self._requests.clear()
         self._proven = self._until = -math.inf
         self._not_before = math.inf
+        self._recall(None, now)  # what has been sent may have become old meanwhile
         self._rejoin(now)
         if self._flight is not None:
             self._publish_flight(now)
@@ -277,22 +278,18 @@ class Member:
     def _welcome(self, message: Message, now: float) -> None:
         """Tell a newcomer what it has to know; it does not trust what it knows until it has been told."""
         sender = message.sender
-        keys = self._to_recall()
-        for begin in range(0, len(keys), AT_ONCE):
-            self._tell(sender, Message(Kind.RECALL, self.name, 0, tuple(keys[begin : begin + AT_ONCE])), now)
+        self._recall(sender, now)
         flight = self._flight
         if flight is not None:
             self._tell(sender, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
             if flight.awaited is not None:
                 flight.awaited[sender] = now + self._lease
         self._tell(sender, Message(Kind.WELCOME, self.name, message.number), now)
-        if self._welcomes is not None and sender in self._welcomes:
-            # Its connection was not there when this proxy joined.
-            self._welcomes[sender] = now + self._lease
-            self._tell(sender, Message(Kind.JOIN, self.name, self._join), now)
 
-    def _to_recall(self) -> list[bytes]:
-        return self._keys.outstanding()
+    def _recall(self, to: bytes | None, now: float) -> None:
+        keys = self._keys.outstanding()
+        for begin in range(0, len(keys), AT_ONCE):
+            self._publish("tell", to, Message(Kind.RECALL, self.name, 0, tuple(keys[begin : begin + AT_ONCE])), now)
 
     # Others.
 

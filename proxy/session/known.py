@@ -171,6 +171,20 @@ class KnownKeys:
         deadlines, limit = self.deadlines, now + ahead
         return [name for name in names if name in deadlines and deadlines[name] <= limit]
 
+    def to_ask_about(self, names: Iterable[bytes], now: float) -> list[bytes]:
+        """Return those of the names that are keys in which something may be due, as far as is known at `now` (Unix ms).
+
+        Besides those that are `due`, these are keys to which other proxies may have given deadlines of which no word
+        has come yet.
+        """
+        deadlines, marks, limit = self.deadlines, self._marks, now + ASK_MS
+        return [
+            name
+            for name in names
+            if name in deadlines
+            and ((deadline := deadlines[name]) <= limit or (deadline == math.inf and name in marks))
+        ]
+
     def visit(self, database: int) -> None:
         """Make a database known because a client goes there, or sends keys there."""
         if 0 <= database <= HIGHEST_DATABASE:
@@ -178,7 +192,7 @@ class KnownKeys:
 
     def any_due(self, now: float) -> bool:
         """Tell whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
-        return min(self.next_deadline, self._horizon) <= now + ASK_MS
+        return min(self.next_deadline, self._horizon) <= now + ASK_MS or (self.shared and bool(self._marks))
 
     # Keys that are about to get deadlines.
 

@@ -676,7 +676,7 @@ class Session:
         elif command is not None:
             absent = self._absent(command, request)
         everywhere = everywhere and known.any_due(now)
-        due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.due(names, now)))
+        due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.to_ask_about(names, now)))
         unclear, replied = self._limited_question(command, request)
         if absent and self._transaction is None and self._askable:
             replied = True  # what the client has sent before may remove what this brings back

@@ -1,0 +1,330 @@
+"""Two and more proxies in front of one server: what one promises holds through all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import hiredis
+import pytest
+
+from tests.conftest import StartProxy, StartServer
+from tests.raw import request
+from tests.servers import KINDS, Proxy, Server, until
+from tests.test_lives import Talk, clock, talk
+
+__all__ = ["talk"]  # a fixture
+
+KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
+
+TalkTo = Callable[..., Talk]
+Start = Callable[..., Proxy]
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    return start_server(KIND)
+
+
+@pytest.fixture
+def start(server: Server, start_proxy: StartProxy) -> Start:
+    def start(*args: str) -> Proxy:
+        return start_proxy(server, "--leftovers-rate", "0", *args)
+
+    return start
+
+
+class Sequences:
+    """Clients of several proxies who use the same keys, one after the other.
+
+    Attributes:
+        stale: how many members kept a deadline of an earlier life.
+        seen: how many were seen after their deadline.
+    """
+
+    def __init__(self, clients: list[Talk], beside: Talk) -> None:
+        self.clients = clients
+        self.beside = beside
+        self.number = 0
+        self.stale = self.seen = 0
+
+    def lives(self, count: int) -> None:
+        """Give fresh keys a deadline through one proxy; remove the member and add it again through another."""
+        for _ in range(count):
+            self.number += 1
+            key = f"life:{self.number}"
+            first = self.clients[self.number % len(self.clients)]
+            first("SADD", key, "m")
+            assert first("EXPIREMEMBER", key, "m", 1000) == 1
+            other = self.clients[(self.number + 1 + self.number // len(self.clients)) % len(self.clients)]
+            other("SREM", key, "m")
+            other("SADD", key, "m")
+            self.stale += self.beside("ZSCORE", b"__expiremember__:k:{%b}" % key.encode(), "m") not in (None, False)
+
+    def reads(self, count: int) -> None:
+        """Give fresh keys deadlines of a few ms through one proxy; read them through another when they have passed."""
+        for _ in range(count):
+            self.number += 1
+            key = f"read:{self.number}"
+            first, other = self.clients[self.number % len(self.clients)], self.clients[(self.number + 1) % len(self.clients)]
+            first("SADD", key, "m", "n")
+            first("PEXPIREMEMBER", key, "m", 5)
+            deadline = clock(self.beside) + 5  # or earlier
+            while clock(self.beside) <= deadline:
+                pass
+            self.seen += other("SISMEMBER", key, "m")
+
+
+@contextlib.contextmanager
+def load(proxy: Proxy) -> Iterator[None]:
+    """Keep a proxy busy with pipelines of requests that it has to judge."""
+    done = threading.Event()
+
+    def work() -> None:
+        with proxy.connect() as raw, contextlib.suppress(ConnectionError, OSError):
+            Talk(raw)("SADD", "busy", "a")
+            chunk = request("SADD", "busy", "b", "c") * 300 + request("TTL", "busy", "a") * 100
+            Talk(raw)("EXPIREMEMBER", "busy", "a", 1000)
+            while not done.is_set():
+                raw.send(chunk)
+                raw.replies(400)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def control_connections(beside: Talk) -> list[bytes]:
+    """The ids of the connections on which proxies hear of changes."""
+    clients: bytes = beside("CLIENT", "LIST", "TYPE", "pubsub")
+    return re.findall(rb"\bid=(\d+) [^\n]*name=expiremember-proxy", clients)
+
+
+def together(proxies: int, start: Start, server: Server, talk: TalkTo) -> tuple[list[Proxy], Sequences]:
+    started = [start() for _ in range(proxies)]
+    return started, Sequences([talk(proxy) for proxy in started], talk(server))
+
+
+def check(sequences: Sequences) -> None:
+    assert (sequences.stale, sequences.seen) == (0, 0)
+
+
+@pytest.mark.parametrize("proxies", [2, 4])
+def test_quiet(proxies: int, server: Server, start: Start, talk: TalkTo) -> None:
+    _, sequences = together(proxies, start, server, talk)
+    sequences.lives(200)
+    sequences.reads(40)
+    check(sequences)
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_one_under_load(busy: int, server: Server, start: Start, talk: TalkTo) -> None:
+    proxies, sequences = together(2, start, server, talk)
+    with load(proxies[busy]):
+        sequences.lives(60)
+        sequences.reads(10)
+    check(sequences)
+
+
+def test_one_stopped_and_continued(server: Server, start: Start, talk: TalkTo) -> None:
+    proxies, sequences = together(2, start, server, talk)
+    sequences.lives(10)
+    first, other = sequences.clients
+    keys = [f"stopped:{number}" for number in range(50)]
+    for key in keys:
+        first("SADD", key, "m")
+    # Sent while it is stopped, these are the first that it sees when it goes on.
+    proxies[1].process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    for key in keys:
+        assert first("EXPIREMEMBER", key, "m", 1000) == 1
+    assert time.monotonic() - begin < 12
+    other.raw.send(b"".join(request("SREM", key, "m") + request("SADD", key, "m") for key in keys))
+    time.sleep(max(0.0, begin + 3 - time.monotonic()))
+    proxies[1].process.send_signal(signal.SIGCONT)
+    assert other.raw.replies(2 * len(keys)) == [b":1\r\n"] * (2 * len(keys))
+    assert {first("TTL", key, "m") for key in keys} == {-1}
+    sequences.lives(50)
+    check(sequences)
+
+
+def test_one_that_was_alone_stopped_and_continued(server: Server, start: Start, talk: TalkTo) -> None:
+    """While it is stopped another comes, which does not wait for it for ever."""
+    alone = start()
+    first = talk(alone)
+    first("SADD", "k", "m")
+    alone.process.send_signal(signal.SIGSTOP)
+    other = talk(start())
+    assert other("EXPIREMEMBER", "k", "m", 1000) == 1
+    first.raw.send(request("SREM", "k", "m") + request("SADD", "k", "m"))
+    alone.process.send_signal(signal.SIGCONT)
+    assert first.raw.replies(2) == [b":1\r\n"] * 2
+    assert other("TTL", "k", "m") == -1
+
+
+def test_one_killed(server: Server, start: Start, talk: TalkTo) -> None:
+    proxies, sequences = together(3, start, server, talk)
+    sequences.lives(20)
+    proxies[2].process.kill()
+    sequences.clients.pop()
+    begin = time.monotonic()
+    sequences.lives(1)
+    assert time.monotonic() - begin < 6
+    sequences.lives(50)
+    check(sequences)
+
+
+def test_one_joining(server: Server, start: Start, talk: TalkTo) -> None:
+    _, sequences = together(2, start, server, talk)
+    sequences.lives(20)
+    sequences.clients.append(talk(start()))
+    sequences.lives(60)
+    sequences.reads(10)
+    check(sequences)
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_control_connection_cut(cut: int, server: Server, start: Start, talk: TalkTo) -> None:
+    _, sequences = together(2, start, server, talk)
+    beside = talk(server)
+    for _ in range(3):
+        sequences.lives(10)
+        beside("CLIENT", "KILL", "ID", control_connections(beside)[cut])
+    sequences.lives(20)
+    check(sequences)
+
+
+def test_a_pipeline_of_first_deadlines_takes_few_messages(server: Server, start: Start, talk: TalkTo) -> None:
+    first, _, beside = talk(start()), talk(start()), talk(server)
+    count = 5_000
+    first.raw.send(b"".join(request("SADD", f"k{number}", "m") for number in range(count)))
+    first.raw.replies(count)
+    first("SADD", "once", "m")
+    first("EXPIREMEMBER", "once", "m", 1000)  # the other has joined when this is answered
+    before = published(beside)
+    first.raw.send(b"".join(request("EXPIREMEMBER", f"k{number}", "m", 1000) for number in range(count)))
+    assert first.raw.replies(count) == [b":1\r\n"] * count
+    assert published(beside) - before < 200
+
+
+def published(beside: Talk) -> int:
+    """How many messages have been published."""
+    found = re.search(rb"cmdstat_publish:calls=(\d+)", beside.say("INFO commandstats"))
+    return int(found[1]) if found else 0
+
+
+def test_one_proxy_announces_nothing(server: Server, start: Start, talk: TalkTo) -> None:
+    client, beside = talk(start()), talk(server)
+    before = published(beside)
+    for number in range(100):
+        client("SADD", f"k{number}", "m")
+        client("EXPIREMEMBER", f"k{number}", "m", 1000)
+    assert published(beside) == before
+
+
+def test_first_deadlines_in_a_transaction_are_announced(server: Server, start: Start, talk: TalkTo) -> None:
+    first, other = talk(start()), talk(start())
+    for number in range(30):
+        key = f"k{number}"
+        first("SADD", key, "m")
+        first("MULTI")
+        first("EXPIREMEMBER", key, "m", 1000)
+        assert first("EXEC") == [1]
+        other("SREM", key, "m")
+        other("SADD", key, "m")
+        assert other("TTL", key, "m") == -1
+
+
+def test_a_mark_outlives_a_request_that_waits(server: Server, start: Start, talk: TalkTo) -> None:
+    """A first deadline stands behind a request that blocks for longer than any mark lasts."""
+    check_a_waiting_request(talk, start, 12.0)
+
+
+@pytest.mark.long
+def test_a_mark_outlives_a_request_that_waits_for_long(server: Server, start: Start, talk: TalkTo) -> None:
+    check_a_waiting_request(talk, start, 45.0)
+
+
+def check_a_waiting_request(talk: TalkTo, start: Start, seconds: float) -> None:
+    first, same = (talk(proxy) for proxy in [start()] for _ in range(2))
+    other = talk(start())
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        first("SADD", key, "m")
+    first.raw.send(
+        request("BLPOP", "gate", 0) + b"".join(request("EXPIREMEMBER", key, "m", 1000) for key in keys)
+    )
+    time.sleep(seconds)
+    # Let go, and at once from each proxy a member that goes and comes back.
+    other("RPUSH", "gate", "x")
+    first.raw.replies(1 + len(keys))
+    for number, key in enumerate(keys):
+        client = (same, other)[number % 2]
+        client("SREM", key, "m")
+        client("SADD", key, "m")
+        assert client("TTL", key, "m") == -1
+
+
+def test_without_the_others_a_first_deadline_is_refused_and_nothing_is_lost(
+    server: Server, start: Start, talk: TalkTo
+) -> None:
+    first, _, beside = talk(start("--control-timeout", "1")), talk(start()), talk(server)
+    first("SADD", "known", "m")
+    assert first("EXPIREMEMBER", "known", "m", 1000) == 1
+    until(lambda: first("TTL", "known", "m") > 0)
+    time.sleep(8)  # until nothing is claimed any more
+    # From now on no control connection is let in: the user who has clients' connections has another password.
+    beside("ACL", "SETUSER", "client", "on", ">client", "~*", "&*", "+@all")
+    first("AUTH", "client", "client")
+    beside("ACL", "SETUSER", "default", "-client|tracking" if server.version >= (7,) else "-client")
+    for name in control_connections(beside):
+        beside("CLIENT", "KILL", "ID", name)
+    first("SADD", "fresh", "m")
+    with pytest.raises(hiredis.ReplyError, match="^ERR expiremember-proxy: other proxies could not be told"):
+        raise first("EXPIREMEMBER", "fresh", "m", 1000)
+    assert first("SCARD", "fresh") == 1
+    assert first("EXPIREMEMBER", "known", "m", 900) == 1
+    first("MULTI")
+    first("SADD", "fresh", "n")
+    assert isinstance(first("EXPIREMEMBER", "fresh", "m", 1000), hiredis.ReplyError)
+    assert "EXECABORT" in str(first("EXEC"))
+    beside("ACL", "SETUSER", "default", "+@all")
+    until(lambda: first("EXPIREMEMBER", "fresh", "m", 1000) == 1, 30)
+
+
+def test_where_publishing_is_refused_it_says_so_once(server: Server, start: Start, talk: TalkTo) -> None:
+    beside = talk(server)
+    beside("ACL", "SETUSER", "control", "on", ">control", "resetchannels", "~*", "+@all")
+    flags = ("--upstream", server.url.replace("//", "//control:control@"))
+    proxies = [start(*flags), start(*flags)]
+    for proxy in proxies:
+        assert sum("publishing is refused" in line for line in proxy.process.lines) == 1
+    first = talk(proxies[0])
+    first("SADD", "k", "m")
+    assert first("EXPIREMEMBER", "k", "m", 1000) == 1
+
+
+def test_everything_ends_in_order(server: Server, start: Start, talk: TalkTo) -> None:
+    """Who ends in good order is not waited for."""
+    with ExitStack() as stack:
+        first, last = start(), start()
+        client = talk(first)
+        client("SADD", "k", "m")
+        client("EXPIREMEMBER", "k", "m", 1000)
+        stack.callback(first.stop)
+        last.stop()
+        client("SADD", "l", "m")
+        begin = time.monotonic()
+        client("EXPIREMEMBER", "l", "m", 1000)
+        assert time.monotonic() - begin < 1

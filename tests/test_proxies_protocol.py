@@ -1,0 +1,193 @@
+"""The protocol between proxies: all that can happen to a few of them is gone through, and every step left out is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from proxy.proxies.messages import Kind, Message, unpack
+from proxy.proxies.protocol import Member, _Flight
+from tests.interleavings import Bounds, Process, World, explore
+
+BOUNDS = {
+    "the announcer is slow": Bounds(ticks=3, prompt=(1,)),
+    "the other is slow": Bounds(ticks=3, prompt=(0,)),
+    "the other dies": Bounds(ticks=4, prompt=(0, 1), crashes=(1,)),
+    "the other is cut": Bounds(ticks=3, prompt=(0, 1), cuts=(1,)),
+    "the announcer is cut": Bounds(ticks=3, prompt=(0, 1), cuts=(0,)),
+    "the other joins": Bounds(ticks=4, prompt=(0, 1), started=1),
+    "the announcer joins": Bounds(ticks=3, prompt=(0, 1), started=1, deadlines=(1,)),
+    "three, quiet": Bounds(proxies=3, started=3, ticks=1, prompt=(0, 1, 2)),
+}
+
+LONG = {
+    "both are slow": Bounds(ticks=2),
+    "one joins, and the announcer is slow": Bounds(ticks=3, prompt=(1,), started=1),
+    "one joins, and is slow": Bounds(ticks=3, prompt=(0,), started=1),
+    "both give deadlines": Bounds(ticks=2, prompt=(0, 1), deadlines=(0, 1)),
+    "the other is slow and cut": Bounds(ticks=3, prompt=(0,), cuts=(1,)),
+    "three, one joins": Bounds(proxies=3, started=2, ticks=2, prompt=(0, 1, 2)),
+    "three, one dies": Bounds(proxies=3, started=3, ticks=2, prompt=(0, 1, 2), crashes=(2,)),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_whoever_trusts_what_it_knows_knows_the_key(name: str) -> None:
+    found = explore(BOUNDS[name])
+    assert found.states > 100
+    assert found.violation is None, "\n".join(found.violation)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LONG)
+def test_the_same_in_larger_bounds(name: str) -> None:
+    found = explore(LONG[name])
+    assert found.violation is None, "\n".join(found.violation)
+
+
+class AcknowledgesFirst(Member):
+    """Acknowledges before it marks."""
+
+    def _take(self, message: Message, now: float) -> None:
+        self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)
+        self._later = message.keys
+
+    def tick(self, now: float) -> None:
+        self._keys.mark_announced(getattr(self, "_later", ()))
+        super().tick(now)
+
+
+class WaitsForNobody(Member):
+    """Takes an announcement for known to all as soon as it has been published."""
+
+    def _published(self, now: float) -> None:
+        super()._published(now)
+        assert self._flight is not None
+        self._flight.awaited = {}
+
+
+class IsImpatient(Member):
+    """Waits for less than a lease."""
+
+    def _published(self, now: float) -> None:
+        super()._published(now)
+        assert self._flight is not None
+        self._flight.awaited = {name: now + self._lease / 2 for name in self._flight.awaited or ()}
+
+
+class CountsFromTheAnswer(Member):
+    """Counts its lease from when the answer came."""
+
+    def _lease_begins(self, sent: float, now: float) -> float:
+        return now
+
+
+class NeverLapses(Member):
+    """Does not look at the clock where requests are judged, but only when a timer comes."""
+
+    @property
+    def trusted_until(self) -> float:
+        return math.inf if self._trusts else -math.inf
+
+
+class TrustsAtOnce(Member):
+    """Trusts what it knows as soon as it has joined."""
+
+    def _joined(self, receivers: object, now: float) -> None:
+        super()._joined(receivers, now)
+        self._welcomes, self._not_before = {}, -math.inf
+
+
+class DoesNotWaitForALease(Member):
+    """Waits for welcomes, but not for a lease, on a new connection."""
+
+    def _joined(self, receivers: object, now: float) -> None:
+        super()._joined(receivers, now)
+        self._not_before = -math.inf
+
+
+class TellsNewcomersNothing(Member):
+    """Welcomes without a word of what it has announced, or sent."""
+
+    def _recall(self, to: bytes | None, now: float) -> None:
+        pass
+
+
+class ForgetsTheNewcomer(Member):
+    """Does not have a newcomer acknowledge what is in the air."""
+
+    def _welcome(self, message: Message, now: float) -> None:
+        flight, self._flight = self._flight, None
+        super()._welcome(message, now)
+        self._flight = flight
+
+
+class ForgetsTheSilentAtOnce(Member):
+    """Waits no longer for who did not acknowledge, from the very next announcement on, and even without trust."""
+
+    def _is_known_to_all(self, flight: _Flight, now: float) -> bool:
+        return all(until <= now for until in (flight.awaited or {}).values())
+
+
+class BelievesToBeAlone(Member):
+    """Takes itself to be alone although its lease has run out."""
+
+    def has_others(self, now: float) -> bool:
+        return bool(self._others)
+
+
+class RenewsElsewhere(World):
+    """Renewals are answered on another connection than that of the messages."""
+
+    renewals_aside = True
+
+
+class LoadsFirst(World):
+    """A newcomer reads the index before it is told of changes."""
+
+    def start(self, process: Process) -> None:
+        super().start(process)
+        process.keys.known = process.keys.known or self.has_deadline
+        process.loaded = True
+
+    def actions(self) -> list[tuple[str, int]]:
+        return super().actions()
+
+
+BREAKS: dict[type[Member] | type[World], str] = {
+    AcknowledgesFirst: "the other is slow",
+    WaitsForNobody: "the other is slow",
+    IsImpatient: "the other is slow",
+    CountsFromTheAnswer: "the other is slow",
+    NeverLapses: "the other is slow",
+    TrustsAtOnce: "the other joins",
+    DoesNotWaitForALease: "the other is cut",
+    TellsNewcomersNothing: "the other joins",
+    ForgetsTheNewcomer: "the other joins",
+    ForgetsTheSilentAtOnce: "the announcer is slow",
+    BelievesToBeAlone: "the announcer is slow",
+    RenewsElsewhere: "the other is slow",
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__)
+def test_every_step_left_out_is_found(broken: type[Member] | type[World]) -> None:
+    bounds = BOUNDS[BREAKS[broken]]
+    found = explore(bounds, world=broken) if issubclass(broken, World) else explore(bounds, broken)
+    assert found.violation is not None
+
+
+def test_messages_are_read_as_they_were_written() -> None:
+    message = Message(Kind.ANNOUNCE, b"one", 7, (b"a\r\nb", b"", b"\xff"))
+    assert unpack(message.pack()) == message
+
+
+@pytest.mark.parametrize("payload", [b"", b"hello", b"*1\r\n$1\r\na\r\n", b"*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\n1\r\n", b"*3\r\n:1"])
+def test_what_is_no_message_is_refused(payload: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        unpack(payload)
+
+
+_ = Callable
