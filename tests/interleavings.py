@@ -143,10 +143,12 @@ class World:
         self.until = self.now + bounds.ticks
 
     def _read_all(self) -> None:
-        while any(process.inbox for process in self.processes):
+        while any(process.inbox or process.aside for process in self.processes):
             for process in self.processes:
                 if process.inbox:
                     self.handle(process)
+                elif process.aside:
+                    self.handle_aside(process)
 
     # What may happen.
 
@@ -183,7 +185,9 @@ class World:
 
     def _is_busy(self, process: Process) -> bool:
         member = process.member
-        return process.alive and bool(process.inbox or process.ended or not member.connected or member.wake <= self.now)
+        return process.alive and bool(
+            process.inbox or process.aside or process.ended or not member.connected or member.wake <= self.now
+        )
 
     def _may_wait(self, number: int) -> bool:
         """What a proxy has sent is in the server at the latest when its lease ends, unless it goes on."""
@@ -321,7 +325,9 @@ class Found:
     violation: list[str] | None
 
 
-def explore(bounds: Bounds, machine: type[Member] = Member, world: type[World] = World, most: float = math.inf) -> Found:
+def explore(
+    bounds: Bounds, machine: type[Member] = Member, world: type[World] = World, most: float = math.inf
+) -> Found:
     """Go through all that may happen.
 
     Args:

@@ -71,7 +71,10 @@ class Sequences:
         for _ in range(count):
             self.number += 1
             key = f"read:{self.number}"
-            first, other = self.clients[self.number % len(self.clients)], self.clients[(self.number + 1) % len(self.clients)]
+            first, other = (
+                self.clients[self.number % len(self.clients)],
+                self.clients[(self.number + 1) % len(self.clients)],
+            )
             first("SADD", key, "m", "n")
             first("PEXPIREMEMBER", key, "m", 5)
             deadline = clock(self.beside) + 5  # or earlier
@@ -262,9 +265,7 @@ def check_a_waiting_request(talk: TalkTo, start: Start, seconds: float) -> None:
     keys = [f"k{number}" for number in range(20)]
     for key in keys:
         first("SADD", key, "m")
-    first.raw.send(
-        request("BLPOP", "gate", 0) + b"".join(request("EXPIREMEMBER", key, "m", 1000) for key in keys)
-    )
+    first.raw.send(request("BLPOP", "gate", 0) + b"".join(request("EXPIREMEMBER", key, "m", 1000) for key in keys))
     time.sleep(seconds)
     # Let go, and at once from each proxy a member that goes and comes back.
     other("RPUSH", "gate", "x")
@@ -291,7 +292,7 @@ def test_without_the_others_a_first_deadline_is_refused_and_nothing_is_lost(
     for name in control_connections(beside):
         beside("CLIENT", "KILL", "ID", name)
     first("SADD", "fresh", "m")
-    with pytest.raises(hiredis.ReplyError, match="^ERR expiremember-proxy: other proxies could not be told"):
+    with pytest.raises(hiredis.ReplyError, match=r"^ERR expiremember-proxy: other proxies could not be told"):
         raise first("EXPIREMEMBER", "fresh", "m", 1000)
     assert first("SCARD", "fresh") == 1
     assert first("EXPIREMEMBER", "known", "m", 900) == 1

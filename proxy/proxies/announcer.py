@@ -1,4 +1,4 @@
-"""The shell of the protocol between proxies: it rides on the connection on which the server's tracking messages come."""
+"""The shell of the protocol between proxies: it rides on the connection of the server's tracking messages."""
 
 from __future__ import annotations
 

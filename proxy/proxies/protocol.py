@@ -1,17 +1,20 @@
 """The protocol by which a key is known to all proxies before it gets its first deadline: a state machine without I/O.
 
-Each proxy has one connection to the server on which it sends requests and gets, in order, their answers, the server's
+Each proxy has one connection to the server, on which it sends requests and gets, in order, their answers, the server's
 tracking messages and what other proxies publish. An answer proves that all that was published before has been taken in.
 
-- A proxy trusts what it knows for one lease after it *sent* a request that was answered since. Without trust it is blind:
-  every key counts as known to it. Each proxy counts its own lease by its own monotonic clock; no other clock counts.
-- Before a request goes out that may give a key its first deadline, its key is announced. The others mark it, and then
-  acknowledge. When all have, or have had none of their lease left since, and the announcer's own trust holds, it may go.
+- A proxy trusts what it knows for one lease after it *sent* a request that was answered since. Without trust it is
+  blind: every key counts as known to it. Each proxy counts its lease by its own monotonic clock; no other clock counts.
+- Before a request goes out that may give a key its first deadline, the key is announced. The others mark it, and then
+  acknowledge. When all have, or have had none of their lease left since, and the announcer has trust, it may go.
 - Who has lost trust joins: it publishes that, and trusts again when all others have welcomed it, or have none of their
   lease left. They tell it first what they have announced and may still be on its way. On a new connection one full
-  lease has to pass too: another proxy whose connection was cut may not have noticed, and still trust itself to be alone.
-- A proxy that was silent for two leases is no longer waited for until it joins again: one to lose its trust, or to take
-  the announcement in, and one for which a request that it sent before it acknowledged may have prolonged the trust.
+  lease has to pass too: another proxy whose connection was cut may not have noticed, and trust itself to be alone.
+- A proxy that was silent for two leases is no longer waited for until it joins again. One is for its trust to end, or for
+  it to take the announcement in; one for a request that it sent before it acknowledged, and that prolonged its trust.
+
+What it rests on: what a proxy has written is in the server before the lease has run out that it had then, unless it
+goes on living; and a proxy that starts, and finds no other connected, takes itself to be alone.
 """
 
 from __future__ import annotations
@@ -231,8 +234,8 @@ class Member:
         self._proven = max(self._proven, sent)
         self._until = max(self._until, self._lease_begins(sent, now) + self._own_lease)
 
-    @staticmethod
-    def _lease_begins(sent: float, now: float) -> float:
+    def _lease_begins(self, sent: float, now: float) -> float:
+        del now  # by when it is answered others may have waited for long
         return sent
 
     def _see_lapse(self, now: float) -> None:

@@ -23,7 +23,7 @@ MARKED_AT_ONCE = 64
 """Deadlines of one key's marks and claims that are kept, earliest first: later ones become known before they matter."""
 
 MARK_SECONDS = 20.0
-"""How long a key stays known that another proxy has announced, or that other proxies may still take for known to all."""
+"""How long a key stays known that another proxy has announced, or that others may still take for known to all."""
 
 SETTLE_SECONDS = 4.0
 """How old a claim gets before its connection is asked for a sign that its requests have been answered."""
@@ -44,7 +44,7 @@ class Claims:
     """The keys to which one connection's requests may still give deadlines: no sign has come from behind them.
 
     Attributes:
-        ask: puts a sign behind all that has been sent, and returns how to see whether it has come; None when no sign can
+        ask: puts a sign behind all that has been sent, and returns how to see whether it has come; None when none can
             be put there at present. Set by whoever sends.
     """
 
@@ -275,7 +275,7 @@ class KnownKeys:
             self._alarm(deadline)
 
     def stale_marks(self, now: float) -> list[bytes]:
-        """End the marks that are old at `now` (`lease_clock`), and return their keys, which are to be asked about again."""
+        """End the marks that are old at `now` (`lease_clock`); return their keys, which are to be asked about again."""
         old: list[bytes] = []
         for key, since in self._marks.items():
             if since > now - MARK_SECONDS:

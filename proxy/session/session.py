@@ -610,7 +610,7 @@ class Session:
         return None
 
     def _announcing(self, request: Request) -> Question | None:
-        """Have other proxies told of keys that may get their first deadlines; of those behind them in the pipeline too."""
+        """Have other proxies told of keys that may get first deadlines; of those behind in the pipeline too."""
         keys = self._unannounced(request)
         if not keys:
             return None
