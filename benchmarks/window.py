@@ -1,85 +1,229 @@
-"""How long a second proxy does not know yet that a key has got its first deadline through another.
+"""Whether several proxies judge as one: a first deadline through one, and what the others then make of the key.
 
-    python -m benchmarks.window [--check]
+    python -m benchmarks.window [--sequences 10000] [--check]
 
-Two proxies stand in front of one Redis. Through one a fresh key gets its first deadline; as soon as the reply has come,
-the other is asked again and again whether it knows the key. A client without any permission can tell: the other proxy
-puts a script in the place of a store to a known key, and the server's refusal names the command that it refuses. The
-time from the reply to the first refusal of a script is the window; it is overstated by the round trip that asks.
+Clients of two and of four proxies use the same fresh keys in turn. A *life* gives a member a deadline through one
+proxy, then removes the member and adds it again through another: it must have no deadline. A *read* looks at a member
+with a deadline of 5 ms through another proxy once it has passed: it must not be there. Meanwhile nothing else happens,
+or one proxy is under load, is stopped for 3 s and goes on, is killed, joins, or loses its control connection.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.figures import Bar, Report, add_output_options, percentile, run, table
-from benchmarks.stage import Connection, Stage, StageError
+from benchmarks.figures import Bar, Report, add_output_options, percentile, progress, run, table
+from benchmarks.stage import Connection, Service, Stage, StageError, batches
 
-_P99_MS: Final = 5.0
-_PATIENCE_SECONDS: Final = 5.0
-
-
-class _Stranger:
-    """A client that may do nothing.
-
-    Args:
-        port: of the proxy that is asked.
-    """
-
-    def __init__(self, port: int) -> None:
-        self.connection = Connection(port)
-        self.connection.call("AUTH", "stranger", "stranger")
-
-    def sees(self, key: str) -> bool:
-        """Tell whether the proxy knows that the key has deadlines."""
-        try:
-            self.connection.call("SUNIONSTORE", key, key)
-        except StageError as error:
-            refusal = str(error).lower()
-            if "noperm" in refusal:
-                return "sunionstore" not in refusal
-            raise
-        raise StageError("a user without permissions was allowed to store a set")
+_MEDIAN_MS: Final = 3.0
+_A_SECOND: Final = 10_000
+_SHADOW: Final = "__expiremember__:k:{%s}"
+_EVENTS_APART: Final = 5.0
+"""Seconds between two events, such as a proxy that is stopped."""
 
 
-def _one(first: Connection, stranger: _Stranger, key: str) -> float:
-    """Return the window of one key, in ms."""
-    first.call("SADD", key, "x")
-    if stranger.sees(key):
-        raise StageError(f"{key} is known before it has a deadline")
-    first.call("EXPIREMEMBER", key, "x", 1000)
-    begin = time.perf_counter()
-    while not stranger.sees(key):
-        if time.perf_counter() - begin > _PATIENCE_SECONDS:
-            raise StageError(f"{key} is not known after {_PATIENCE_SECONDS} s")
-    return (time.perf_counter() - begin) * 1000
+@dataclass
+class _Sequences:
+    """What clients do in turn, and what came of it."""
+
+    clients: list[Connection]
+    beside: Connection
+    name: str
+    number: int = 0
+    stale: int = 0
+    seen: int = 0
+    waits: list[float] = field(default_factory=list)
+
+    def go(self, count: int) -> None:
+        """Let a number of sequences happen, one in eight of which is a read."""
+        for _ in range(count):
+            self.number += 1
+            first = self.clients[self.number % len(self.clients)]
+            step = 1 + self.number // len(self.clients) % (len(self.clients) - 1)
+            other = self.clients[(self.number + step) % len(self.clients)]
+            (self._read if self.number % 8 == 0 else self._live)(f"{self.name}:{self.number}", first, other)
+
+    def _live(self, key: str, first: Connection, other: Connection) -> None:
+        first.call("SADD", key, "m")
+        begin = time.perf_counter()
+        first.call("EXPIREMEMBER", key, "m", 1000)
+        self.waits.append((time.perf_counter() - begin) * 1000)
+        other.call("SREM", key, "m")
+        other.call("SADD", key, "m")
+        self.stale += self.beside.call("ZSCORE", _SHADOW % key, "m") is not None
+
+    def _read(self, key: str, first: Connection, other: Connection) -> None:
+        first.call("SADD", key, "m", "n")
+        first.call("PEXPIREMEMBER", key, "m", 5)
+        deadline = self.beside.now_ms() + 5
+        while self.beside.now_ms() <= deadline:
+            pass
+        self.seen += other.call("SISMEMBER", key, "m")
+
+
+@contextlib.contextmanager
+def _load(proxy: Service) -> Iterator[None]:
+    """Keep a proxy busy with requests that it has to judge."""
+    done = threading.Event()
+    with Connection(proxy.port) as client:
+        client.call("SADD", "busy", "a")
+        client.call("EXPIREMEMBER", "busy", "a", 10_000)
+    requests = [("SADD", "busy", "b", "c")] * 150 + [("TTL", "busy", "a")] * 50
+    packed = next(batches(requests))[0]
+
+    def work() -> None:
+        with Connection(proxy.port) as client:
+            while not done.is_set():
+                client.count_integers(packed, len(requests))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+class _Run:
+    """One kind of run: its own Redis, its own proxies."""
+
+    def __init__(self, stage: Stage, options: argparse.Namespace, name: str, proxies: int) -> None:
+        self.stage = stage
+        self.options = options
+        self.redis = stage.redis()
+        self.proxies = [self.start() for _ in range(proxies)]
+        self.clients = [Connection(proxy.port) for proxy in self.proxies]
+        self.beside = Connection(self.redis.port)
+        self.sequences = _Sequences(self.clients, self.beside, name)
+
+    def start(self) -> Service:
+        return self.stage.proxy(self.redis, *self.options.proxy_arg)
+
+    def quiet(self) -> None:
+        self.sequences.go(self.options.sequences)
+
+    def loaded(self, which: int) -> None:
+        with _load(self.proxies[which]):
+            self.quiet()
+
+    def disturbed(self, disturb: Callable[[], Callable[[], None]], times: int) -> None:
+        """Let something happen several times in the course of the run; what it returns ends it after 3 s."""
+        for _ in range(times):
+            undo = disturb()
+            timer = threading.Timer(3.0, undo)
+            timer.start()
+            self.sequences.go(self.options.sequences // times)
+            timer.join()
+
+    def stop_one(self) -> Callable[[], None]:
+        """Stop a proxy for 3 s, while its client goes on through the others."""
+        self.proxies[-1].process.send_signal(signal.SIGSTOP)
+        return lambda: self.proxies[-1].process.send_signal(signal.SIGCONT)
+
+    def replace_one(self) -> Callable[[], None]:
+        """Kill a proxy, and start another."""
+        self.proxies[-1].process.kill()
+        self.proxies[-1].process.wait()
+        self.clients.pop().close()
+        self.sequences.go(20)
+        self.proxies[-1] = self.start()
+        self.clients.append(Connection(self.proxies[-1].port))
+        return lambda: None
+
+    def join_one(self) -> Callable[[], None]:
+        """Start one more proxy."""
+        self.proxies.append(self.start())
+        self.clients.append(Connection(self.proxies[-1].port))
+        return lambda: None
+
+    def cut_one(self) -> Callable[[], None]:
+        """Have the server drop the control connection of a proxy."""
+        clients: bytes = self.beside.call("CLIENT", "LIST", "TYPE", "pubsub")
+        name = clients.split(b"id=", 1)[1].split(b" ", 1)[0]
+        self.beside.call("CLIENT", "KILL", "ID", name)
+        return lambda: None
+
+    def end(self) -> None:
+        for connection in (*self.clients, self.beside):
+            connection.close()
+        for service in (*self.proxies, self.redis):
+            self.stage.stop(service)
+
+
+_RUNS: Final[dict[str, tuple[int, Callable[[_Run], None]]]] = {
+    "two, quiet": (2, _Run.quiet),
+    "four, quiet": (4, _Run.quiet),
+    "two, the first under load": (2, lambda run: run.loaded(0)),
+    "two, the second under load": (2, lambda run: run.loaded(1)),
+    "three, one stopped for 3 s, 5 times": (3, lambda run: run.disturbed(run.stop_one, 5)),
+    "three, one killed and replaced, 5 times": (3, lambda run: run.disturbed(run.replace_one, 5)),
+    "two, one more joining, 4 times": (2, lambda run: run.disturbed(run.join_one, 4)),
+    "two, control connection cut, 5 times": (2, lambda run: run.disturbed(run.cut_one, 5)),
+}
+
+
+def _pipelined(run: _Run, keys: int) -> float:
+    """Return first deadlines a second, pipelined through one proxy."""
+    best = 0.0
+    for attempt in range(3):
+        client = run.clients[0]
+        client.pipeline(("SADD", f"p{attempt}:{number}", "m") for number in range(keys))
+        requests = (("EXPIREMEMBER", f"p{attempt}:{number}", "m", 1000) for number in range(keys))
+        packed = b"".join(part for part, _ in batches(requests))
+        begin = time.perf_counter()
+        client.count_integers(packed, keys)
+        best = max(best, keys / (time.perf_counter() - begin))
+    return best
 
 
 def measure(options: argparse.Namespace) -> Report:
-    """Measure the window of many keys."""
+    """Go through all kinds of runs."""
+    rows: list[list[str]] = []
+    bars: list[Bar] = []
+    data: dict[str, object] = {}
     with Stage() as stage:
-        redis = stage.redis()
-        with Connection(redis.port) as straight:
-            straight.call("ACL", "SETUSER", "stranger", "on", ">stranger", "-@all")
-        ports = [stage.proxy(redis, *options.proxy_arg).port for _ in range(2)]
-        stranger = _Stranger(ports[1])
-        with Connection(ports[0]) as first, stranger.connection:
-            windows = [_one(first, stranger, f"key:{number}") for number in range(options.keys)]
-    figures = [percentile(windows, percent) for percent in (50, 99, 100)]
-    text = table(
-        ["from the reply until another proxy knows", "p50, ms", "p99, ms", "worst, ms"],
-        [[f"{options.keys} keys", *(f"{figure:.2f}" for figure in figures)]],
-    )
-    return Report(text, {"window_ms": windows}, [Bar("window, p99 ms", figures[1], _P99_MS, at_least=False)])
+        for name, (proxies, act) in _RUNS.items():
+            if options.only and options.only not in name:
+                continue
+            progress(name)
+            run = _Run(stage, options, f"r{len(rows)}", proxies)
+            try:
+                act(run)
+                if name == "two, quiet":
+                    speed = _pipelined(run, 10_000)
+                    bars.append(Bar("two proxies, first deadlines a second, pipelined", speed, _A_SECOND))
+                    data["pipelined"] = speed
+                found = run.sequences
+                wait = [percentile(found.waits, percent) for percent in (50, 99, 100)]
+                if name == "two, quiet":
+                    bars.append(Bar("two proxies, one first deadline, median ms", wait[0], _MEDIAN_MS, at_least=False))
+            finally:
+                run.end()
+            bars.append(Bar(f"{name}: violations", found.stale + found.seen, 1, at_least=False))
+            rows.append([name, *map(str, (found.number, found.stale, found.seen)), *(f"{one:.1f}" for one in wait)])
+            data[name] = {"sequences": found.number, "stale": found.stale, "seen": found.seen, "wait_ms": wait}
+    if not rows:
+        raise StageError(f"no run has {options.only!r} in its name")
+    head = ["proxies", "sequences", "stale deadlines", "expired reads", "first deadline p50, ms", "p99", "worst"]
+    return Report(table(head, rows), data, bars)
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keys", type=int, default=2000, help="keys that get a deadline, one after the other (2000)")
+    parser.add_argument("--sequences", type=int, default=10_000, help="sequences of each run (10000)")
+    parser.add_argument("--only", default="", help="only runs with this in their name")
     add_output_options(parser)
     return run(measure, parser.parse_args())
 

@@ -352,7 +352,7 @@ def explore(
                 continue
             seen.add(key)
             assert len(seen) <= most, "too many states"
-            here = (f"{number}: {what}", way)
+            here: Any = (f"{number}: {what}", way)
             if wrong := after.violation():
                 steps = [wrong]
                 while here is not None:

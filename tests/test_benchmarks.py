@@ -19,7 +19,7 @@ SHORT = [
     "members --sizes 100 1000 --rounds 1 --requests 500 --latency-requests 50",
     "memory --members 1000 --keys 5000",
     "relay --rounds 1 --requests 1000 --known-keys 100 --bare --unix",
-    "window --keys 50",
+    "window --sequences 40 --only quiet",
 ]
 
 

@@ -10,8 +10,8 @@ tracking messages and what other proxies publish. An answer proves that all that
 - Who has lost trust joins: it publishes that, and trusts again when all others have welcomed it, or have none of their
   lease left. They tell it first what they have announced and may still be on its way. On a new connection one full
   lease has to pass too: another proxy whose connection was cut may not have noticed, and trust itself to be alone.
-- A proxy that was silent for two leases is no longer waited for until it joins again. One is for its trust to end, or for
-  it to take the announcement in; one for a request that it sent before it acknowledged, and that prolonged its trust.
+- A proxy that was silent for two leases is no longer waited for until it joins again. One is for its trust to end, or
+  for it to take the announcement in; one for a request that it sent before, and whose answer prolonged its trust.
 
 What it rests on: what a proxy has written is in the server before the lease has run out that it had then, unless it
 goes on living; and a proxy that starts, and finds no other connected, takes itself to be alone.
