@@ -74,6 +74,7 @@ class Server:
         self._commands = ServerCommands()
         self._logins = LoginWatch(upstream.connect)
         self._users = Users()
+        self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
         self._ground = Ground(
             Rewriter(self._names, self._known, self._commands),
             self._known,
@@ -130,7 +131,7 @@ class Server:
             OSError: it cannot be reached.
             TimeoutError: it did not answer in time.
         """
-        if not (self._tracker.settled.is_set() and self._logins.asked.is_set()):
+        if not (self._tracker.settled.is_set() and all(asked.is_set() for asked in self._all_asked)):
             await self._until_settled()
         try:
             await self._upstream.connect(factory)
@@ -146,7 +147,8 @@ class Server:
         await self._tracker.tried.wait()
         if not self._tracker.settled.is_set():
             raise ConnectionError(self._upstream.state)
-        await self._logins.asked.wait()
+        for asked in self._all_asked:
+            await asked.wait()
 
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
@@ -235,7 +237,9 @@ class Server:
         background: list[asyncio.Task[object]] = [stopped]
         tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
         if not self._upstream.has_a_user_of_its_own:
-            tasks.append(asyncio.create_task(UserWatch(self._engine, self._tracker, self._users).run()))
+            watch = UserWatch(self._engine, self._tracker, self._users)
+            self._all_asked.append(watch.asked)
+            tasks.append(asyncio.create_task(watch.run()))
         if settings.leftovers_rate:
             leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
             tasks.append(asyncio.create_task(leftovers.run()))

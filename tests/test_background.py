@@ -126,7 +126,8 @@ def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo, *, l
         client.say("SADD k m far")
         deadline = clock(beside) + 700
         client.raw.send(request("BLPOP", "queue", 0) + request("PEXPIREMEMBERAT", "k", "m", deadline))
-        until(lambda: b"cmd=blpop" in beside.say("CLIENT LIST"), what="a blocked client")
+        behind = re.compile(rb" qbuf=[1-9][0-9]* .*cmd=blpop")
+        until(lambda: behind.search(beside.say("CLIENT LIST")), what="a request behind one that blocks")
         for key in ("k", "later"):
             other("SADD", key, "far")
             other("EXPIREMEMBER", key, "far", 1000)

@@ -25,9 +25,13 @@ class UserWatch:
         engine: asks the server.
         tracker: tells whether it is there.
         users: what is kept current.
+
+    Attributes:
+        asked: set when the server has been asked for the first time, well or not.
     """
 
     def __init__(self, engine: Engine, tracker: Tracker, users: Users) -> None:
+        self.asked = asyncio.Event()
         self._engine = engine
         self._tracker = tracker
         self._users = users
@@ -43,6 +47,7 @@ class UserWatch:
             except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
                 self._users.unlimited = False
                 log.debug("cannot list the users: clients are asked what they may do", error=str(error))
+            self.asked.set()
             await asyncio.sleep(AGAIN_SECONDS)
 
 
