@@ -180,7 +180,7 @@ class Proxies:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         try:
-            async with asyncio.timeout(LEASE + self._patience):
+            async with asyncio.timeout(2 * LEASE + self._patience):
                 number = self._member.announce(keys, lease_clock())
                 self._waiting.append((number, done))
                 self._update()
@@ -209,6 +209,9 @@ class Proxies:
         self._note()
 
     def _distrust(self) -> None:
+        if self._refused:
+            self._known.see()  # as the index has not been read
+            return
         self._known.trusted_until = -float("inf")
         self._known.cut_off = True
         self._known.distrust()

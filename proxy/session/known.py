@@ -385,8 +385,9 @@ class KnownKeys:
         again: set[bytes] = set()
         for claims in self._claims:
             again |= claims.older_than(old)
-        for _, keys in self._orphans:
-            again.update(keys)
+        for ended, keys in self._orphans:
+            if ended <= old:
+                again.update(keys)
         announced = self._announced
         again = {key for key in again if announced.get(key, -math.inf) <= old}
         while announced and (first := next(iter(announced.items())))[1] <= old:
