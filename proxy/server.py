@@ -84,6 +84,8 @@ class Server:
             names=self._names,
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
         )
+        # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
+        self._known.on_announced = self._ground.streams.cut_all
         self.held = HeldBudget(settings.held_limit)
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
         self._tracker = Tracker(

@@ -91,6 +91,21 @@ def test_what_arrives_too_slowly_is_cut_off(
     assert client.say(f"TTL {key} m0") == 1000
 
 
+def test_what_arrives_while_another_proxy_sets_the_first_deadline_is_cut_off(
+    upstream: Server, proxy: Proxy, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    other, key = talk(start_proxy(upstream)), new_key()
+    make("SADD", other, key)
+    whole = upload("SADD", key, upstream)
+    with proxy.connect() as slow:
+        slow.send(whole[: len(whole) * 3 // 4])
+        until(lambda: is_underway(upstream))
+        assert other.say(f"EXPIREMEMBER {key} m0 1000") == 1
+        slow.send(whole[len(whole) * 3 // 4 :])
+        assert slow.reply().startswith(b"-ERR expiremember-proxy: not done")
+    assert other.say(f"SCARD {key}") == 1
+
+
 @pytest.mark.parametrize("name", ["SADD", "RPUSH"])
 def test_a_member_whose_deadline_passes_while_its_request_arrives_begins_a_new_life(
     name: str, upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]

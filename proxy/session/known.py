@@ -112,6 +112,7 @@ class KnownKeys:
         loaded: whether the index has been read since the control connection was made.
         trusted_until: until when (`lease_clock`) other proxies' first deadlines are sure to be known here.
         shared: whether there may be other proxies, which have to know a key before it gets its first deadline.
+        on_announced: is called with keys to which another proxy is about to give deadlines.
         cut_off: whether there is no connection by which they could be told.
     """
 
@@ -128,6 +129,7 @@ class KnownKeys:
         self.ever = False
         self._marks: dict[bytes, float] = {}
         self._claimed: dict[bytes, int] = {}
+        self.on_announced: Callable[[list[bytes]], None] = lambda _: None
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
         self._claims: dict[Claims, None] = {}
         self._orphans: list[tuple[float, list[bytes]]] = []
@@ -229,8 +231,9 @@ class KnownKeys:
 
     def mark_announced(self, keys: Iterable[bytes]) -> None:
         """Make keys known because another proxy is about to give them deadlines."""
-        for key in keys:
+        for key in (keys := list(keys)):
             self.mark(key, math.inf, 0.0)
+        self.on_announced(keys)
 
     def suspect(self, key: bytes) -> None:
         """Make a key known because its deadlines have changed; `learn` tells how."""

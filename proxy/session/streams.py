@@ -81,6 +81,11 @@ class Streams:
         stream.is_cut = True
         self.end(stream)
 
+    def cut_all(self, keys: Iterable[bytes]) -> None:
+        """Let nothing more be sent of any request that may add members to some keys."""
+        for stream in self.of(keys):
+            self.cut(stream)
+
     def of(self, keys: Iterable[bytes], *, but: object = None) -> list[Stream]:
         """Return the requests that may add members to some keys, without those of one owner, whose come in order."""
         found = dict.fromkeys(stream for key in keys for stream in self.keys.get(key, ()) if stream.owner is not but)
