@@ -36,7 +36,7 @@ from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
 from proxy.relay.idle import IdleWatch
 from proxy.scripts.naming import Names
-from proxy.session.known import KnownKeys
+from proxy.session.known import Claims, KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.rights import Rights, Users
@@ -118,9 +118,9 @@ class Server:
         for connection in self._connections:
             connection.rebind()
 
-    def orphan(self, session: Session) -> None:
-        """Note that the server has closed a session's connection."""
-        self._known.orphan(session.claims)
+    def orphan(self, claims: Claims) -> None:
+        """Note that the server has closed the connection whose requests may still give these keys deadlines."""
+        self._known.orphan(claims)
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Arguments: TypeAlias = list[bytes]
 Positions: TypeAlias = range | None
 """Where the members stand among the arguments (the command's name is 0); None when the request is not well formed, and
-so is best left to the server, which complains in its own words."""
+so is best left to the server, which complains in its own words, or when it would take too long to tell."""
 Locator: TypeAlias = Callable[[Arguments, int], Positions]
 """Of the arguments and their number. While a request is still arriving the arguments are those that are there: then it
 raises IndexError where it needs one that is not."""
+
+MOST_OPTIONS: Final = 10_000
+"""Words in front of the members that are looked at: more than a request has that a script can stand in for."""
 
 _ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
 _GEOADD_OPTIONS = frozenset((b"NX", b"XX", b"CH"))
@@ -42,6 +45,8 @@ def _after_options(options: frozenset[bytes], step: int) -> Locator:
     def locate(arguments: Arguments, size: int) -> Positions:
         first = 2
         while first < size and arguments[first].upper() in options:
+            if first == MOST_OPTIONS:
+                return None
             first += 1
         if size < first + step or (size - first) % step:
             return None
@@ -61,6 +66,8 @@ def _fields(step: int) -> Locator:
     def locate(arguments: Arguments, size: int) -> Positions:
         position = 2
         while position < size and (option := arguments[position].upper()) != b"FIELDS":
+            if position >= MOST_OPTIONS:
+                return None
             position += 2 if option in _HSETEX_VALUED else 1
         first = position + 2
         if first >= size:

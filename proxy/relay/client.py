@@ -13,6 +13,7 @@ import structlog
 
 from proxy.relay.budget import HeldBudget
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
+from proxy.session.known import Claims
 from proxy.session.question import Question
 from proxy.session.session import TAIL_LIMIT, OvertakenError, RefusedAtItsHeadError, RequestTooLargeError, Session
 
@@ -35,8 +36,8 @@ class State(Enum):
     CONNECTING = "upstream is not there yet; what the client sends is kept"
     RELAYING = "requests go upstream as they come"
     HELD = "a request waits for the engine, and so does what follows it"
-    HELD_LAST = "likewise, and no requests are taken afterwards"
-    ORPHANED = "likewise, and the client has gone: what it sent before still goes upstream"
+    FINISHING = "the proxy is about to stop: what has come still goes upstream, and no requests are taken afterwards"
+    ORPHANED = "the client has gone: what it sent before still goes upstream"
     ENDED = "the client has sent its last request; replies still come"
     DRAINING = "no more requests are taken; those that were sent are being answered"
     REFUSED = "the server has been shown a request at which it closes, when those before it have been answered"
@@ -47,10 +48,10 @@ class State(Enum):
 _LAST: Final = (State.DRAINING, State.REFUSED, State.FAREWELL)
 
 _MOVES: Final[dict[State, frozenset[State]]] = {
-    State.CONNECTING: frozenset((State.RELAYING, State.FAREWELL, State.CLOSED)),
-    State.RELAYING: frozenset((State.HELD, State.ENDED, State.CLOSED, *_LAST)),
-    State.HELD: frozenset((State.RELAYING, State.HELD_LAST, State.ORPHANED, *_LAST)),
-    State.HELD_LAST: frozenset((State.ORPHANED, State.RELAYING, *_LAST)),
+    State.CONNECTING: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.FAREWELL, State.CLOSED)),
+    State.RELAYING: frozenset((State.HELD, State.FINISHING, State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
+    State.HELD: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, *_LAST)),
+    State.FINISHING: frozenset((State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
     State.ORPHANED: frozenset((State.CLOSED,)),
     State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),
     State.DRAINING: frozenset((State.FAREWELL, State.CLOSED)),
@@ -59,7 +60,15 @@ _MOVES: Final[dict[State, frozenset[State]]] = {
     State.CLOSED: frozenset(),
 }
 
-_WAITING: Final = frozenset((State.HELD, State.HELD_LAST, State.ORPHANED))
+_WAITING: Final = frozenset((State.HELD, State.FINISHING, State.ORPHANED))
+"""Where a question may be open."""
+
+_JUDGING: Final = frozenset((State.RELAYING, State.FINISHING, State.ORPHANED))
+"""Where what has come and waits for its turn is judged."""
+
+_BEGUN: Final = frozenset((State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING))
+"""Where what has come, and has not been sent on, is still to run."""
+
 _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, State.FAREWELL))
 """While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
 
@@ -100,8 +109,8 @@ class Surroundings(Protocol):
     def is_plain(self) -> Callable[[bytes], bool]:
         """Returns whether a chunk of an ordinary session can go as it came. `rebind` tells when it is another one."""
 
-    def orphan(self, session: Session) -> None:
-        """Note that the server has closed a session's connection."""
+    def orphan(self, claims: Claims) -> None:
+        """Note that the server has closed the connection whose requests may still give these keys deadlines."""
 
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
@@ -134,6 +143,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = State.CONNECTING
         self._transport: asyncio.Transport
         self._upstream: UpstreamConnection | None = None
+        self._claims: Claims | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
@@ -141,6 +151,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0  # bytes, as last accounted
         self._clogged = False  # upstream takes no more at present
         self._rests = False  # others are served first
+        self._leaves = False  # upstream is still to come to the end of what it was sent
         self._made = False
         self._input_ended = False
         self._last_words = b""  # for a client that is turned away, when its requests have been answered
@@ -166,25 +177,31 @@ class ClientConnection(asyncio.Protocol):
         return self._clogged or self._session.replies.crowded
 
     def _regulate(self) -> None:
-        """Read from the client exactly while its bytes are wanted, and judge what waits for its turn."""
+        """Read from the client exactly while its bytes are wanted."""
         if self._transport.is_closing():
             return
         wanted = self._state in _READING and not self._input_ended
-        if self._state is State.RELAYING and (self._rests or self._is_stuffed()):
+        if self._state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
             wanted = False
-        elif self._state is State.RELAYING and self._session.unfinished:
-            wanted = False
-            self._rest()
-        elif self._state in (State.HELD, State.HELD_LAST):
+        elif self._state in (State.HELD, State.FINISHING):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()
-            most = TAIL_LIMIT if self._session.waits_for_login else READ_WHILE_HELD
-            wanted = awaiting and not self._input_ended and self._held < most
+            wanted = awaiting and not self._input_ended and self._held < self._most()
         if wanted != self._transport.is_reading():
             if wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _most(self) -> int:
+        """Return how many bytes are taken from the client while replies are awaited."""
+        return TAIL_LIMIT if self._session.waits_for_login else READ_WHILE_HELD
+
+    def _relieved(self) -> None:
+        """Go on, if nothing is in the way any more, when upstream has taken or answered something."""
+        if self._state in _JUDGING and self._session.unfinished and not self._is_stuffed():
+            self._rest()
+        self._regulate()
 
     def _after(self, seconds: float, work: Callable[[], None]) -> None:
         """Do something later, unless the state changes before."""
@@ -238,29 +255,49 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
-        if self._state is State.CLOSED:
+        if self._state in (State.ORPHANED, State.CLOSED):
             return
-        self._surroundings.closed(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._state in (State.HELD, State.HELD_LAST):
-            self._move(State.ORPHANED)
-            if self._upstream is not None:
-                self._upstream.silence()
+        if not self._has_left_something():
+            self._close()
             return
-        self._close()
+        self._move(State.ORPHANED)
+        if self._upstream is not None:
+            self._upstream.silence()
+            self._relieved()
+
+    def _has_left_something(self) -> bool:
+        """Return whether something that the client has sent is still to be sent on."""
+        if self._state not in _BEGUN:
+            return False
+        if self._upstream is None:
+            return bool(self._early)
+        return self._session.question is not None or self._session.unfinished
 
     def _close(self) -> None:
         self._move(State.CLOSED)
-        self._release()
-        if self._upstream is not None:
-            self._session.close()
-        if self._upstream is not None:
-            self._upstream.leave()
+        self._let_go()
+        self._task = None
+        self._receive_by(_drop)
+        if not self._leaves:
+            self._surroundings.closed(self)
 
-    def _release(self) -> None:
+    def _let_go(self) -> None:
+        """Let the server come to the end of what it was sent, and keep nothing that the client has sent.
+
+        The session goes at once, by its last reference: until the collector finds it others may need what it holds.
+        """
         self._surroundings.held.account(self._held, 0)
         self._held = 0
+        self._early = b""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            if self._replied is not None and not self._replied.done():
+                self._replied.set_result(None)
+            self._session.close()
+            self._session.claims.ask = _no_sign
+            del self._session
+            self._leaves = not upstream.lost
+            upstream.leave()
 
     def pause_writing(self) -> None:
         """The client does not read fast enough: let upstream wait."""
@@ -278,7 +315,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             await self._surroundings.connect_upstream(self._new_upstream)
         except (OSError, TimeoutError) as error:
-            if self._state is State.CONNECTING:
+            if self._state is State.ORPHANED:
+                self._close()
+            elif self._state in (State.CONNECTING, State.FINISHING):
                 self._say_farewell(self._surroundings.upstream_error(error))
 
     def _new_upstream(self) -> UpstreamConnection:
@@ -286,23 +325,28 @@ class ClientConnection(asyncio.Protocol):
 
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Take the upstream connection, which is there now; return False when the client has gone meanwhile."""
-        if self._state is not State.CONNECTING:
+        if self._state not in (State.CONNECTING, State.FINISHING, State.ORPHANED):
             return False
-        self._upstream = upstream
         try:
             self._begin(upstream)
         except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
             self._fail(error)
+            return False
         return True
 
     def _begin(self, upstream: UpstreamConnection) -> None:
         self._session = session = self._surroundings.new_session()
+        self._upstream = upstream
+        self._claims = session.claims
         session.claims.ask = self._ask_for_a_sign
-        self._move(State.RELAYING)
+        if self._state is State.CONNECTING:
+            self._move(State.RELAYING)
+        elif self._state is State.ORPHANED:
+            upstream.silence()
         early, self._early = self._early, b""
         if early:
-            self._judge(early)
-        if self._state is State.RELAYING and self._input_ended:
+            self._pass_on(lambda: session.receive(early, self._surroundings.now()))
+        elif self._input_ended:
             self._end_input()
         self.rebind()
 
@@ -328,14 +372,15 @@ class ClientConnection(asyncio.Protocol):
             # No reply will come: give the requests their time.
             enough = loop.time() + UNHEARD_SECONDS
             return lambda: loop.time() >= enough
-        if self._state not in (State.RELAYING, State.HELD, State.HELD_LAST) or self._upstream is None:
+        if self._state not in (State.RELAYING, State.HELD, State.FINISHING) or self._upstream is None:
             return None
         passed: list[bool] = []
         sign = session.sign(lambda: passed.append(True))
         if sign is None or self._upstream.closing:
             return None
         self._send_out(sign)
-        return lambda: bool(passed) or not session.replies.outstanding
+        replies = session.replies
+        return lambda: bool(passed) or not replies.outstanding
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -345,11 +390,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _judge(self, data: bytes) -> None:
         """Pass requests on that may need more than that."""
-        if self._state is State.CONNECTING:
+        if self._upstream is None and self._state in (State.CONNECTING, State.FINISHING):
             # The loop reads once before it can be told to pause.
             self._early += data
             self._regulate()
-        elif self._state in (State.RELAYING, State.HELD, State.HELD_LAST):
+        elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
             self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
             if len(data) >= LARGE and self._state is State.RELAYING:
                 self._rest()
@@ -367,22 +412,23 @@ class ClientConnection(asyncio.Protocol):
         if self._rests:
             return
         self._rests = True
-        if self._transport.is_reading() and not self._transport.is_closing():
+        if not self._transport.is_closing() and self._transport.is_reading():
             self._transport.pause_reading()
         asyncio.get_running_loop().call_soon(go_on)
 
     def _go_on(self) -> None:
-        if self._is_stuffed():
-            return
-        if self._state is State.RELAYING and self._session.unfinished:
-            self._pass_on(lambda: self._session.go_on(self._surroundings.now()))
-        if self._state is State.RELAYING and self._input_ended:
-            self._end_input()
+        if self._state in _JUDGING and self._upstream is not None and not self._is_stuffed():
+            session = self._session
+            if session.unfinished:
+                self._pass_on(lambda: session.go_on(self._surroundings.now()))
+            elif session.question is None:
+                self._proceed()
         self._regulate()
 
     def _pass_on(self, judge: Callable[[], bytes]) -> None:
         """Send upstream what a session makes of its input, and see to what it asks for."""
         session = self._session
+        asked = session.question
         try:
             out = judge()
         except RequestTooLargeError:
@@ -405,12 +451,30 @@ class ClientConnection(asyncio.Protocol):
             log.warning("client closed: all clients together hold more than held_limit", bytes=self._held)
             self._turn_away(b"-ERR expiremember-proxy: too many bytes of unfinished requests are held (held_limit)\r\n")
             return
-        if session.question is not None and self._state is State.RELAYING:
-            self._move(State.HELD)
-            self._start(self._answer())
-        elif session.unfinished and self._state is State.RELAYING:
+        question = session.question
+        if question is None:
+            if self._state is not State.RELAYING or session.unfinished or self._input_ended or session.replies.crowded:
+                self._proceed()
+        elif question is asked:
+            self._regulate()  # more has come while it is being answered
+        else:
+            if self._state is State.RELAYING:
+                self._move(State.HELD)
+            self._start(self._answer(question))
+
+    def _proceed(self) -> None:
+        """Do what is next where no question is open: judge on, take more, or see to the end."""
+        if self._state is State.HELD:
+            self._move(State.RELAYING)
+        if self._session.unfinished:
             self._rest()
-        elif session.replies.crowded or self._state is State.HELD:
+        elif self._state is State.ORPHANED:
+            self._close()
+        elif self._input_ended:
+            self._end_input()
+        elif self._state is State.FINISHING:
+            self._drain()
+        else:
             self._regulate()
 
     def _send_out(self, out: bytes) -> None:
@@ -420,33 +484,21 @@ class ClientConnection(asyncio.Protocol):
         if not self._upstream.closing:
             self._upstream.write(out)
 
-    async def _answer(self) -> None:
-        session = self._session
-        while (question := session.question) is not None:
-            answered = True
-            try:
-                if question.replied:
-                    await self._until_replied()
+    async def _answer(self, question: Question) -> None:
+        """Do what a session asks for, and go on. What is asked next has a task, and so a turn, of its own."""
+        answered = True
+        try:
+            if question.replied:
+                await self._until_replied()
+            if self._state in _WAITING:
                 await self._surroundings.answer(question)
-            except ClientGoneError:
-                self.abandon()
-                return
-            except (OSError, TimeoutError):
-                answered = False  # the session goes on without
-            self._pass_on(partial(self._resume, answered=answered))
-            if self._state not in _WAITING:
-                return  # it has been turned away
-        if self._state is State.ORPHANED:
-            self._close()
+        except ClientGoneError:
+            self.abandon()
             return
-        finishing = self._state is State.HELD_LAST
-        self._move(State.RELAYING)
-        if session.unfinished and not finishing:
-            self._rest()
-        elif self._input_ended:
-            self._end_input()
-        elif finishing:
-            self.finish()
+        except (OSError, TimeoutError):
+            answered = False  # the session goes on without
+        if self._state in _WAITING:  # else it has been turned away
+            self._pass_on(partial(self._resume, answered=answered))
 
     def _resume(self, *, answered: bool) -> bytes:
         return self._session.resume(self._surroundings.now(), answered=answered)
@@ -456,12 +508,12 @@ class ClientConnection(asyncio.Protocol):
         session = self._session
         if self._upstream is None or self._upstream.closing or session.replies.silenced:
             return  # nothing comes any more
-        self._replied = asyncio.get_running_loop().create_future()
+        self._replied = replied = asyncio.get_running_loop().create_future()
         sign = session.drain()
         if sign is not None or session.replies.outstanding:
             self._send_out(sign or b"")
             self._regulate()
-            while not (await asyncio.wait((self._replied,), timeout=LOOK_SECONDS))[0]:
+            while not (await asyncio.wait((replied,), timeout=LOOK_SECONDS))[0]:
                 if self._has_hung_up():
                     await self._see_if_it_blocks()
 
@@ -475,21 +527,27 @@ class ClientConnection(asyncio.Protocol):
         return bool(poll.poll(0))
 
     async def _see_if_it_blocks(self) -> None:
-        """Tell a server that is busy from one in which a request of this client blocks.
+        """Tell a server that is busy, or still sends replies, from one in which a request of this client blocks.
 
         Raises:
             ClientGoneError: it blocks, and the client has gone: a server that reads the client's end drops the client.
         """
+        upstream = self._upstream
+        heard = upstream.heard if upstream is not None else 0
         try:
             for _ in range(2):  # what came before the first question has been read when the second is answered
                 await self._surroundings.round_trip()
         except (OSError, TimeoutError):
             return
-        if self._replied is not None and not self._replied.done():
+        if self._replied is None or self._replied.done() or upstream is None or not upstream.is_reading:
+            return
+        if upstream.heard == heard:
             raise ClientGoneError
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""
+        if self._upstream is None:
+            return
         waits = self._session.waits_for_login
         self._session.login()
         if waits:
@@ -497,10 +555,12 @@ class ClientConnection(asyncio.Protocol):
 
     def replies_passed(self) -> None:
         """Note that replies have come while some are to be put in place."""
+        if self._upstream is None:
+            return
         if not self._session.replies.outstanding:
             self._settled()
-        elif self._state is State.RELAYING:
-            self._regulate()
+        elif self._state in _JUDGING:
+            self._relieved()
 
     def _wake(self) -> None:
         if self._replied is not None and not self._replied.done():
@@ -515,19 +575,20 @@ class ClientConnection(asyncio.Protocol):
         elif self._state is State.ENDED and self._upstream is not None and not self._upstream.ends_by_halves:
             self._upstream.leave()
         else:
-            self._regulate()
+            self._relieved()
 
     def set_clogged(self, clogged: bool) -> None:
         """Note whether upstream takes no more at present."""
         self._clogged = clogged
-        self._regulate()
+        if self._upstream is not None:
+            self._relieved()
 
     # The end.
 
     def _end_input(self) -> None:
         """Let the client's half close reach upstream, behind all that it has sent."""
         if self._session.unfinished:
-            return  # not yet: see `_go_on`
+            return  # not yet: see `_proceed`
         upstream = self._upstream
         assert upstream is not None
         sign = None if upstream.ends_by_halves else self._session.drain()
@@ -547,8 +608,11 @@ class ClientConnection(asyncio.Protocol):
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
-        if self._upstream is not None:
-            self._surroundings.orphan(self._session)
+        if self._claims is not None:
+            self._surroundings.orphan(self._claims)
+        self._leaves = False
+        if self._state is State.CLOSED:
+            self._surroundings.closed(self)
         if self._state in (State.FAREWELL, State.CLOSED):
             return
         if refusal is not None:
@@ -562,10 +626,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _turn_away(self, line: bytes) -> None:
         """Tell the client why, behind the replies to what it has sent before, and close."""
+        sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
         if self._state is State.ORPHANED:
+            self._send_out(sign or b"")  # behind what was judged before
             self._close()
             return
-        sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
         if sign is None:
             self._say_farewell(line)
             return
@@ -578,21 +643,19 @@ class ClientConnection(asyncio.Protocol):
 
     def _let_refuse(self, error: RefusedAtItsHeadError) -> None:
         """Show the server the beginning of a request at which it closes, and nothing after it."""
+        self._send_out(error.beginning)
         if self._state is State.ORPHANED:
             self._close()
             return
         self._move(State.REFUSED)
         self._receive_by(_drop)
-        self._send_out(error.beginning)
         # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
 
     def _say_farewell(self, line: bytes) -> None:
         """Close so that the client can read what was said: an unread request would reset the connection."""
-        if self._upstream is not None:
-            self._upstream.silence()
-        self._release()
         self._move(State.FAREWELL)
+        self._let_go()
         self._receive_by(_drop)
         if self._transport.is_closing():
             return
@@ -612,16 +675,24 @@ class ClientConnection(asyncio.Protocol):
         self._after(LINGER_SECONDS, self._transport.abort)
 
     def finish(self) -> None:
-        """Take no more requests; close when all that were sent have been answered."""
-        if self._state is State.HELD:
-            self._move(State.HELD_LAST)
-        if self._state is State.CONNECTING:
+        """Take no more requests; close when all that have come have been answered."""
+        if self._state is State.CONNECTING and not self._early:
             self.abandon()
-        if self._state is not State.RELAYING:
-            return  # no more requests come anyway, and upstream closes after the last reply
-        sign = self._session.drain() if self._upstream is not None and not self._upstream.closing else None
+        elif self._state in (State.CONNECTING, State.HELD):
+            self._move(State.FINISHING)
+        elif self._state is State.RELAYING:
+            self._move(State.FINISHING)
+            self._proceed()
+        # Else no more requests come anyway, and upstream closes after the last reply.
+
+    def _drain(self) -> None:
+        """Close when all that was sent has been answered."""
+        if self._upstream is None or self._upstream.closing:
+            self.abandon()
+            return
+        sign = self._session.drain()
         if sign is None:
-            self.abandon()
+            self._end_input()  # a request has been sent in part: the rest will not come
             return
         self._move(State.DRAINING)
         self._receive_by(_drop)
@@ -631,14 +702,21 @@ class ClientConnection(asyncio.Protocol):
         """Close without waiting for replies."""
         if self._task is not None:
             self._task.cancel()
+        self._early = b""
         if self._upstream is not None:
             self._upstream.abort()
         self._transport.abort()
+        if self._state is State.ORPHANED:
+            self._close()
 
 
 _OVERTAKEN: Final = (
     b"-ERR expiremember-proxy: not done, a key got member deadlines while this request was arriving; send it again\r\n"
 )
+
+
+def _no_sign() -> None:
+    """Put no sign anywhere: the client has gone, and the server is about to close."""
 
 
 def _drop(_: bytes) -> None:

@@ -46,6 +46,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     Attributes:
         lost: whether the connection has ended.
+        heard: how many chunks of replies have come while they were looked at.
         write: sends requests.
     """
 
@@ -58,6 +59,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self._unheard = False  # a TLS connection on which nothing has come
         self.lost = False
+        self.heard = 0
         self.write: Callable[[bytes], None]
         # Set on the instance: one frame of Python less for every chunk of replies.
         self.data_received = deliver  # type: ignore[method-assign,assignment]
@@ -78,6 +80,11 @@ class UpstreamConnection(asyncio.Protocol):
         return self.lost or self._transport.is_closing()
 
     @property
+    def is_reading(self) -> bool:
+        """Whether replies are taken from the server at present."""
+        return not self.closing and self._transport.is_reading()
+
+    @property
     def ends_by_halves(self) -> bool:
         """Whether `end` leaves the replies coming. TLS knows no such end."""
         return self._transport.can_write_eof()
@@ -95,6 +102,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _look(self, data: bytes) -> None:
         self._unheard = False
+        self.heard += 1
         if self._evidence is not None and self._evidence.receive(data):
             self._evidence = None
             self._client.logged_in()
@@ -116,6 +124,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._deliver = _drop
         if direct:
             self._receive_by(_drop)
+        self.resume()  # a client that did not read holds nothing up any more
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         if self.closing or self.data_received == receiver:
@@ -148,10 +157,20 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def leave(self) -> None:
-        """Close after what was sent has gone out."""
+        """Close when the server has read all that was sent; what it says to it is dropped.
+
+        To close at once, with a reply unread or still to come, would reset the connection, and the server would read no
+        further.
+        """
         if self.lost:
             return
-        self._transport.close()
+        self.silence()
+        self._receive_by(_drop)
+        self._replies = self._evidence = None
+        if self.ends_by_halves:
+            self.end()
+        else:
+            self._transport.close()
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
@@ -182,6 +201,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is not None and self._transport.get_extra_info("sslcontext") is None:
             self._salvage()
         self.lost = True
+        self.data_received = _drop  # type: ignore[method-assign,assignment] # it may be a method of this very object
         # In TLS 1.3 a server refuses a certificate when the handshake is over for the other side.
         refused = self._unheard and isinstance(exc, ssl.SSLError)
         self._client.upstream_lost(exc if refused else None)

@@ -308,6 +308,7 @@ class Session:
         self._end_transaction()
         for stream in (*self._signed, *((self._underway,) if self._underway is not None else ())):
             self._ground.streams.end(stream)
+        self.replies = ReplySubstitution()  # those expected refer to this session
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
@@ -394,6 +395,9 @@ class Session:
             left -= 1
             request = reader.next_request()
             if request is None:
+                if reader.unread:
+                    self.unfinished = True
+                    return self._take_out()
                 if self.stranger and not reader.within and self._is_too_much_for_a_stranger():
                     self.question = Question(replied=True, login=True)
                 elif reader.oversized:

@@ -9,6 +9,7 @@ then refuses does no harm.
 from __future__ import annotations
 
 import re
+from collections import deque
 from enum import Enum
 from typing import Final
 
@@ -18,6 +19,9 @@ BULK_LIMIT = 512 * 1024 * 1024
 
 INLINE_LIMIT = 64 * 1024
 """Bytes that Redis buffers of a line (inline request, or a count) before it gives up (PROTO_INLINE_MAX_SIZE)."""
+
+JOINED: Final = 256 * 1024
+"""Bytes that are joined at a time to what is being read: the rest may be much, and others wait."""
 
 COPIED: Final = 64 * 1024
 """Bytes that have been read of an incomplete request and are copied all the same when more of it comes."""
@@ -104,7 +108,9 @@ class RequestReader:
         self._front_size = 0
         self._buffer = b""
         self._position = 0  # where the request that is being read begins, or goes on behind its front
-        self._later: list[bytes] = []  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
+        self._later: deque[bytes] = (
+            deque()
+        )  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
         self._later_size = 0
         self._need = 0  # bytes, from the start of the buffer, without which reading on is of no use
         # The multi bulk request that is being read: its arguments so far, and where the next one begins.
@@ -178,11 +184,20 @@ class RequestReader:
             self._position = 0
 
     def next_request(self) -> Request | None:
-        """Return the next whole request, body or broken rest; None when more bytes are needed for one."""
-        if self._later_size:
-            if self._need > len(self._buffer) + self._later_size:
-                return None
-            self._join()
+        """Return the next whole request, body or broken rest; None when more bytes are needed for one, or `unread`."""
+        request = self._next_request()
+        if request is None and self.unread:
+            # Not before: what waits behind would be copied again whenever some of it has been read, and more has come.
+            self._join(JOINED)
+            request = self._next_request()
+        return request
+
+    @property
+    def unread(self) -> bool:
+        """Whether some of what was fed is still to be looked at, by another call of `next_request`."""
+        return self._later_size > 0 and self._need <= len(self._buffer) + self._later_size
+
+    def _next_request(self) -> Request | None:
         if self._position == len(self._buffer) or self._need > len(self._buffer):
             return None
         if self._broken:
@@ -244,16 +259,25 @@ class RequestReader:
         self._end_request()
         return rest
 
-    def _join(self) -> None:
+    def _join(self, most: int | None = None) -> None:
+        """Join to the buffer what was fed since: all of it, or about so many bytes, and those that are needed."""
+        if most is None:
+            pieces, size = list(self._later), self._later_size
+            self._later.clear()
+        else:
+            most = max(most, self._need - len(self._buffer))
+            pieces, size = [], 0
+            while self._later and size < most:
+                pieces.append(self._later.popleft())
+                size += len(pieces[-1])
         read = self._next - self._position if self._count else 0
-        if read > max(COPIED, self._later_size):
+        if read > max(COPIED, size):
             # Else each byte of a client that sends one at a time would cost a copy of all that came before.
             self._front.append(self._buffer[self._position : self._next])
             self._front_size += read
             self._position = self._next
-        self._buffer = b"".join((self._buffer[self._position :], *self._later))
-        self._later.clear()
-        self._later_size = 0
+        self._buffer = b"".join((self._buffer[self._position :], *pieces))
+        self._later_size -= size
         self._next -= self._position
         self._need = 0
         self._position = 0

@@ -1,0 +1,226 @@
+"""Clients that leave, and a proxy that is told to stop: what was sent before still runs, and nothing stays behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from proxy.commands.members import fields, zadd
+from proxy.wire.request import RequestReader
+from tests.certificates import Authority
+from tests.conftest import StartProxy, StartServer
+from tests.raw import Raw, request
+from tests.servers import BINARIES, Proxy, Server, free_port, until
+from tests.test_flow import MEGABYTE
+from tests.test_hostile import worst_answer
+
+COUNT = 2200
+"""Short requests that are sent at once: no more than a server reads at once, 16 KB."""
+
+
+@pytest.fixture
+def server(shared_server: Callable[[str], Server]) -> Server:
+    """A server of one kind, empty: for proxies of a test's own."""
+    server = shared_server(min(BINARIES))
+    server.flush()
+    return server
+
+
+leaving = pytest.mark.parametrize("leave", [Raw.close, Raw.reset])
+
+
+def a_known_hash(proxy: Proxy) -> None:
+    """Make a hash of whose fields one has a deadline: HINCRBY for it waits for the engine."""
+    proxy.command("HSET", "known", "f", 1, "g", 2)
+    assert proxy.command("EXPIREMEMBER", "known", "g", 10_000) == b":1\r\n"
+
+
+def all_have_run(server: Server) -> bool:
+    return server.command("GET", "x") == b"$4\r\n%d\r\n" % COUNT
+
+
+@leaving
+def test_what_waits_behind_unread_replies_runs(upstream: Server, proxy: Proxy, leave: Callable[[Raw], None]) -> None:
+    a_known_hash(proxy)
+    upstream.command("SET", "big", b"x" * (30 * MEGABYTE))
+    client = proxy.connect()
+    client.send(request("GET", "big") + request("HINCRBY", "known", "f", 1) + request("SET", "done", 1))
+    assert client.line() == b"$%d\r\n" % (30 * MEGABYTE)
+    time.sleep(0.3)  # until nothing is read any more
+    leave(client)
+    until(lambda: upstream.command("EXISTS", "done") == b":1\r\n")
+    assert upstream.command("HGET", "known", "f") == b"$1\r\n2\r\n"
+
+
+def test_a_slow_reader_that_has_ended_its_requests_has_not_gone(upstream: Server, proxy: Proxy) -> None:
+    """Nothing comes while it does not read: that is not the sign of a request that blocks."""
+    a_known_hash(proxy)
+    upstream.command("SET", "big", b"x" * (30 * MEGABYTE))
+    with proxy.connect() as client:
+        client.send(request("GET", "big") + request("HINCRBY", "known", "f", 1))
+        client.end_of_requests()
+        time.sleep(2.5)  # the proxy looks every second
+        assert client.rest().endswith(b"\r\n:2\r\n")
+
+
+@leaving
+def test_all_that_was_read_runs(upstream: Server, proxy: Proxy, leave: Callable[[Raw], None]) -> None:
+    """Requests that are judged in turns, as others are served between."""
+    for _ in range(10):
+        upstream.flush()
+        a_known_hash(proxy)
+        client = proxy.connect()
+        client.command("PING")
+        client.send(b"hset known f 5\n" + b"incr x\n" * COUNT)
+        time.sleep(0.002)
+        leave(client)
+        until(lambda: all_have_run(upstream))
+
+
+def test_all_that_was_read_runs_behind_tls(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    own = authority.sign("server", "IP:127.0.0.1")
+    port = free_port()
+    files = ("--listen-tls-cert-file", str(own.file), "--listen-tls-key-file", str(own.key))
+    proxy = start_proxy(server, "--listen", f"127.0.0.1:{port}", "--listen", f"tls://127.0.0.1:{port + 1}", *files)
+    context = ssl.create_default_context(cafile=str(authority.file))
+    a_known_hash(proxy)
+    for at_once in (False, True):
+        for _ in range(5):
+            server.command("DEL", "x")
+            plain = socket.create_connection(("127.0.0.1", port + 1))
+            client = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            if not at_once:  # else it has gone before the proxy has connected to the server
+                client.sendall(b"PING\r\n")
+                client.recv(10)
+            client.sendall(b"hset known f 5\n" + b"incr x\n" * COUNT)
+            client.close()
+            until(lambda: all_have_run(server))
+    proxy.stop()
+
+
+@pytest.mark.parametrize("half_closed", [False, True], ids=["open", "half-closed"])
+@pytest.mark.parametrize("held", [False, True], ids=["relaying", "held"])
+def test_all_that_was_read_is_answered_before_the_end(
+    server: Server, start_proxy: StartProxy, held: bool, half_closed: bool
+) -> None:
+    proxy = start_proxy(server)
+    a_known_hash(proxy)
+    with server.connect() as busy, proxy.connect() as client:
+        client.command("PING")
+        if held:
+            busy.send_command("DEBUG", "SLEEP", "0.5")
+            time.sleep(0.05)
+        client.send(request("HINCRBY" if held else "HSET", "known", "f", 7) + b"incr x\n" * COUNT)
+        if half_closed:
+            client.end_of_requests()
+        time.sleep(0.1 if held else 0.003)
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert client.rest().count(b":") == COUNT + 1
+        assert proxy.process.wait() == 0
+        assert time.monotonic() - began < 5
+    assert "unanswered" not in proxy.process.output
+    assert all_have_run(server)
+
+
+def test_what_was_sent_before_leaving_runs_before_the_end(server: Server, start_proxy: StartProxy) -> None:
+    """The proxy is told to stop when the client has gone."""
+    proxy = start_proxy(server)
+    a_known_hash(proxy)
+    with server.connect() as busy, proxy.connect() as client:
+        client.command("PING")
+        busy.send_command("DEBUG", "SLEEP", "0.5")
+        time.sleep(0.05)
+        client.send(request("HINCRBY", "known", "f", 1) + b"incr x\n" * COUNT)
+        time.sleep(0.1)
+        client.reset()
+        time.sleep(0.05)
+        proxy.stop()
+    assert all_have_run(server)
+
+
+def test_what_clients_held_is_free_when_they_have_gone(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server, "--held-limit", str(1 << 30))
+    a_known_hash(proxy)
+    process = psutil.Process(proxy.pid)
+    before = process.memory_info().rss
+    clients = [proxy.connect() for _ in range(4)]
+    for client in clients:
+        client.send(request("BLPOP", "queue", 0) + request("HINCRBY", "known", "f", 1))
+    until(lambda: b"blocked_clients:4" in server.command("INFO", "clients"))
+    for client in clients:
+        for _ in range(60):
+            client.send(b"x" * MEGABYTE)
+    until(lambda: process.memory_info().rss - before > 200 * MEGABYTE)
+    for client in clients:
+        client.close()
+    until(lambda: process.memory_info().rss - before < 20 * MEGABYTE)
+    proxy.stop()
+
+
+def test_questions_that_are_answered_at_once_hold_nobody_up(start_server: StartServer, start_proxy: StartProxy) -> None:
+    """Strangers that want no replies: whether they have logged in cannot be waited for."""
+    server = start_server(min(BINARIES), "--requirepass", "secret")
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//:secret@"))
+    clients = [proxy.connect() for _ in range(4)]
+    with worst_answer(proxy) as times:  # an error line is an answer too
+        for client in clients:
+            client.send(b"client reply off\n" + b"ttl a b\n" * 31_000)
+        time.sleep(1.5)
+    for client in clients:
+        client.close()
+    assert max(times) < 0.8
+    proxy.stop()
+
+
+def test_options_without_end_hold_nobody_up(upstream: Server, proxy: Proxy) -> None:
+    for locate, words in ((zadd, [b"ZADD", b"k"]), (fields, [b"HGETDEL", b"k"])):
+        arguments = words + [b"NX"] * 3_000_000 + [b"1", b"m"]
+        began = time.process_time()
+        assert locate(arguments, len(arguments)) is None
+        assert time.process_time() - began < 0.1
+    # So where the members stand is not known: all that are absent lose their deadlines, as some are about to be added.
+    proxy.command("ZADD", "z", 1, "stays", 1, "goes")
+    assert proxy.command("EXPIREMEMBER", "z", "goes", 1000) == b":1\r\n"
+    assert proxy.command("EXPIREMEMBER", "z", "stays", 1000) == b":1\r\n"
+    upstream.command("ZREM", "z", "goes")
+    assert proxy.command("ZADD", "z", *["NX"] * 12_000, 1, "goes") == b":1\r\n"
+    assert proxy.command("TTL", "z", "goes") == b":-1\r\n"
+    assert proxy.command("TTL", "z", "stays") != b":-1\r\n"
+
+
+def test_what_waits_is_not_copied_whenever_more_comes() -> None:
+    reader = RequestReader()
+    one = request("HINCRBY", "known", "f", 1)
+    reader.feed(one)
+    for _ in range(64):
+        reader.feed(one * (MEGABYTE // 4 // len(one)))
+    began = time.process_time()
+    for _ in range(1000):
+        assert reader.next_request() is not None
+        reader.feed(one)
+    assert time.process_time() - began < 0.3
+
+
+def test_a_huge_request_that_waits_is_read_in_turns() -> None:
+    """No call reads more than a bounded part of many small arguments."""
+    reader = RequestReader()
+    whole = request("DEL", *["k"] * 1_000_000)
+    reader.feed(b"")
+    for begin in range(0, len(whole), 100_000):
+        reader.feed(whole[begin : begin + 100_000])
+    calls, found = 1, reader.next_request()
+    while found is None:
+        assert reader.unread
+        calls, found = calls + 1, reader.next_request()
+    assert calls > 20
+    assert found.raw == whole
+    assert not reader.held

@@ -1,0 +1,339 @@
+"""The states of a client's connection: every event in every state, over transports that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from proxy.commands.described import ServerCommands
+from proxy.relay.budget import HeldBudget
+from proxy.relay.client import ClientConnection, State
+from proxy.relay.upstream import UpstreamConnection
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys
+from proxy.session.question import Question
+from proxy.session.rewrite import Rewriter
+from proxy.session.session import TURN, Ground, Session
+
+
+class Wire(asyncio.Transport):
+    """A transport to nowhere: notes what is done to it."""
+
+    def __init__(self, *, halves: bool = True) -> None:
+        super().__init__()
+        self.written = b""
+        self.ended = self.closed = self.paused = False
+        self._halves = halves
+        self._protocol: asyncio.BaseProtocol | None = None
+
+    def write(self, data: Any) -> None:
+        assert not self.ended or not data, "written behind the end"
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def can_write_eof(self) -> bool:
+        return self._halves
+
+    def is_reading(self) -> bool:
+        return not self.paused
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def abort(self) -> None:
+        self.close()
+
+    def _end(self) -> None:
+        if self._protocol is not None:
+            self._protocol.connection_lost(None)
+
+
+class World:
+    """A connection amid surroundings that answer when they are told to."""
+
+    def __init__(self, *, halves: bool = True) -> None:
+        names = Names(b"__expiremember__:")
+        self.known = KnownKeys()
+        self.known.blind = False
+        self.known.mark(b"known", math.inf, 0)
+        self.known.mark(b"due", 500, 0)
+        self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
+        self.held = HeldBudget(1 << 20)
+        self.is_plain = self.ground.is_plain
+        self.answered = asyncio.Event()
+        self.connected = asyncio.Event()
+        self.living: set[ClientConnection] = set()
+        self.errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.errors.append(context))
+        self.client = ClientConnection(self)
+        self.near, self.far = Wire(), Wire(halves=halves)
+        self.near.set_protocol(self.client)
+        self.client.connection_made(self.near)
+
+    @property
+    def state(self) -> State:
+        return self.client._state
+
+    def new_session(self) -> Session:
+        return Session(self.ground)
+
+    def now(self) -> float:
+        return 1000.0
+
+    async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
+        await self.connected.wait()
+        upstream = cast(UpstreamConnection, factory())
+        self.far.set_protocol(upstream)
+        upstream.connection_made(self.far)
+
+    def upstream_error(self, error: Exception) -> bytes:
+        return b"-ERR %b\r\n" % str(error).encode()
+
+    async def answer(self, question: Question) -> None:
+        assert question
+        await self.answered.wait()
+
+    async def round_trip(self) -> None:
+        await self.answered.wait()
+
+    def opened(self, connection: ClientConnection) -> None:
+        self.living.add(connection)
+
+    def closed(self, connection: ClientConnection) -> None:
+        self.living.discard(connection)
+
+    async def settle(self) -> None:
+        """Let everything happen that can."""
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    def send(self, data: bytes) -> None:
+        if not self.near.paused and not self.near.closed:
+            self.client.data_received(data)
+
+    # What happens.
+
+    def client_leaves(self) -> None:
+        self.near.close()
+
+    def client_ends(self) -> None:
+        if not self.near.paused and not self.near.closed and not self.client.eof_received():
+            self.near.close()
+
+    def server_goes(self) -> None:
+        if self.connected.is_set():
+            self.far.close()
+
+    def proxy_stops(self) -> None:
+        self.client.finish()
+
+    def proxy_gives_up(self) -> None:
+        self.client.abandon()
+
+    def server_is_stuffed(self) -> None:
+        self.client.set_clogged(True)
+
+    def server_is_free(self) -> None:
+        self.client.set_clogged(False)
+
+
+EVENTS = (
+    World.client_leaves,
+    World.client_ends,
+    World.server_goes,
+    World.proxy_stops,
+    World.proxy_gives_up,
+    World.server_is_stuffed,
+)
+COUNT = TURN + 10
+JUDGED = b"hset known f 5\n" + b"incr x\n" * COUNT
+"""More than is judged in one turn, as it begins with a known key."""
+
+
+async def connecting(_: World) -> int:
+    return 0
+
+
+async def connecting_with_requests(world: World) -> int:
+    world.send(JUDGED)
+    return COUNT
+
+
+async def relaying(world: World) -> int:
+    world.connected.set()
+    await world.settle()
+    world.send(b"incr x\n")
+    assert world.state is State.RELAYING
+    return 1
+
+
+async def relaying_in_turns(world: World) -> int:
+    count = await relaying(world)
+    world.send(JUDGED)
+    assert world.state is State.RELAYING
+    assert world.far.written.count(b"incr x\n") < count + COUNT
+    return count + COUNT
+
+
+async def relaying_stuffed(world: World) -> int:
+    count = await relaying_in_turns(world)
+    world.server_is_stuffed()
+    return count
+
+
+async def held(world: World) -> int:
+    count = await relaying(world)
+    world.send(b"smembers due\n" + JUDGED)
+    await world.settle()
+    assert world.state is State.HELD
+    return count + COUNT
+
+
+async def finishing(world: World) -> int:
+    count = await held(world)
+    world.proxy_stops()
+    assert world.state is State.FINISHING
+    return count
+
+
+async def finishing_before_it_began(world: World) -> int:
+    world.send(JUDGED)
+    world.proxy_stops()
+    assert world.state is State.FINISHING
+    return COUNT
+
+
+async def orphaned(world: World) -> int:
+    count = await held(world)
+    world.client_leaves()
+    await world.settle()
+    assert world.state is State.ORPHANED
+    return count
+
+
+async def orphaned_before_it_began(world: World) -> int:
+    world.send(JUDGED)
+    world.client_leaves()
+    await world.settle()
+    assert world.state is State.ORPHANED
+    return COUNT
+
+
+async def ended(world: World) -> int:
+    count = await relaying(world)
+    world.client_ends()
+    assert world.state is State.ENDED
+    return count
+
+
+async def draining(world: World) -> int:
+    count = await relaying(world)
+    world.proxy_stops()
+    assert world.state is State.DRAINING
+    return count
+
+
+async def turned_away_while_held(world: World) -> int:
+    await held(world)
+    world.held.limit = 0
+    world.client.data_received(b"x" * 100_000)
+    assert world.state is State.DRAINING
+    return 1
+
+
+async def farewell(world: World) -> int:
+    count = await relaying(world)
+    world.server_goes()
+    await world.settle()
+    assert world.state is State.FAREWELL
+    return count
+
+
+async def closed(world: World) -> int:
+    count = await relaying(world)
+    world.client_leaves()
+    await world.settle()
+    assert world.state is State.CLOSED
+    return count
+
+
+STATES = (
+    connecting,
+    connecting_with_requests,
+    relaying,
+    relaying_in_turns,
+    relaying_stuffed,
+    held,
+    finishing,
+    finishing_before_it_began,
+    orphaned,
+    orphaned_before_it_began,
+    ended,
+    draining,
+    turned_away_while_held,
+    farewell,
+    closed,
+)
+
+
+@pytest.mark.parametrize("halves", [True, False], ids=["tcp", "tls"])
+@pytest.mark.parametrize("reach", STATES, ids=lambda reach: reach.__name__)
+def test_every_event_in_every_state(
+    monkeypatch: pytest.MonkeyPatch, reach: Callable[[World], Awaitable[int]], halves: bool
+) -> None:
+    """Whatever happens, twice: it ends, nothing fails or stays behind, and what came before has gone upstream."""
+    failures: list[BaseException] = []
+    monkeypatch.setattr(ClientConnection, "_fail", lambda _, error: failures.append(error))
+
+    async def play(events: tuple[Callable[[World], None], ...]) -> None:
+        world = World(halves=halves)
+        count = await reach(world)
+        for event in events:
+            event(world)
+            await world.settle()
+        world.answered.set()
+        world.connected.set()
+        world.server_is_free()
+        await world.settle()
+        if not set(events) & _LOSING:
+            assert world.far.written.count(b"incr x\n") == count
+        # What is still there ends by itself, or when the other side does.
+        if world.far.ended:
+            world.far.close()
+        await world.settle()
+        for wire in (world.near, world.far):
+            wire.close()
+            await world.settle()
+        assert not failures
+        assert not world.errors
+        assert world.state is State.CLOSED
+        assert not world.living
+        assert not world.held.total
+        assert len(asyncio.all_tasks()) == 1
+
+    for events in itertools.product(EVENTS, repeat=2):
+        asyncio.run(play(events))
+
+
+_LOSING = {World.server_goes, World.proxy_gives_up}
