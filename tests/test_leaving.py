@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from proxy.commands.members import fields, zadd
-from proxy.wire.request import RequestReader
+from proxy.wire.request import Blanks, RequestReader
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, request
@@ -224,3 +224,10 @@ def test_a_huge_request_that_waits_is_read_in_turns() -> None:
     assert calls > 20
     assert found.raw == whole
     assert not reader.held
+
+
+def test_lines_of_blanks_are_read_in_turns() -> None:
+    reader = RequestReader(Blanks.INLINE)
+    reader.feed(b" \n" * 10_000)
+    assert reader.next_request() is not None
+    assert reader.held > 19_800

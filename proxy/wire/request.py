@@ -27,7 +27,7 @@ COPIED: Final = 64 * 1024
 """Bytes that have been read of an incomplete request and are copied all the same when more of it comes."""
 
 _STAR = 0x2A
-BLANK_LINES: Final = 1_000
+BLANK_LINES: Final = 50
 """Lines of blanks that are read in one go."""
 
 _SPACES = frozenset(b" \n\r\t\v\f")
