@@ -337,6 +337,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, upstream: UpstreamConnection) -> None:
         self._session = session = self._surroundings.new_session()
         self._upstream = upstream
+        self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._claims = session.claims
         session.claims.ask = self._ask_for_a_sign
         if self._state is State.CONNECTING:
