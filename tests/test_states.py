@@ -15,7 +15,7 @@ from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection, State
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
-from proxy.session.known import KnownKeys
+from proxy.session.known import Claims, KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import TURN, Ground, Session
@@ -97,6 +97,9 @@ class World:
 
     def new_session(self) -> Session:
         return Session(self.ground)
+
+    def orphan(self, claims: Claims) -> None:
+        self.known.orphan(claims)
 
     def now(self) -> float:
         return 1000.0
