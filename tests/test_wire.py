@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from proxy.wire.batch import BatchParser, request_size
 from proxy.wire.pattern import LONGEST, MOST, requests_pattern
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import COPIED, INLINE_LIMIT, Blanks, Kind, RequestReader, encode, split_inline, strict_integer
+from proxy.wire.request import (
+    COPIED,
+    INLINE_LIMIT,
+    Blanks,
+    Kind,
+    Quoting,
+    RequestReader,
+    encode,
+    split_inline,
+    strict_integer,
+)
 from tests.streams import commands, cuts, streams
 
 
@@ -331,6 +341,27 @@ def test_line_ends_that_newer_servers_refuse_are_told(stream: bytes, odd: bool) 
 )
 def test_inline_requests_are_split_as_redis_does(line: bytes, arguments: list[bytes] | None) -> None:
     assert split_inline(line) == arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "dropping", "joining"),
+    [
+        (b'a "b"c', None, [b"a", b"bc"]),
+        (b"""a 'b'"c" 'd'""", None, [b"a", b"bc", b"d"]),
+        (b'a "b"\vc', [b"a", b"b", b"c"], [b"a", b"b\vc"]),
+        (b'a "b', None, None),
+        (b'a "b\\"', None, [b"a", b"b\\"]),
+        (b"a 'b\\'", None, [b"a", b"b\\"]),
+        (b'a "b\\" "', [b"a", b'b" '], [b"a", b'b" ']),
+        (b"a\xffb \xff", [b"ab", b""], [b"ab", b""]),
+        (b"\"\xff\\\xff\\xff\\\\\" '\xff'", [b"\xff\\", b""], [b"\xff\\", b""]),
+    ],
+)
+def test_inline_requests_are_split_as_newer_valkeys_do(
+    line: bytes, dropping: list[bytes] | None, joining: list[bytes] | None
+) -> None:
+    assert split_inline(line, Quoting.DROPPING) == dropping
+    assert split_inline(line, Quoting.JOINING) == joining
 
 
 @pytest.mark.parametrize(

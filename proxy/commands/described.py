@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from proxy.wire.request import Blanks
+from proxy.wire.request import Blanks, Quoting
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
 """Commands whose subcommands take keys, which older servers do not tell."""
@@ -59,11 +59,13 @@ class ServerCommands:
         takes_many_arguments: whether it takes requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
         declares_terms: whether it reads in a script's first line on which terms to run it.
+        quoting: how it splits an inline request into arguments.
     """
 
     def __init__(self) -> None:
         self.blanks = Blanks.EMPTY
         self.strict_lines = False
+        self.quoting = Quoting.PLAIN
         self.empty_counts = True
         self.takes_many_arguments = True
         self.declares_terms = False
@@ -82,6 +84,7 @@ class ServerCommands:
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
         self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
+        self.quoting = Quoting.PLAIN
         numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
         if numbers is None:
             return
@@ -93,6 +96,8 @@ class ServerCommands:
         if version >= (8, 0):
             self.blanks = Blanks.INLINE if version < (9, 0) else Blanks.NOTHING
         self.strict_lines = version >= (9, 1)
+        if version >= (8, 1):
+            self.quoting = Quoting.JOINING if version >= (9, 0) else Quoting.DROPPING
 
     def has(self, name: bytes) -> bool:
         """Return whether the server is known to have a command of that upper-case name."""

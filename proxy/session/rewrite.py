@@ -138,7 +138,8 @@ class Rewriter:
 
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""
-        return RequestReader(self._server.blanks, strict=self._server.strict_lines)
+        server = self._server
+        return RequestReader(server.blanks, strict=server.strict_lines, quoting=server.quoting)
 
     def accepts(self, command: Command, count: int) -> bool:
         """Tell whether the server takes so many arguments, the name included, for a command."""

@@ -32,7 +32,7 @@ BLANK_LINES: Final = 50
 
 _SPACES = frozenset(b" \n\r\t\v\f")
 _ENDS = frozenset(b" \n\r\t")  # what ends an argument without quotes: fewer than what may stand between two
-_QUOTED = re.compile(rb"[\"'\v\f]")
+_QUOTED = re.compile(rb"[\"'\v\f\xff]")
 _ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
@@ -46,6 +46,17 @@ class Blanks(Enum):
     """Nothing, where an empty line ends a `CLIENT REPLY SKIP`: Valkey from 9."""
     INLINE = "inline"
     """Nothing either, but it reads what follows as an inline request even if that begins like an array: Valkey 8."""
+
+
+class Quoting(Enum):
+    """How a server splits an inline request into arguments."""
+
+    PLAIN = "plain"
+    """What ends a quoted part ends the argument, and nothing but a blank may follow: Redis, Valkey 8.0."""
+    DROPPING = "dropping"
+    """Likewise; and a byte 0xff is left out: Valkey 8.1."""
+    JOINING = "joining"
+    """Likewise; and an argument goes on behind a quoted part: Valkey from 9."""
 
 
 class Kind(Enum):
@@ -99,10 +110,14 @@ class RequestReader:
         blanks: what the server makes of a line of blanks. With the default, other servers than those read all requests
             as they should be read as well.
         strict: whether the server closes the connection for a line that ends otherwise than with CRLF.
+        quoting: how the server splits an inline request.
     """
 
-    def __init__(self, blanks: Blanks = Blanks.EMPTY, *, strict: bool = False) -> None:
+    def __init__(
+        self, blanks: Blanks = Blanks.EMPTY, *, strict: bool = False, quoting: Quoting = Quoting.PLAIN
+    ) -> None:
         self._blanks = blanks
+        self._quoting = quoting
         self._strict = strict
         self._front: list[bytes] = []  # what has been read of an incomplete request, where that is long
         self._front_size = 0
@@ -429,7 +444,8 @@ class RequestReader:
             # What such a server reads as an inline request is so to any server behind a blank.
             mark = b" " if begin > self._position and buffer.startswith(b"*", begin) else b""
             if stop - begin > INLINE_LIMIT:
-                # The server may not refuse a line that it has read to its end.
+                # Servers refuse so long a line only as long as they have not read its end, and so by the way their
+                # reads happen to be cut. It is refused here in any case, and nothing behind it is sent.
                 self._silent = True
                 return self._break(mark + buffer[begin : begin + INLINE_LIMIT + 1])
             if buffer.find(b"\0", begin, stop) >= 0:
@@ -437,7 +453,7 @@ class RequestReader:
             if end < 0:
                 return None
             line = buffer[begin:end].removesuffix(b"\r")
-            arguments = split_inline(line)
+            arguments = split_inline(line, self._quoting)
             if arguments is None:
                 return self._break(mark + buffer[begin:])
             if arguments or not line or self._blanks is not Blanks.INLINE:
@@ -478,11 +494,12 @@ def strict_integer(text: bytes) -> int | None:
     return _integer(text)
 
 
-def split_inline(line: bytes) -> list[bytes] | None:
+def split_inline(line: bytes, quoting: Quoting = Quoting.PLAIN) -> list[bytes] | None:
     r"""Split an inline request into arguments, as `sdssplitargs` does.
 
     Args:
         line: the line, without its end.
+        quoting: how the server at hand does it.
 
     Returns:
         The arguments ("double quotes" with \n \r \t \b \a \xHH escapes, 'single quotes' with \'), or None when the
@@ -490,6 +507,8 @@ def split_inline(line: bytes) -> list[bytes] | None:
     """
     if not _QUOTED.search(line):
         return line.split()
+    dropped = -1 if quoting is Quoting.PLAIN else 0xFF
+    behind = 2 if quoting is Quoting.JOINING else 1  # bytes that have to follow a backslash for it to escape the next
     arguments: list[bytes] = []
     position, size = 0, len(line)
     while True:
@@ -504,29 +523,32 @@ def split_inline(line: bytes) -> list[bytes] | None:
             if quote:
                 if byte < 0:
                     return None
-                if byte == 0x5C and quote == 0x22 and position + 1 < size:
+                if byte == 0x5C and quote == 0x22 and position + behind < size:
                     escaped = line[position + 1 : position + 4]
                     if len(escaped) == 3 and escaped[0] == 0x78 and escaped[1] in _HEX and escaped[2] in _HEX:
                         argument.append(int(escaped[1:], 16))
                         position += 3
                     else:
-                        argument.append(_ESCAPES.get(escaped[0], escaped[0]))
+                        if escaped[0] != dropped:
+                            argument.append(_ESCAPES.get(escaped[0], escaped[0]))
                         position += 1
-                elif byte == 0x5C and quote == 0x27 and line[position + 1 : position + 2] == b"'":
+                elif byte == 0x5C and quote == 0x27 and position + behind < size and line[position + 1] == 0x27:
                     argument.append(0x27)
                     position += 1
                 elif byte == quote:
-                    if position + 1 < size and line[position + 1] not in _SPACES:
-                        return None
-                    position += 1
-                    break
-                else:
+                    quote = 0
+                    if quoting is not Quoting.JOINING:
+                        if position + 1 < size and line[position + 1] not in _SPACES:
+                            return None
+                        position += 1
+                        break
+                elif byte != dropped:
                     argument.append(byte)
             elif byte < 0 or byte in _ENDS:
                 break
             elif byte in (0x22, 0x27):
                 quote = byte
-            else:
+            elif byte != dropped:
                 argument.append(byte)
             position += 1
         arguments.append(bytes(argument))
