@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from proxy.commands.described import ServerCommands
-from proxy.wire.request import RequestReader
-from tests.fuzz_bytes import RESERVED, End, Generator, Stand, Stream, fuzz, shortest
+from proxy.wire.request import RequestReader, encode
+from tests.fuzz_bytes import RESERVED, End, Excuse, Generator, Stand, Stream, excuse, fuzz, shortest
 
 pytestmark = pytest.mark.every_kind
 
@@ -49,6 +51,17 @@ CORPUS: list[Stream] = [
     Stream(b'""6\ndbsize\n'),
     Stream(b'get "a"b\r\nHDEL life d1\r\nHSET life d1 new\r\n'),
     Stream(b"HD\xffEL life d1\r\nHSET li\xfffe d\xff1 new\r\n"),
+    # A server takes a line however long of which it has read the end; the proxy does not.
+    Stream(b"SADD set ".ljust(70_000, b"v") + b"\nHDEL life d1\nHSET life d1 new\n"),
+    Stream(b"*3\r\n=3\r\nSET\r\n$1\r\nx\r\n$70000\r\n" + b"v" * 70_000 + b"\r\nDEL zset\r\n"),
+    # Some servers refuse a password without a word when another reply waits to be sent.
+    Stream(b"GET a\r\nAUTH wrong\r\nGET a\r\n"),
+    Stream(b"GET a\r\nAUTH wrong\r\nGET a\r\n", cuts=(7,)),
+    # A server drops a client that ends its side while it waits; the proxy ends upstream only when its turn has come.
+    Stream(b"BLPOP x 0.01\r\nHINCRBY life d4 1\r\nSADD set d2\r\n"),
+    # With a member these ask the proxy.
+    Stream(b"persist set a\r\nTTL set a x\r\nPING\r\n"),
+    Stream(b"MULTI\r\nTTL set a\r\nDEL set\r\nEXEC\r\n"),
 ]
 """Streams that failed once, or would have."""
 
@@ -133,17 +146,17 @@ def test_a_line_is_split_as_the_server_splits_it(kind: str, stands: Stands) -> N
             line = b"RPUSH split z " + b"".join(rng.choices(_PIECES, k=rng.randrange(1, 10))) + b"\n"
             reader = RequestReader(quoting=commands.quoting)
             reader.feed(line)
-            request = reader.next_request()
-            assert request is not None
+            read = reader.next_request()
+            assert read is not None
             control.command("DEL", "split")
             with server.connect() as client:  # which the server closes if it refuses the line
                 client.send(line)
                 reply = client.reply()
             if reply.startswith(b"-"):
                 refused += 1
-                assert request.arguments == [], line
+                assert read.arguments == [], line
             else:
-                members = request.arguments[2:]
+                members = read.arguments[2:]
                 expected = b"*%d\r\n" % len(members) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in members)
                 assert control.command("LRANGE", "split", 0, -1) == expected, line
     assert 0 < refused < 700
@@ -161,3 +174,59 @@ def test_a_stream_is_made_as_short_as_possible() -> None:
     stream = Stream(b"PING\r\nSADD set a\r\nPING\r\n", cuts=(3, 9, 12), end=End.ECHO)
     assert shortest(stream, lambda one: b"SADD" in one.data) == Stream(b"SADD", cuts=(), end=End.HALF)
     assert shortest(stream, lambda one: len(one.pieces()) > 1 and one.data.startswith(b"P")).data == b"P\n"
+
+
+def test_what_was_dropped_has_run_before_the_data_is_made_anew(kind: str, stands: Stands) -> None:
+    stand = stands(kind, False)
+    stand.prepare()
+    os.kill(stand.proxy.pid, signal.SIGSTOP)
+    later = threading.Timer(0.2, os.kill, (stand.proxy.pid, signal.SIGCONT))
+    later.start()
+    try:
+        for lane in stand.lanes:
+            lane.drop()
+            lane.open(login=False)
+            lane.send(encode([b"DEL", b"zset"]))
+            lane.drop()
+        stand.settle()
+        stand.prepare()
+        stand.data()
+    finally:
+        later.join()
+    stand.at_rest()
+
+
+_WRONG = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+_TOO_LONG = b"-ERR Protocol error: too big inline request\r\n"
+_ARITY = b"-ERR wrong number of arguments for 'ttl' command\r\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "theirs", "ours", "reason"),
+    [
+        (b"PING\n", b"+PONG\r\n", b"", Excuse.NONE),
+        (b"PING\n", b"", b"+PONG\r\n", Excuse.NONE),
+        (b"GET a\nAUTH x\n", b"$-1\r\n" + _WRONG, b"$-1\r\n", Excuse.REPLIES),
+        (b"GET a\nAUTH x\n", b"$-1\r\n", b"$-1\r\n" + _WRONG, Excuse.REPLIES),
+        (b"AUTH x\nGET a\n", _WRONG + b"$-1\r\n", b"$-1\r\n", Excuse.NONE),
+        (b"GET a\nAUTH x\n", b"$-1\r\n" + _WRONG, b":1\r\n", Excuse.NONE),
+        (b"PING\n" + b"v" * 65_537 + b"\n", b"+PONG\r\n-ERR unknown\r\n", b"+PONG\r\n" + _TOO_LONG, Excuse.DATA),
+        (b"PING\n" + b"v" * 65_537 + b"\n", b"+OK\r\n-ERR unknown\r\n", b"+PONG\r\n" + _TOO_LONG, Excuse.NONE),
+        (b"PING\n" + b"v" * 65_537 + b"\n", b"+PONG\r\n" + _TOO_LONG, b"+PONG\r\n-ERR unknown\r\n", Excuse.NONE),
+        (b"PING\n" + b"v" * 65_536 + b"\n", b"+PONG\r\n-ERR unknown\r\n", b"+PONG\r\n" + _TOO_LONG, Excuse.NONE),
+        (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b":-2\r\n+PONG\r\n", Excuse.DATA),
+        (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b"+QUEUED\r\n+QUEUED\r\n", Excuse.DATA),
+        (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b":-2\r\n", Excuse.NONE),
+        (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b":-2\r\n:1\r\n", Excuse.NONE),
+        (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b"+PONG\r\n+PONG\r\n", Excuse.NONE),
+        (b"TTL k\n", b":-2\r\n", _ARITY, Excuse.NONE),
+        (b"BLPOP x 1\nPING\n", b"", b"*-1\r\n+PONG\r\n", Excuse.DATA),
+        (b"BLPOP x 1\nPING\n", b"*-1\r\n+PONG\r\n", b"*-1\r\n$-1\r\n", Excuse.NONE),
+    ],
+)
+def test_no_other_difference_is_excused(stream: bytes, theirs: bytes, ours: bytes, reason: Excuse) -> None:
+    assert excuse(stream, theirs, ours, spares_words=True) is reason
+
+
+def test_words_are_not_missed_where_the_server_does_not_spare_them() -> None:
+    assert excuse(b"GET a\nAUTH x\n", b"$-1\r\n", b"$-1\r\n" + _WRONG, spares_words=False) is Excuse.NONE
