@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from proxy import __version__
+from proxy.relay.upstream import UpstreamConnection
 from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
@@ -375,6 +378,50 @@ def test_a_client_is_closed_when_the_upstream_goes(
     server.start()
     until(lambda: answers(proxy.address))
     proxy.stop()
+
+
+class _Client:
+    """The client's side, as far as a server's connection needs one."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def attach(self, upstream: UpstreamConnection) -> bool:
+        return True
+
+    def set_clogged(self, clogged: bool) -> None: ...
+
+    def logged_in(self) -> None: ...
+
+    def replies_passed(self) -> None: ...
+
+    def upstream_lost(self, refusal: Exception | None) -> None:
+        self.lost.set()
+
+
+def test_all_that_the_server_said_is_delivered_when_it_resets_the_connection() -> None:
+    said = b"v" * 150_000
+
+    async def main() -> bytes:
+        delivered: list[bytes] = []
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = _Client()
+            near = socket.socket()
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+            near.connect(listener.getsockname())
+            _, upstream = await loop.create_connection(lambda: UpstreamConnection(client, delivered.append), sock=near)
+            upstream.pause()
+            far, _ = listener.accept()
+            far.sendall(said)
+            until(lambda: len(near.recv(len(said), socket.MSG_PEEK)) == len(said))
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            far.close()
+            upstream.write(b"PING\r\n")
+            await asyncio.wait_for(client.lost.wait(), 10)
+        return b"".join(delivered)
+
+    assert uvloop.run(main()) == said
 
 
 def test_deadlines_outlive_a_restart_of_the_server(

@@ -15,7 +15,7 @@ LINGER_SECONDS: Final = 30.0
 """How long a connection whose other side has gone may take to deliver what was left for it."""
 
 SALVAGED: Final = 64 * 1024
-"""Bytes that are still read from a connection that was reset."""
+"""Bytes that are read at once of what is left in a connection that was reset."""
 
 
 class Downstream(Protocol):
@@ -185,14 +185,16 @@ class UpstreamConnection(asyncio.Protocol):
         The loop gives up at the failed write; the reason (too many clients, a protocol error) is still to be read.
         """
         connection = self._transport.get_extra_info("socket")
+        said = []
         try:
             with socket.socket(fileno=os.dup(connection.fileno())) as rest:
                 rest.setblocking(False)
-                data = rest.recv(SALVAGED)
+                while part := rest.recv(SALVAGED):
+                    said.append(part)
         except OSError:
-            return
-        if data:
-            self.data_received(data)
+            pass  # that was all: no more than the system had received
+        if said:
+            self.data_received(b"".join(said))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
