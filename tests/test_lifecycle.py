@@ -380,6 +380,35 @@ def test_a_client_is_closed_when_the_upstream_goes(
     proxy.stop()
 
 
+_SLOW = """
+import time
+from proxy.cli import main
+from proxy.relay.client import ClientConnection
+attach = ClientConnection.attach
+def slow(self, upstream):
+    attached = attach(self, upstream)
+    time.sleep(0.5)
+    return attached
+ClientConnection.attach = slow
+main()
+"""
+"""The proxy, in which the time to connect is always over when the connection has just come."""
+
+
+def test_a_client_is_told_when_the_connection_comes_as_the_time_is_over(server: Server) -> None:
+    port = free_port()
+    options = ["--upstream", server.url, "--listen", f"127.0.0.1:{port}", "--connect-timeout", "0.3"]
+    process = Process([sys.executable, "-c", _SLOW, *options], proxy_environment())
+    try:
+        process.line(lambda line: "ready" in line)
+        with Raw(("127.0.0.1", port)) as client:
+            client.send(request("PING"))
+            assert b"is not available" in client.rest()
+        assert "Traceback" not in process.output
+    finally:
+        process.kill()
+
+
 class _Client:
     """The client's side, as far as a server's connection needs one."""
 
