@@ -504,6 +504,12 @@ _LONG_LINE: Final = re.compile(rb"[^\n]{65537}")
 _TOO_LONG: Final = b"-ERR Protocol error: too big inline request\r\n"
 """The proxy refuses every line over 64 KB; a server those of which it has not yet read the end when it looks."""
 
+_WINDOW: Final = 16 * 1024
+"""Bytes of replies beyond which a client may lose some that has more to send: a server that closes at an error while
+more is coming resets the connection, and drops what the client's system has not taken yet."""
+
+_LAST: Final = re.compile(rb"-ERR Protocol error: [^\r\n]*\r\n\Z")
+
 _WRONG: Final = re.compile(rb"(?<=\n)-WRONGPASS [^\r\n]*\r\n")
 """The refusal of a password behind another reply: servers that give none to who has replies waiting leave it out when
 they happen to read both requests at once."""
@@ -559,6 +565,8 @@ def excuse(stream: bytes, theirs: bytes, ours: bytes, *, spares_words: bool) -> 
             return Excuse.DATA
         if _ABORTS.search(stream):
             return Excuse.REPLIES  # the server drops those that it has not yet sent
+        if min(len(ours), len(theirs)) >= _WINDOW and _LAST.search(max(ours, theirs, key=len)):
+            return Excuse.REPLIES
     if spares_words and _WRONG.sub(b"", theirs) == _WRONG.sub(b"", ours):
         return Excuse.REPLIES
     if _about_members(theirs, ours):
@@ -774,7 +782,8 @@ class Stand:
 
     def _compare(self, stream: Stream, straight: tuple[bytes, str], proxied: tuple[bytes, str]) -> None:
         ours, theirs = _without_identity(proxied[0]), _without_identity(straight[0])
-        same = next((at for at, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), 0)
+        same = next((at for at, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), -1)
+        same = same if same >= 0 else min(len(ours), len(theirs))
         shown = f"…{theirs[max(0, same - 60) :]!r:.500}, proxied …{ours[max(0, same - 60) :]!r:.500}"
         if ours == theirs and straight[1] == proxied[1]:
             return

@@ -166,7 +166,7 @@ def test_a_line_is_split_as_the_server_splits_it(kind: str, stands: Stands) -> N
 def test_two_hundred_thousand_streams(stand: Stand, request: pytest.FixtureRequest) -> None:
     kinds = sum(item.name.startswith("test_two_hundred") for item in request.session.items)
     reports: list[str] = []
-    fuzz(stand, 200_000 // kinds, 17, reports.append)
+    fuzz(stand, 200_000 // kinds, int(os.environ.get("FUZZ_SEED", "17")), reports.append)
     assert not reports, "\n".join(reports)
 
 
@@ -198,6 +198,8 @@ def test_what_was_dropped_has_run_before_the_data_is_made_anew(kind: str, stands
 
 _WRONG = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
 _TOO_LONG = b"-ERR Protocol error: too big inline request\r\n"
+_LARGE = b"$70000\r\n" + b"v" * 60_000
+_LAST = b"-ERR Protocol error: invalid multibulk length\r\n"
 _ARITY = b"-ERR wrong number of arguments for 'ttl' command\r\n"
 
 
@@ -220,6 +222,10 @@ _ARITY = b"-ERR wrong number of arguments for 'ttl' command\r\n"
         (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b":-2\r\n:1\r\n", Excuse.NONE),
         (b"TTL k m\nPING\n", _ARITY + b"+PONG\r\n", b"+PONG\r\n+PONG\r\n", Excuse.NONE),
         (b"TTL k\n", b":-2\r\n", _ARITY, Excuse.NONE),
+        (b"GET str\n*x\r\n", _LARGE, _LARGE + _LAST, Excuse.REPLIES),
+        (b"GET str\n*x\r\n", _LARGE + _LAST, _LARGE, Excuse.REPLIES),
+        (b"GET str\nPING\n", _LARGE + b"+PONG\r\n", _LARGE, Excuse.NONE),
+        (b"PING\n*x\r\n", b"+PONG\r\n" + _LAST, b"+PONG\r\n", Excuse.NONE),
         (b"BLPOP x 1\nPING\n", b"", b"*-1\r\n+PONG\r\n", Excuse.DATA),
         (b"BLPOP x 1\nPING\n", b"*-1\r\n+PONG\r\n", b"*-1\r\n$-1\r\n", Excuse.NONE),
     ],
