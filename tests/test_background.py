@@ -181,6 +181,25 @@ def test_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk
     check_an_older_answer_puts_off_no_deadline(server, start, talk, left=left)
 
 
+def test_a_deadline_that_has_yet_to_be_set_keeps_nobody_waiting_when_it_has_passed(
+    server: Server, start: Start, talk: TalkTo
+) -> None:
+    """It waits in somebody's transaction: nothing is there to be removed, and to look once is enough."""
+    beside, proxy = talk(server), start()
+    client, other = talk(proxy), talk(proxy)
+    client.say("SADD k m stays")
+    client.say("MULTI")
+    deadline = clock(beside) + 50
+    client.say(f"PEXPIREMEMBERAT k m {deadline}")
+    wait_past(beside, deadline)
+    before = evaluations(beside)[0]
+    for _ in range(20):
+        assert other.say("SCARD k") == 2
+    assert evaluations(beside)[0] - before < 60
+    client.say("EXEC")
+    assert other.say("SMEMBERS k") == [b"stays"]
+
+
 def test_names_of_commands_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:
     check_names_are_bounded(server, start, talk)
 

@@ -42,12 +42,12 @@ def test_every_key_begins_with_one_of_them(keys: list[bytes]) -> None:
 
 def test_they_follow_the_known_keys() -> None:
     known = KnownKeys()
-    known.learn(b"cart:1", 5.0)
+    known.learn(b"cart:1", 5.0, 0)
     known.mark(b"session:1", 5.0, 0.0)
     together = known.beginnings.found
     assert together == (b"cart:1", b"session:1")
     known.stale_marks(1e9)
-    known.learn(b"session:1", None)
+    known.learn(b"session:1", None, 0)
     assert known.beginnings.found == together
-    known.learn(b"cart:1", None)
+    known.learn(b"cart:1", None, 0)
     assert not known.beginnings.found

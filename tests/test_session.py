@@ -30,7 +30,7 @@ class Driver:
         self.known.blind = blind
         self.known.next_deadline = float("inf")
         for key, deadline in deadlines.items():
-            self.known.learn(key.encode(), deadline)
+            self.known.learn(key.encode(), deadline, 0)
         self.ground = Ground(Rewriter(NAMES, self.known, ServerCommands()), self.known, NAMES.prefix, request_limit)
         self.session = Session(self.ground)
         self.sent = b""
@@ -48,7 +48,7 @@ class Driver:
                     continue
                 self.questions.append(self.session.question)
                 for key in self.session.question.due:
-                    self.known.learn(key, None)
+                    self.known.learn(key, None, NOW)
                 self.sent += self.session.resume(NOW)
         return self.sent
 
@@ -134,7 +134,7 @@ def test_a_request_for_a_key_that_is_due_waits_and_so_does_what_follows() -> Non
     assert driver.session.question == Question(due=(b"due",))
     assert driver.session.receive(third, NOW) == b""
     assert driver.session.held == len(second + third + third)
-    driver.known.learn(b"due", None)
+    driver.known.learn(b"due", None, NOW)
     assert driver.session.resume(NOW) == second + third + third
     assert driver.session.question is None
 

@@ -75,8 +75,8 @@ class World:
         names = Names(b"__expiremember__:")
         self.known = KnownKeys()
         self.known.blind = False
-        self.known.learn(b"known", 1e13)
-        self.known.learn(b"due", 500)
+        self.known.learn(b"known", 1e13, 0)
+        self.known.learn(b"due", 500, 0)
         self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
         self.held = HeldBudget(1 << 20)
         self.is_plain = self.ground.is_plain

@@ -254,18 +254,21 @@ class Engine:
         databases = sorted(self._known.databases)
         found: dict[bytes, float | None] = dict.fromkeys(keys)
         at_once = max(1, PAIRS_AT_ONCE // len(keys))
+        since = math.inf
         for begin in range(0, len(databases), at_once):
-            for key, deadline in zip(keys, await self._clear(keys, databases[begin : begin + at_once]), strict=True):
+            moment, left = await self._clear(keys, databases[begin : begin + at_once])
+            since = min(since, moment)
+            for key, deadline in zip(keys, left, strict=True):
                 if deadline:
                     found[key] = min(float(deadline), found[key] or math.inf)
         for key, earliest in found.items():
-            self._known.learn(key, earliest)
+            self._known.learn(key, earliest, since)
         if self._known.due(keys, self._clock.latest(), AHEAD_MS):
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)
 
-    async def _clear(self, keys: list[bytes], databases: list[int]) -> list[bytes]:
-        """Remove what is due in some keys of some databases; return their earliest deadlines."""
+    async def _clear(self, keys: list[bytes], databases: list[int]) -> tuple[float, list[bytes]]:
+        """Remove what is due in some keys of some databases; return when that was, in Unix ms, and what is earliest."""
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         while True:
             sent = self._clock.local()
@@ -274,7 +277,7 @@ class Engine:
             )
             self._observe(sent, moment)
             if gone < self._batch:
-                return list(left)
+                return moment / 1000, list(left)
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]

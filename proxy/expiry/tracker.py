@@ -253,7 +253,7 @@ class Tracker:
                 for key, deadline in page:
                     self._unseen.discard(key)
                     if key not in self._changed:
-                        self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)))
+                        self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)), -math.inf)
                 count += len(page)
                 if len(page) < PAGE:
                     del cursors[database]
@@ -266,7 +266,7 @@ class Tracker:
             if all(cursor > soon for cursor, _ in cursors.values()):
                 self._open()
         for key in self._unseen - self._changed:
-            self._known.learn(key, None)
+            self._known.learn(key, None, -math.inf)
         self._unseen = set()
         self._open()
         self._known.loaded = True

@@ -241,7 +241,7 @@ class KnownKeys:
         if key not in self.deadlines:
             self._put(key, math.inf)
 
-    def learn(self, key: bytes, deadline: float | None, moment: float = -math.inf) -> None:
+    def learn(self, key: bytes, deadline: float | None, moment: float) -> None:
         """Take over what the server says of a key.
 
         Args:
