@@ -91,6 +91,28 @@ def test_what_arrives_too_slowly_is_cut_off(
     assert client.say(f"TTL {key} m0") == 1000
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known by then", "not yet known"])
+def test_a_member_whose_deadline_passes_while_it_is_asked_for_is_not_seen(
+    known: bool, upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    proxy = start_proxy(upstream, "--no-sweep")
+    client, key = talk(proxy), new_key()
+    client.say(f"SADD {key} m0 keeps")
+    whole = request("SMISMEMBER", key, *MEMBERS, "keeps")
+    deadline = clock(talk(upstream)) + 300
+    with proxy.connect() as slow:
+        if known:
+            client.say(f"PEXPIREMEMBERAT {key} m0 {deadline}")
+        slow.send(whole[: len(whole) * 3 // 4])
+        until(lambda: is_underway(upstream))
+        if not known:
+            client.say(f"PEXPIREMEMBERAT {key} m0 {deadline}")
+        wait_past(talk(upstream), deadline)
+        slow.send(whole[len(whole) * 3 // 4 :] + request("ECHO", "next"))
+        assert slow.reply() == b"*%d\r\n" % (len(MEMBERS) + 1) + b":0\r\n" * len(MEMBERS) + b":1\r\n"
+        assert slow.reply() == b"$4\r\nnext\r\n"
+
+
 def test_what_arrives_while_another_proxy_sets_the_first_deadline_is_cut_off(
     upstream: Server, proxy: Proxy, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:

@@ -259,8 +259,7 @@ class Rewriter:
         if not (name in STREAMED or self._server.has_one_key_in_front(name)) or self._are_reserved(arguments[1:2]):
             return False
         if command is None:
-            # What would be due when its last byte comes is not known yet.
-            return not self._concerns(arguments[1:2])
+            return True
         match command.effect:
             case Effect.ADD | Effect.COUNT | Effect.REMOVE | Effect.REPLACE | Effect.VANISH:
                 return not self._concerns(arguments[1:2]) or self._is_script_determined(command, arguments, count)

@@ -165,6 +165,7 @@ class Session:
         self._ahead = b"", 0  # what has come behind the request that is being judged, where the reader has not got it
         self._pending: Request | None = None  # what is held up by the question
         self._underway: Stream | None = None  # what is sent on while it arrives
+        self._read_late: list[bytes] = []  # the key that it reads, if it reads one
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
         self._alone = (
             None if ground.names is None else Alone(ground.names, lambda: ground.rewriter.removing, ground.refused)
@@ -283,6 +284,8 @@ class Session:
                 beginning = self._reader.refused(at_count=many)
                 raise RefusedAtItsHeadError(f"unauthenticated {what}", self._take_out() + beginning)
             self._turn_down(pending)
+        elif pending is not None and pending.kind is Kind.BODY:
+            self._out.append(pending.raw)
         elif pending is not None and question is not None and question.announce and self._unannounced(pending):
             self._fail_to_announce(pending, now)
         elif pending is not None and ((question is not None and question.again) or self._unannounced(pending)):
@@ -312,7 +315,7 @@ class Session:
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
-        if self._transaction is not None or self._reader.within or not self._askable:
+        if self._transaction is not None or self._is_in_part or not self._askable:
             return None
         return self._take_out() + self.replies.expect(b"", found=found)
 
@@ -326,8 +329,14 @@ class Session:
             What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
             in part, so that no other can be put behind it.
         """
-        in_part = self._reader.within and self._pending is None  # a head that is held up has not been sent
-        return None if in_part else self._take_out() + self._expect(last_words)
+        return None if self._is_in_part else self._take_out() + self._expect(last_words)
+
+    @property
+    def _is_in_part(self) -> bool:
+        """Whether a request has been sent in part: of a head that is held up nothing has, of a last part the head."""
+        if self._pending is not None:
+            return self._pending.kind is Kind.BODY
+        return self._reader.within
 
     def _expect(self, reply: bytes) -> bytes:
         """Return the request in whose place the client gets a reply."""
@@ -489,6 +498,12 @@ class Session:
     def _judge(self, request: Request, now: float) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before."""
         if self._has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
+            if request.kind is Kind.BODY and self._read_late and not self._reader.within:
+                # It runs with its last byte: what is due by now is not to be seen.
+                keys, self._read_late = self._read_late, []
+                if due := self._known.to_ask_about(keys, now):
+                    self.question, self._pending = Question(due=tuple(due)), request
+                    return
             self._out.append(request.raw)
             return
         if not request.arguments:
@@ -758,6 +773,7 @@ class Session:
             self._transaction.queue(command, arguments, blind, reads=self._rewriter.reads(arguments[0]))
         if command is None:
             self._out.append(request.raw)
+            self._read_late = arguments[1:2] if request.kind is Kind.HEAD else []
             return
         if command.name == b"RESET" and request.count == 1:
             self.stranger = self._wants_login
