@@ -711,8 +711,8 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.abort()
         self._transport.abort()
-        if self._state is State.ORPHANED:
-            self._close()
+        if self._state in (State.CONNECTING, State.ORPHANED):
+            self._close()  # now: what connects could still attach, and the loop would close it without a word
 
 
 _OVERTAKEN: Final = (
