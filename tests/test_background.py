@@ -123,6 +123,9 @@ def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo, *, l
     with Relay(server.address) as relay:
         proxy = start("--no-sweep", "--upstream", relay.url)
         client, stranger = talk(proxy), as_stranger(beside, talk(proxy))
+        for first in (other, client):  # the first takes its time, until the proxies know each other
+            first.say("SADD met m")
+            assert first.say("EXPIREMEMBER met m 1000") == 1
         client.say("SADD k m far")
         deadline = clock(beside) + 700
         client.raw.send(request("BLPOP", "queue", 0) + request("PEXPIREMEMBERAT", "k", "m", deadline))
