@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -170,3 +171,15 @@ def test_messages_are_read_as_they_were_written() -> None:
 def test_what_is_no_message_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         unpack(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"%1\r\n*0\r\n+a\r\n", b"*400000000\r\n", b"*3\r\n$4\r\njoin\r\n$1\r\na\r\n$1\r\nx\r\n", b"join a 1\r\n",
+     b"*3\r\n$4\r\nnone\r\n$1\r\na\r\n$1\r\n1\r\n", b"*3\r\n$4\r\njoin\r\n$1\r\na\r\n$1\r\n1\r\nmore", b"x" * 100_000],
+)  # fmt: skip
+def test_what_others_publish_is_no_message(payload: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError):  # noqa: PT011 - whichever part of it is wrong
+        unpack(payload)
+    assert time.process_time() - began < 0.1

@@ -266,3 +266,15 @@ def test_what_looks_everywhere_is_always_looked_at() -> None:
     for command in COMMANDS.values():
         if command.everywhere([command.name, b"k", b"BY", b"*"]):
             assert command.always
+
+
+def test_a_sign_is_asked_for_in_the_way_that_strangers_are_answered() -> None:
+    driver = Driver()
+    session = Session(driver.ground, stranger=True)
+    assert (session.sign(lambda: None) or b"").startswith(b"*3\r\n$5\r\nHELLO\r\n")
+
+
+def test_what_other_proxies_are_told_on_is_reserved() -> None:
+    for name in ("PUBLISH", "spublish"):
+        sent = Driver().feed(encode([name.encode(), NAMES.prefix + b"proxies", b"x"]))
+        assert sent.startswith(b"*1\r\n$32\r\n")  # a token, in whose place the refusal comes

@@ -52,6 +52,10 @@ CASES = {
     "a silent reply to nothing": [
         AUTH + requests("PING"), requests("CLIENT REPLY SKIP") + b"*0\r\n" + requests("HINCRBY h x 1", "ECHO end"),
     ],
+    "a silent reply, then a transaction bit by bit": [
+        AUTH + requests("PING"), requests("CLIENT REPLY SKIP"), requests("MULTI"), requests("HINCRBY h w 1"),
+        requests("HINCRBY h w 1"), requests("EXEC", "ECHO end"),
+    ],
     "replies in a transaction that is dropped": [
         AUTH + requests("CLIENT REPLY OFF", "MULTI", "nosuch", "CLIENT REPLY ON", "EXEC", "HINCRBY h z 1"),
         requests("CLIENT REPLY ON", "HGET h z"),

@@ -113,6 +113,23 @@ def test_a_member_whose_deadline_passes_while_it_is_asked_for_is_not_seen(
         assert slow.reply() == b"$4\r\nnext\r\n"
 
 
+def test_a_member_that_goes_while_the_script_that_adds_it_arrives_begins_a_new_life(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, key = talk(proxy), new_key()
+    client.say(f"SADD {key} m0 keeps")
+    for member in ("m0", "keeps"):
+        client.say(f"EXPIREMEMBER {key} {member} 1000")
+    whole = upload("EVAL", key, upstream)
+    with proxy.connect() as slow:
+        slow.send(whole[: len(whole) * 3 // 4])
+        until(lambda: is_underway(upstream))
+        assert client.say(f"EVAL return(redis.call('srem',KEYS[1],'m0')) 1 {key}") == 1
+        slow.send(whole[len(whole) * 3 // 4 :])
+        assert slow.reply() == b":1\r\n"
+    assert client.say(f"TTL {key} m0") == -1
+
+
 def test_what_arrives_while_another_proxy_sets_the_first_deadline_is_cut_off(
     upstream: Server, proxy: Proxy, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:

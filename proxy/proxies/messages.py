@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-import hiredis
-
-from proxy.wire.request import encode
+from proxy.wire.request import RequestReader, encode
 
 
 class Kind(Enum):
@@ -54,12 +52,10 @@ def unpack(payload: bytes) -> Message:
     Raises:
         ValueError: it is none.
     """
-    reader = hiredis.Reader()
+    reader = RequestReader()  # not hiredis: anybody may have published this
     reader.feed(payload)
-    try:
-        words = reader.gets()
-    except hiredis.ProtocolError as error:
-        raise ValueError(str(error)) from error
-    if not isinstance(words, list) or len(words) < 3 or set(map(type, words)) != {bytes}:
+    found = reader.next_request()
+    if found is None or not found.header or len(found.arguments) < 3 or reader.held:
         raise ValueError("not a message of a proxy")
-    return Message(Kind(words[0]), words[1], int(words[2]), tuple(words[3:]))
+    kind, sender, number, *keys = found.arguments
+    return Message(Kind(kind), sender, int(number), tuple(keys))

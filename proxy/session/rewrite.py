@@ -78,8 +78,11 @@ class Rewriter:
         prefix = self._names.prefix
         if request.header and prefix not in request.raw:
             return None
-        for key in self._server.keys(request.arguments):
-            if key.startswith(prefix):
+        names = self._server.keys(request.arguments)
+        if request.arguments[0].upper() in (b"PUBLISH", b"SPUBLISH"):
+            names = request.arguments[1:2]  # proxies tell each other of keys on channels of such names
+        for name in names:
+            if name.startswith(prefix):
                 return Refusal(
                     b"ERR names that begin with '%b' are reserved for expiremember-proxy"
                     b" (for maintenance, start it with --no-reserved-names)" % prefix

@@ -165,7 +165,8 @@ class Session:
         self._ahead = b"", 0  # what has come behind the request that is being judged, where the reader has not got it
         self._pending: Request | None = None  # what is held up by the question
         self._underway: Stream | None = None  # what is sent on while it arrives
-        self._read_late: list[bytes] = []  # the key that it reads, if it reads one
+        self._late: list[bytes] = []  # keys that are looked at once more before its last byte goes
+        self._adds_late = False  # whether it may add members to them, without a script that looks which are absent
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
         self._alone = (
             None if ground.names is None else Alone(ground.names, lambda: ground.rewriter.removing, ground.refused)
@@ -317,7 +318,7 @@ class Session:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
         if self._transaction is not None or self._is_in_part or not self._askable:
             return None
-        return self._take_out() + self.replies.expect(b"", found=found)
+        return self._take_out() + self._expect(b"", found=found)
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -338,11 +339,11 @@ class Session:
             return self._pending.kind is Kind.BODY
         return self._reader.within
 
-    def _expect(self, reply: bytes) -> bytes:
-        """Return the request in whose place the client gets a reply."""
+    def _expect(self, reply: bytes, *, found: Callable[[], None] | None = None) -> bytes:
+        """Return the request in whose place the client gets a reply; `found` is called when that is to come."""
         self._mark_front()
         by_greeting = self.stranger and self._transaction is None and not self._subscribed
-        return self.replies.expect(reply, by_greeting=by_greeting)
+        return self.replies.expect(reply, by_greeting=by_greeting, found=found)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
         """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
@@ -484,7 +485,7 @@ class Session:
                 self._signed.remove(stream)
 
             self._signed.append(stream)
-            self._out.append(self.replies.expect(b"", found=has_run))
+            self._out.append(self._expect(b"", found=has_run))
         else:
             streams.end(stream)
 
@@ -498,11 +499,13 @@ class Session:
     def _judge(self, request: Request, now: float) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before."""
         if self._has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
-            if request.kind is Kind.BODY and self._read_late and not self._reader.within:
-                # It runs with its last byte: what is due by now is not to be seen.
-                keys, self._read_late = self._read_late, []
-                if due := self._known.to_ask_about(keys, now):
-                    self.question, self._pending = Question(due=tuple(due)), request
+            if request.kind is Kind.BODY and self._late and not self._reader.within:
+                # It runs with its last byte: by then more may be due, and absent.
+                keys, self._late = self._late, []
+                due = self._known.to_ask_about(keys, now)
+                absent = [(key, None) for key in keys if self._known.is_known(key)] if self._adds_late else []
+                if due or absent:
+                    self.question, self._pending = Question(due=tuple(due), absent=tuple(absent)), request
                     return
             self._out.append(request.raw)
             return
@@ -762,6 +765,7 @@ class Session:
     def _forward(self, request: Request, now: float, *, certain: bool = False) -> None:
         arguments = request.arguments
         command = self._command(arguments[0])
+        askable = self._askable
         skips, self._skips, self._adjoining = self._skips, False, False
         self._unaided = False
         if self._alone is not None and command is not None and command.effect in _ELSEWHERE:
@@ -773,7 +777,7 @@ class Session:
             self._transaction.queue(command, arguments, blind, reads=self._rewriter.reads(arguments[0]))
         if command is None:
             self._out.append(request.raw)
-            self._read_late = arguments[1:2] if request.kind is Kind.HEAD else []
+            self._late, self._adds_late = arguments[1:2] if request.kind is Kind.HEAD else [], False
             return
         if command.name == b"RESET" and request.count == 1:
             self.stranger = self._wants_login
@@ -793,7 +797,7 @@ class Session:
                 self._known.visit(strict_integer(argument) or 0)
         refused = self._rights.confinement and self._transaction is None
         if command.effect in _TRANSACTION and not refused and self._rewriter.accepts(command, request.count):
-            self._bound_transaction(command.effect, now)
+            self._bound_transaction(command.effect, now, askable=askable)
             self._out.append(request.raw)
             if command.effect is not Effect.MULTI:
                 words, self._queued_words = self._queued_words, []
@@ -812,7 +816,8 @@ class Session:
             if request.kind is Kind.HEAD and self._transaction is None and command.effect in JUDGED | BLIND:
                 # In a transaction it is looked at once more before EXEC.
                 trusted = not self._limited and not self._rights.unasked
-                keys = command.keys(arguments) or ()
+                keys = command.keys(arguments) or []
+                self._late, self._adds_late = keys if command.effect in BLIND else [], True
                 self._underway = self._ground.streams.begin(self, keys, is_waited_for=trusted)
         elif isinstance(instead, Refusal):
             self._refuse(request, instead, skips=skips)
@@ -876,12 +881,15 @@ class Session:
             raise RequestTooLargeError
         self._out.append(instead.replace(b"\r\n", b"\r?", 1) if request.odd else instead)
 
-    def _bound_transaction(self, effect: Effect, now: float) -> None:
-        """Begin or end a transaction, as the request that is about to go does."""
+    def _bound_transaction(self, effect: Effect, now: float, *, askable: bool) -> None:
+        """Begin or end a transaction, as the request that is about to go does.
+
+        `askable`: whether a request of the proxy's own may stand in front of it.
+        """
         if effect is Effect.MULTI:
             if self._transaction is None:
                 self._transaction = Transaction(self._known, self.claims)
-                if self._askable and not self.stranger and not self._limited:
+                if askable and not self.stranger and not self._limited:
                     self._asides = Asides()
                     self._asides.note(Whose.CLIENT)
                     self._front = len(self._out)
