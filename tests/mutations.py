@@ -96,7 +96,7 @@ MUTATIONS = [
     ),
     Mutation("session/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
     Mutation("session/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
-    Mutation("session/rewrite.py", "if key.startswith(prefix):", "if False:", "refusals"),
+    Mutation("session/rewrite.py", "if name.startswith(prefix):", "if False:", "refusals"),
     Mutation(
         "session/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"
     ),
@@ -106,7 +106,7 @@ MUTATIONS = [
         "command is None:",
         "EXEC when due",
     ),
-    Mutation("expiry/tracker.py", "self._changed.add(key)", "pass", "two proxies"),
+    Mutation("expiry/tracker.py", "self._changed.add(key)", "pass", "news"),
     Mutation("expiry/sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
     # Refusals are the server's own.
     Mutation("scripts/calls.py", 'return b"#!lua\\n" if terms.takes_memory else', "return", "refusals without memory"),
@@ -130,7 +130,6 @@ MUTATIONS = [
     ),
     Mutation("wire/asides.py", "self._refusal = line", "pass", "refusals on the oldest"),
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
-    Mutation("expiry/engine.py", "not str(error).startswith(_REFUSES_WRITES)", "True", "what cannot be voided"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
@@ -138,7 +137,7 @@ MUTATIONS = [
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/session.py", "and self._rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause()", "pass", "late reader"),
-    Mutation("session/known.py", "if mark is not None:", "if False:", "fresh mark"),
+    Mutation("session/known.py", "coming = self._coming.get(key)", "coming = None", "fresh mark"),
     # What strangers may do.
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),
@@ -150,12 +149,14 @@ MUTATIONS = [
     Mutation(_LUA + "sweep.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
     Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "histories"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
-    Mutation("session/known.py", "self.deadlines, now + ahead", "self.deadlines, now - 10", "histories"),
-    Mutation("session/known.py", "self._put(key, deadline)\n\n    def learn", "pass\n\n    def learn", "histories"),
+    Mutation("session/known.py", "self._marks, now + ASK_MS", "self._marks, now - 10", "histories"),
+    Mutation(
+        "session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"
+    ),
     Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
     Mutation(
         "session/rewrite.py",
-        "self._known.mark(key, now + milliseconds if relative else milliseconds, now)",
+        "self._known.mark(key, deadline, now, claims)",
         "pass",
         "histories",
     ),

@@ -150,6 +150,20 @@ def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo, *, l
     return True
 
 
+def check_news_of_a_nearer_deadline(server: Server, start: Start, talk: TalkTo) -> None:
+    """Another proxy gives a member of a known key a deadline that comes before all that are known."""
+    beside, client, other = talk(server), talk(start("--no-sweep")), talk(start("--no-sweep"))
+    other.say("SADD k near far")
+    assert other.say("EXPIREMEMBER k far 1000") == 1
+    until(lambda: client.say("TTL k far") > 0 and client.say("SCARD k") == 2)
+    for _ in range(3):
+        deadline = clock(beside) + 300
+        assert other.say(f"PEXPIREMEMBERAT k near {deadline}") == 1
+        wait_past(beside, deadline)
+        assert client.say("SMEMBERS k") == [b"far"]
+        other.say("SADD k near")
+
+
 def check_names_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:
     """Clients send names of commands that there are not, each another one."""
     proxy = start()
@@ -201,6 +215,10 @@ def test_a_deadline_that_has_yet_to_be_set_keeps_nobody_waiting_when_it_has_pass
     assert evaluations(beside)[0] - before < 60
     client.say("EXEC")
     assert other.say("SMEMBERS k") == [b"stays"]
+
+
+def test_news_of_a_nearer_deadline_is_heard(server: Server, start: Start, talk: TalkTo) -> None:
+    check_news_of_a_nearer_deadline(server, start, talk)
 
 
 def test_names_of_commands_are_bounded(server: Server, start: Start, talk: TalkTo) -> None:

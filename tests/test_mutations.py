@@ -153,6 +153,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "older answers": lambda place: background.check_an_older_answer_puts_off_no_deadline(
         place.server, place.proxy, place.talk
     ),
+    "news": lambda place: background.check_news_of_a_nearer_deadline(place.server, place.proxy, place.talk),
     "names of commands": lambda place: background.check_names_are_bounded(place.server, place.proxy, place.talk),
 }
 

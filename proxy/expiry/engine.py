@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import ReadOnlyError, ResponseError
 
 from proxy.expiry.clock import ServerClock
 from proxy.scripts.calls import script
@@ -36,9 +35,6 @@ PAGE: Final = 1000
 
 _NEARLY: Final = 0.0002
 """Seconds between two looks at a deadline that is about to pass."""
-
-_REFUSES_WRITES: Final = ("NOREPLICAS", "READONLY", "MISCONF")
-"""How a server's errors begin that refuses every write at present."""
 
 LEASE_MS: Final = 1000
 """How long the sweeper's lease lasts without renewal: another proxy takes over at the latest then."""
@@ -212,12 +208,7 @@ class Engine:
         if question.unclear:
             await self.learn(list(question.unclear))
         if question.absent:
-            try:
-                await self._void(question.absent, tentative=question.tentative)
-            except ResponseError as error:
-                # It refuses the client's request likewise, and is to say so itself.
-                if not isinstance(error, ReadOnlyError) and not str(error).startswith(_REFUSES_WRITES):
-                    raise
+            await self._void(question.absent, tentative=question.tentative)
 
     async def _remove_everything_due(self) -> None:
         while True:
