@@ -137,7 +137,7 @@ MUTATIONS = [
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/session.py", "and self._rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause()", "pass", "late reader"),
-    Mutation("session/known.py", "coming = self._coming.get(key)", "coming = None", "fresh mark"),
+    Mutation("session/known.py", "coming = self._coming.get(key)", "coming = None", "older answers"),
     # What strangers may do.
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),

@@ -147,9 +147,6 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.server, place.proxy, place.talk
     ),
     "late reader": lambda place: flow.check_a_late_reader_makes_the_server_wait(place.server, place.proxy()),
-    "fresh mark": lambda place: background.check_an_older_answer_puts_off_no_deadline(
-        place.server, place.proxy, place.talk, left=False
-    ),
     "older answers": lambda place: background.check_an_older_answer_puts_off_no_deadline(
         place.server, place.proxy, place.talk
     ),
