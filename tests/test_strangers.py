@@ -56,6 +56,9 @@ CASES = {
         AUTH + requests("PING"), requests("CLIENT REPLY SKIP"), requests("MULTI"), requests("HINCRBY h w 1"),
         requests("HINCRBY h w 1"), requests("EXEC", "ECHO end"),
     ],
+    "a transaction whose EXEC is refused": [
+        AUTH + requests("MULTI", "SADD s p", "EXEC x", "HINCRBY h u 1", "MULTI", "HINCRBY h u 1", "EXEC", "ECHO end"),
+    ],
     "replies in a transaction that is dropped": [
         AUTH + requests("CLIENT REPLY OFF", "MULTI", "nosuch", "CLIENT REPLY ON", "EXEC", "HINCRBY h z 1"),
         requests("CLIENT REPLY ON", "HGET h z"),

@@ -795,6 +795,11 @@ class Session:
         if command.effect is Effect.DATABASE:
             for argument in arguments[1:3]:
                 self._known.visit(strict_integer(argument) or 0)
+        if command.effect is Effect.EXEC and not self._rewriter.accepts(command, request.count):
+            self._out.append(request.raw)
+            self._queued_words = []
+            self._end_transaction()  # servers drop a transaction whose EXEC they refuse
+            return
         refused = self._rights.confinement and self._transaction is None
         if command.effect in _TRANSACTION and not refused and self._rewriter.accepts(command, request.count):
             self._bound_transaction(command.effect, now, askable=askable)
