@@ -70,6 +70,7 @@ class ServerCommands:
         self.takes_many_arguments = True
         self.declares_terms = False
         self._described: dict[bytes, Description] = {}
+        self._terms: dict[bytes, Terms] = {}  # those that have been asked for
 
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Take over the server's reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
@@ -80,6 +81,7 @@ class ServerCommands:
             for row in rows
         }
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
+        self._terms.clear()
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
@@ -108,9 +110,12 @@ class ServerCommands:
 
         A command that the server does not have is one of the proxy's own, and those write, as EXPIRE does.
         """
-        described = self._described.get(name)
-        flags = described.flags if described is not None else (b"write",)
-        return Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
+        terms = self._terms.get(name)
+        if terms is None:
+            described = self._described.get(name)
+            flags = described.flags if described is not None else (b"write",)
+            terms = self._terms[name] = Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
+        return terms
 
     def reads(self, name: bytes) -> bool:
         """Return whether the command of that upper-case name only reads."""

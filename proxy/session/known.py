@@ -217,9 +217,12 @@ class KnownKeys:
             self._claimed[key] = self._claimed.get(key, 0) + 1
         self.ever = True
         if deadline < math.inf:
-            coming = self._coming.setdefault(key, [])
-            insort(coming, deadline)
-            del coming[MARKED_AT_ONCE:]
+            coming = self._coming.get(key)
+            if coming is None:
+                self._coming[key] = [deadline]
+            elif len(coming) < MARKED_AT_ONCE or deadline < coming[-1]:
+                insort(coming, deadline)
+                del coming[MARKED_AT_ONCE:]
         deadline -= self.doubt
         known = self.deadlines.get(key)
         if known is None or deadline < known:

@@ -521,13 +521,14 @@ class Session:
                 self._note_reply(None, request)
                 self._refuse(request, refusal, skips=skips)
                 return
+        # Most requests have none of these reasons to wait: to look is cheaper than to call.
         question = (
-            self._before_login(request, now)
-            or self._doubt(request, now)
-            or self._announcing(request)
-            or self._manage_alone(request, now)
+            (self._before_login(request, now) if self.stranger else None)
+            or (self._doubt(request, now) if self._transaction is None else None)
+            or (self._announcing(request) if self._known.shared else None)
+            or (self._manage_alone(request, now) if self._known.blind or self._unaided else None)
             or self._question(request, now)
-            or self._before_reset(request)
+            or (self._before_reset(request) if self._wants_login else None)
         )
         if question is not None:
             self.question = question
@@ -771,8 +772,8 @@ class Session:
         if self._alone is not None and command is not None and command.effect in _ELSEWHERE:
             self._alone.forget()
         self._rights.note(command.effect if command is not None else None)
-        self._note_reply(command, request)
         if self._transaction is not None:
+            self._note_reply(command, request)
             blind = [] if command is None else self._blind_keys(command, request)
             self._transaction.queue(command, arguments, blind, reads=self._rewriter.reads(arguments[0]))
         if command is None:
@@ -827,7 +828,7 @@ class Session:
         elif isinstance(instead, Refusal):
             self._refuse(request, instead, skips=skips)
         else:
-            if (guard := self._rewriter.guard(command)) is not None:
+            if self._transaction is not None and (guard := self._rewriter.guard(command)) is not None:
                 self._put_aside(guard)
             self._replace(request, instead)
             if self._transaction is not None:
