@@ -150,9 +150,7 @@ MUTATIONS = [
     Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "histories"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     Mutation("session/known.py", "self._marks, now + ASK_MS", "self._marks, now - 10", "histories"),
-    Mutation(
-        "session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"
-    ),
+    Mutation("session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"),
     Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
     Mutation(
         "session/rewrite.py",

@@ -173,6 +173,26 @@ def test_control_connections_that_are_killed_at_any_time(
     assert not failures, (len(failures), failures[:5])
 
 
+def test_requests_that_need_much_are_answered_in_time(blind: Blind, talk: Connect) -> None:
+    """Those that name many keys, and those that may give a key its first deadline, which nobody can be told now."""
+    client = talk(blind.proxy)
+    client.say("SADD source m")
+    client.say("EXPIREMEMBER source m 1000")
+    client.say("SET plain 1")
+    lock_out(blind.server, blind.proxy)
+    began = time.monotonic()
+    assert client("DEL", *(f"many{number}" for number in range(5000))) == 0
+    assert client("MGET", *(f"many{number}" for number in range(10_000))) == [None] * 10_000
+    assert client.say("COPY plain other") == 1
+    assert client.say("RENAME plain another") == b"OK"
+    assert time.monotonic() - began < 3
+    client.say("SADD first m")
+    client.raw.socket.settimeout(30)
+    refused = [client.say("EXPIREMEMBER first m 1000") for _ in range(5)]
+    assert all(isinstance(reply, hiredis.ReplyError) for reply in refused)
+    assert time.monotonic() - began < 15  # the outage is waited for once
+
+
 def test_a_user_without_scripts_is_served_as_the_server_serves(blind: Blind, talk: Connect) -> None:
     client, beside = talk(blind.proxy), talk(blind.server)
     blind.server.command("ACL", "SETUSER", "limited", "on", ">x", "~*", "&*", "+@all", "-@scripting")

@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import ResponseError
 
+from proxy.logs import Seldom
 from proxy.proxies.messages import Message, unpack
 from proxy.proxies.protocol import LEASE, Member
 from proxy.scripts.naming import Names
@@ -43,6 +44,8 @@ class Proxies:
         self._everybody = names.prefix + b"proxies"
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
+        self._lost = lease_clock()  # since when there is none
+        self._say_refused = Seldom(log.warning, "a first deadline was refused: other proxies could not be told")
         self._pending = 0  # requests that have no answer yet
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -91,6 +94,8 @@ class Proxies:
 
     def end(self) -> None:
         """The connection is lost."""
+        if self._connection is not None:
+            self._lost = lease_clock()
         self._connection = None
         self._pending = 0
         self._member.disconnect()
@@ -177,16 +182,21 @@ class Proxies:
 
     async def announce(self, keys: tuple[bytes, ...]) -> None:
         """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        patience = 2 * LEASE + self._patience
+        if self._connection is None:
+            patience += self._lost - lease_clock()  # an outage is waited for once, not by each request anew
+        if patience <= 0:
+            self._say_refused(keys=len(keys))
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(2 * LEASE + self._patience):
+            async with asyncio.timeout(patience):
                 number = self._member.announce(keys, lease_clock())
                 self._waiting.append((number, done))
                 self._update()
                 await done
         except TimeoutError:
-            log.warning("a first deadline was refused: other proxies could not be told", keys=len(keys))
+            self._say_refused(keys=len(keys))
 
     def announce_again(self, keys: list[bytes]) -> None:
         """Have other proxies go on knowing keys."""

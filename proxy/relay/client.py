@@ -50,7 +50,7 @@ _LAST: Final = (State.DRAINING, State.REFUSED, State.FAREWELL)
 _MOVES: Final[dict[State, frozenset[State]]] = {
     State.CONNECTING: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.FAREWELL, State.CLOSED)),
     State.RELAYING: frozenset((State.HELD, State.FINISHING, State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
-    State.HELD: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, *_LAST)),
+    State.HELD: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.CLOSED, *_LAST)),
     State.FINISHING: frozenset((State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
     State.ORPHANED: frozenset((State.CLOSED,)),
     State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),

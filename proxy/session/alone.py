@@ -28,6 +28,10 @@ AHEAD_MS: Final = 50
 KEYS_AT_ONCE: Final = 500
 """Keys that one script looks at, at most."""
 
+MOST_KEYS: Final = 2_000
+"""Keys that a request may name for something to be done before it: what was done for the first would be too long ago by
+the time that the last has been looked at."""
+
 WAITS: Final = 100
 """How often to ask again, where nothing is due, for a crowd of deadlines to pass."""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from proxy.commands.table import BLIND, COMMANDS, JUDGED, MARKING, Command, Effect
 from proxy.scripts.naming import Names
-from proxy.session.alone import KEYS_AT_ONCE, Alone
+from proxy.session.alone import KEYS_AT_ONCE, MOST_KEYS, Alone
 from proxy.session.known import Claims, KnownKeys
 from proxy.session.plain import FREQUENT_REQUESTS, leased_check, plain_check
 from proxy.session.question import Question
@@ -624,6 +624,8 @@ class Session:
         command = self._command(request.arguments[0])
         everywhere = command is not None and command.everywhere(request.arguments)
         keys = [*self._rewriter.named(command, request.arguments), *self._coming]
+        if len(keys) > MOST_KEYS:
+            return None
         absent = [] if command is None else self._absent(command, request)
         script = alone.ask(keys, absent, self.replies, now, everywhere=everywhere)
         if script is not None:
@@ -657,7 +659,8 @@ class Session:
         keys = command.keys(arguments) or []
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
-        return keys[-1:] if keys and self._known.is_known(keys[0]) else []
+        # While it is blind it does not know of the source: to wait for others then would hold up every RENAME.
+        return keys[-1:] if keys and keys[0] in self._known.deadlines else []
 
     def _keys_ahead(self) -> Iterator[bytes]:
         """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
@@ -669,6 +672,7 @@ class Session:
 
     def _fail_to_announce(self, request: Request, now: float) -> None:
         """Tell a client that a key cannot get its first deadline at present."""
+        self._unaided = False
         if request.arguments[0].upper() == b"EXEC":
             self._forward(request, now)  # which spoils the transaction
         else:
