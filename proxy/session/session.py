@@ -707,9 +707,10 @@ class Session:
         unclear, replied = self._limited_question(command, request)
         if absent and self._transaction is None and self._askable:
             replied = True  # what the client has sent before may remove what this brings back
+        if not (arriving or due or everywhere or unclear or absent or replied):
+            return None
         tentative = bool(absent) and self._limited
-        question = Question(arriving, due, everywhere, unclear, tuple(absent), replied, tentative)
-        return None if question == _NOTHING else question
+        return Question(arriving, due, everywhere, unclear, tuple(absent), replied, tentative)
 
     def _arriving(self, command: Command | None, request: Request, now: float) -> tuple[bytes, ...]:
         """Return the keys that a request may give deadlines while others send requests for them."""
@@ -957,8 +958,6 @@ def _is_own(command: Command, request: Request) -> bool:
 
 _NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
 """The same words in all servers (`shared.noautherr`)."""
-
-_NOTHING: Final = Question()
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
