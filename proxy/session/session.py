@@ -287,6 +287,8 @@ class Session:
             self._turn_down(pending)
         elif pending is not None and pending.kind is Kind.BODY:
             self._out.append(pending.raw)
+            if self._underway is not None:
+                self._follow(self._underway, pending)
         elif pending is not None and question is not None and question.announce and self._unannounced(pending):
             self._fail_to_announce(pending, now)
         elif pending is not None and ((question is not None and question.again) or self._unannounced(pending)):
@@ -416,7 +418,7 @@ class Session:
                     self._stream(now)
                 break
             self._judge(request, now)
-            if self._underway is not None:
+            if self._underway is not None and self._pending is None:
                 self._follow(self._underway, request)
         if not reader.held and not reader.within and not reader.broken and self.question is None:
             self._exact = False
