@@ -230,7 +230,7 @@ def check_a_late_reader_makes_the_server_wait(upstream: Server, proxy: Proxy) ->
         assert upstream.command("CONFIG", "RESETSTAT") == b"+OK\r\n"
         with Peak(proxy.pid) as peak:
             client.send(request("GET", "k") * count)
-            until(lambda: b"cmdstat_get:calls=%d," % count in upstream.command("INFO", "commandstats"))
+            until(lambda: b"cmdstat_get:calls=%d," % count in upstream.command("INFO", "commandstats"), 40)
             assert settled(partial(unsent, upstream)) > 100 * MEGABYTE
             reply = b"$%d\r\n%b\r\n" % (len(value), value)
             for _ in range(count):
