@@ -165,9 +165,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def upstream(kind: str, shared_server: Callable[[str], Server]) -> Server:
-    """A server of every kind, empty."""
+    """A server of every kind, empty, without users of earlier tests."""
     server = shared_server(kind)
     server.flush()
+    server.forget_users()
     return server
 
 

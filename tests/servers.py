@@ -240,6 +240,12 @@ class Server:
         """Remove all data of all databases."""
         assert self.command("FLUSHALL") == b"+OK\r\n"
 
+    def forget_users(self) -> None:
+        """Remove all users but the default one: where there are others, proxies ask what clients may do."""
+        for user in re.findall(rb"\r\n([^$*\r]+)", self.command("ACL", "USERS")):
+            if user != b"default":
+                assert self.command("ACL", "DELUSER", user) == b":1\r\n"
+
     def _answers(self) -> bool:
         assert self.process is not None
         if self.process.ended:

@@ -580,7 +580,9 @@ class Session:
             return None
         command = self._command(request.arguments[0])
         concerned = command is not None and (
-            self._rewriter.stands_in(command, request) or (self._rights.by_state and _is_own(command, request))
+            self._rewriter.stands_in(command, request)
+            or (self._rights.by_state and _is_own(command, request))
+            or (self._rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
         )
         if not concerned and not self._shows(request):
             return None
