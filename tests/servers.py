@@ -58,14 +58,18 @@ EVERY_KIND: tuple[str, ...] = tuple(sorted({*KINDS, *BINARIES, *(REQUIRED_NEWEST
 """The same and the newest ones, for the tests where what a server has and how it answers is what matters."""
 
 
-def until(predicate: Callable[[], T], timeout: float = 10, what: str = "the condition") -> T:
-    """Ask until the answer is true, and give it back; fail if that takes longer than `timeout` seconds."""
+def until(predicate: Callable[[], T], timeout: float = 10, what: str | Callable[[], str] = "the condition") -> T:
+    """Ask until the answer is true, and give it back; fail if that takes longer than `timeout` seconds.
+
+    `what`: what is waited for, or what tells then how far it has come.
+    """
     deadline = time.monotonic() + timeout
     while True:
         answer = predicate()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"{what} was not met in {timeout} s"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what if isinstance(what, str) else what()} was not met in {timeout} s")
         time.sleep(0.005)
 
 
