@@ -21,6 +21,9 @@ from proxy.session.voiding import Absent, voidings
 KEYS_AT_ONCE: Final = 128
 """Keys that one script looks at, at most."""
 
+SWEPT_AT_ONCE: Final = 32
+"""Keys that one script of the sweeper clears: others wait for it, and for the proxy to take in its result."""
+
 MEMBERS_AT_ONCE: Final = 500
 """Members, or deadlines, that one script looks at, about."""
 
@@ -152,7 +155,7 @@ class Engine:
 
         Args:
             database: its number.
-            keys: the keys, `KEYS_AT_ONCE` at most.
+            keys: the keys, `SWEPT_AT_ONCE` at most.
 
         Returns:
             How many members and deadlines went; fewer than a batch when nothing that is due is left.

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from proxy.expiry.clock import ServerClock
-from proxy.expiry.engine import Engine
+from proxy.expiry.engine import SWEPT_AT_ONCE, Engine
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.session.known import KnownKeys
@@ -107,7 +107,8 @@ class Sweeper:
 
     async def _sweep(self, database: int, keys: list[bytes]) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        await self._engine.sweep(database, keys)
-        # As long for others as for the sweep: a mass expiry takes at most half of the server.
-        await asyncio.sleep(loop.time() - began)
+        for begin in range(0, len(keys), SWEPT_AT_ONCE):
+            began = loop.time()
+            await self._engine.sweep(database, keys[begin : begin + SWEPT_AT_ONCE])
+            # As long for others as for the sweep: a mass expiry takes at most half of the server.
+            await asyncio.sleep(loop.time() - began)
