@@ -458,7 +458,10 @@ def _unordered(reply: bytes) -> list[bytes]:
 
 
 def _frames(random_: random.Random, depth: int = 0) -> bytes:
-    kind = random_.choice("+:$$n_#,*%~|" if depth < 3 else "+:$n")
+    kind = random_.choice("+:$$n_#,*%~|L" if depth < 3 else "+:$n")
+    if kind == "L":  # many parts in a row
+        count = random_.randrange(50, 250)
+        return b"*%d\r\n" % count + b"".join(_frames(random_, 3) for _ in range(count))
     if kind == "$":
         body = random_.choice([b"", b"x", b"\r\n", b"+QUEUED\r\n", b"*3\r\n", b"y" * 300])
         return b"$%d\r\n%b\r\n" % (len(body), body)
