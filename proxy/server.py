@@ -36,11 +36,12 @@ from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
 from proxy.relay.idle import IdleWatch
 from proxy.scripts.naming import Names
+from proxy.session.ground import Ground
 from proxy.session.known import Claims, KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.rights import Rights, Users
-from proxy.session.session import Ground, Session
+from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch

@@ -98,10 +98,10 @@ MUTATIONS = [
     Mutation("session/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
     Mutation("session/rewrite.py", "if name.startswith(prefix):", "if False:", "refusals"),
     Mutation(
-        "session/session.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"
+        "session/inquiry.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"
     ),
     Mutation(
-        "session/session.py",
+        "session/inquiry.py",
         "command is not None and command.effect is Effect.EXEC:",
         "command is None:",
         "EXEC when due",
@@ -113,11 +113,11 @@ MUTATIONS = [
     Mutation("scripts/calls.py", 'return b"#!lua flags=no-writes\\n"', 'return b""', "paused writes"),
     Mutation("scripts/calls.py", "_head(terms) + script(name)", "script(name)", "no half"),
     Mutation("session/rights.py", "self.confinement = frame", "pass", "a subscriber"),
-    Mutation("session/session.py", "self._asides.precede()", "pass", "lives within a transaction"),
+    Mutation("session/outgoing.py", "self._asides.precede()", "pass", "lives within a transaction"),
     Mutation(
         "session/session.py",
-        "self._void_within_transaction(command, request)\n            self._out",
-        "self._out",
+        "out.put_aside(self._rewriter.void(key, members))",
+        "pass",
         "lives within a transaction",
     ),
     Mutation("wire/asides.py", "if line == _QUEUED:", "if False:", "lives within a transaction"),
@@ -135,9 +135,11 @@ MUTATIONS = [
     Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
-    Mutation("session/session.py", "and self._rewriter.knows(upper)", "", "names of commands"),
+    Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause()", "pass", "late reader"),
-    Mutation("session/known.py", "coming = self._coming.get(key)", "coming = None", "older answers"),
+    Mutation(
+        "session/known.py", "        if coming:\n            del", "        if False:\n            del", "older answers"
+    ),
     # What strangers may do.
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from proxy.commands.described import ServerCommands
 from proxy.commands.table import COMMANDS
 from proxy.scripts.naming import Names
+from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
+from proxy.session.ground import Ground
 from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
-from proxy.session.session import Ground, RefusedAtItsHeadError, RequestTooLargeError, Session
+from proxy.session.session import Session
 from proxy.wire.request import Kind, RequestReader, encode
 from tests.streams import cuts, streams
 

@@ -14,10 +14,11 @@ from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection, State
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
+from proxy.session.ground import Ground
 from proxy.session.known import Claims, KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
-from proxy.session.session import TURN, Ground, Session
+from proxy.session.session import TURN, Session
 
 
 class Wire(asyncio.Transport):

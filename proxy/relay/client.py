@@ -13,9 +13,10 @@ import structlog
 
 from proxy.relay.budget import HeldBudget
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
+from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.known import Claims
 from proxy.session.question import Question
-from proxy.session.session import TAIL_LIMIT, OvertakenError, RefusedAtItsHeadError, RequestTooLargeError, Session
+from proxy.session.session import TAIL_LIMIT, Session
 
 log = structlog.get_logger("proxy.relay")
 

@@ -59,6 +59,12 @@ def wrong_arity(name: bytes) -> Refusal:
     return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower())
 
 
+def is_own(command: Command, request: Request) -> bool:
+    """Return whether a request is of a form that the server itself does not know."""
+    effect = command.effect
+    return (effect is Effect.EXPIRE and request.count > 3) or (effect is Effect.LIFETIME and request.count > 2)
+
+
 class Rewriter:
     """Decides what to send upstream for a request that the table names.
 

@@ -1,0 +1,34 @@
+"""To which keys a request may add members without a script that looks which of them are absent."""
+
+from __future__ import annotations
+
+from proxy.commands.table import BLIND, Command, Effect
+from proxy.session.known import KnownKeys
+from proxy.session.rewrite import UNPACKED
+from proxy.wire.request import Kind, Request
+
+
+def blind_keys(command: Command, request: Request, *, limited: bool) -> list[bytes]:
+    """Return the keys; `limited`: whether the user may not run every script."""
+    effect = command.effect
+    if limited and effect is Effect.MOVE_MEMBER:
+        return (command.keys(request.arguments) or [])[1:]
+    if limited and effect is Effect.ADD:
+        return command.keys(request.arguments) or []
+    if effect in BLIND or (effect is Effect.ADD and request.count > UNPACKED):
+        return command.keys(request.arguments) or []
+    return []
+
+
+def absent(
+    known: KnownKeys, command: Command, request: Request, *, limited: bool
+) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
+    """Return those of the keys that are known, each with the members in question; None for all."""
+    arguments = request.arguments
+    keys = blind_keys(command, request, limited=limited)
+    members: tuple[bytes, ...] | None = None
+    if keys and command.members is not None and request.kind is Kind.WHOLE:
+        positions = command.members(arguments, request.count)
+        if positions is not None:
+            members = tuple(arguments[positions.start : positions.stop : positions.step])
+    return [(key, members) for key in dict.fromkeys(keys) if known.is_known(key)]

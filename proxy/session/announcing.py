@@ -1,0 +1,80 @@
+"""Which keys other proxies have to be told of before a request goes, because it may give them their first deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from proxy.commands.table import COMMANDS, MARKING, Command, Effect
+from proxy.session.ground import Ground
+from proxy.session.question import Question
+from proxy.session.rewrite import Refusal
+from proxy.session.standing import Standing
+from proxy.wire.request import Request, RequestReader
+
+NOT_ANNOUNCED: Final = Refusal(
+    b"ERR expiremember-proxy: other proxies could not be told in time that this key gets its first deadline;"
+    b" nothing has been changed, try again"
+)
+
+LOOKED_AHEAD: Final = 1 << 20
+"""Bytes that are searched for first deadlines to be announced together with one that is about to be sent."""
+
+
+class Announcing:
+    """Finds the keys that a connection's requests make it necessary to announce.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        reader: the reader of the connection's requests.
+
+    Attributes:
+        ahead: what has come behind the request that is being judged, where the reader has not got it: bytes, and where
+            in them that begins.
+    """
+
+    __slots__ = ("_ground", "_known", "_reader", "_standing", "ahead")
+
+    def __init__(self, ground: Ground, standing: Standing, reader: RequestReader) -> None:
+        self._ground = ground
+        self._known = ground.known
+        self._standing = standing
+        self._reader = reader
+        self.ahead = b"", 0
+
+    def question(self, command: Command | None, request: Request) -> Question | None:
+        """Have other proxies told of keys that may get first deadlines; of those behind in the pipeline too."""
+        keys = self.unannounced(command, request)
+        if not keys:
+            return None
+        ahead = self._known.unannounced(self._keys_ahead())
+        return Question(announce=tuple(dict.fromkeys((*keys, *ahead))), again=True)
+
+    def unannounced(self, command: Command | None, request: Request) -> list[bytes]:
+        """Return the keys of a request that other proxies have to know before it goes."""
+        if not self._known.shared:
+            return []
+        transaction = self._standing.transaction
+        if command is not None and command.effect is Effect.EXEC and transaction is not None:
+            return self._known.unannounced(dict.fromkeys(transaction.marked))
+        return self._known.unannounced(self._first_keys(request.arguments))
+
+    def _first_keys(self, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys to which a request may give deadlines."""
+        command = COMMANDS.get(arguments[0].upper())
+        if command is None or command.effect not in MARKING:
+            return []
+        keys = command.keys(arguments) or []
+        if command.effect is Effect.EXPIRE:
+            return keys if len(arguments) > 3 else []
+        # While it is blind it does not know of the source: to wait for others then would hold up every RENAME.
+        return keys[-1:] if keys and keys[0] in self._known.deadlines else []
+
+    def _keys_ahead(self) -> Iterator[bytes]:
+        """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
+        data, position = self.ahead
+        parsed = self._ground.batch.parse((data[position:] or self._reader.ahead)[:LOOKED_AHEAD])
+        for arguments in parsed[0] if parsed else ():
+            if set(map(type, arguments)) == {bytes}:
+                yield from self._first_keys(arguments)

@@ -1,0 +1,25 @@
+"""Why a client's stream cannot go on."""
+
+from __future__ import annotations
+
+
+class RequestTooLargeError(Exception):
+    """A request that has to be read whole before it can be judged is larger than the limit."""
+
+
+class OvertakenError(Exception):
+    """A request must not be completed: a key has got deadlines since its head was judged."""
+
+
+class RefusedAtItsHeadError(Exception):
+    """A request of which nothing after its head must be sent on: the server refuses it there, and closes.
+
+    Attributes:
+        beginning: what has come of the request.
+        reply: the line with which servers refuse it.
+    """
+
+    def __init__(self, what: str, beginning: bytes) -> None:
+        super().__init__(what)
+        self.beginning = beginning
+        self.reply = f"-ERR Protocol error: {what}\r\n".encode()

@@ -1,0 +1,79 @@
+"""What all sessions of a proxy stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.commands.table import COMMANDS, Command
+from proxy.scripts.naming import Names
+from proxy.session.known import KnownKeys
+from proxy.session.plain import leased_check, plain_check
+from proxy.session.rewrite import Rewriter
+from proxy.session.streams import Streams
+from proxy.wire.batch import BatchParser
+
+PLAIN_NAMES: set[bytes] = set()
+"""Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions; at
+most three spellings of each of the server's commands."""
+
+
+class Ground:
+    """What all sessions of a proxy stand on.
+
+    Args:
+        rewriter: what puts other requests in place of some.
+        known: the keys with deadlines.
+        prefix: what the reserved names begin with.
+        request_limit: bytes of a request that may have to be held before it can be judged.
+        guarded: whether to refuse requests that name the proxy's own keys.
+        names: the names of those keys; where not given, nothing is done in the engine's place.
+        refused: told the server's words, where it refuses to have members removed on a client's connection.
+
+    Attributes:
+        streams: the requests that are sent on while they arrive.
+    """
+
+    def __init__(
+        self,
+        rewriter: Rewriter,
+        known: KnownKeys,
+        prefix: bytes,
+        request_limit: int,
+        *,
+        guarded: bool = True,
+        names: Names | None = None,
+        refused: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        self.rewriter = rewriter
+        self.known = known
+        self.prefix = prefix
+        self.request_limit = request_limit
+        self.guarded = guarded
+        self.names = names
+        self.refused = refused
+        self.batch = BatchParser()
+        self.streams = Streams()
+        self._plain = plain_check(PLAIN_NAMES, known, prefix, self.batch)
+        self._leased = leased_check(self._plain, known)
+
+    @property
+    def is_plain(self) -> Callable[[bytes], bool]:
+        """Returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
+
+        It is another one when there come to be other proxies, or none any more.
+        """
+        return self._leased if self.known.shared else self._plain
+
+    def command(self, name: bytes) -> Command | None:
+        """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""
+        upper = name.upper()
+        command = COMMANDS.get(upper)
+        if name in PLAIN_NAMES:
+            return command
+        if (
+            (command is None or not command.always)
+            and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
+            and self.rewriter.knows(upper)
+        ):
+            PLAIN_NAMES.add(name)
+        return command

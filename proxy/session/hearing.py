@@ -1,0 +1,56 @@
+"""Which of its replies a client is to get, as it has said by CLIENT REPLY; likewise what CLIENT CACHING joins."""
+
+from __future__ import annotations
+
+from proxy.session.outgoing import Outgoing
+from proxy.session.standing import Next, Standing
+
+
+class Hearing:
+    """Keeps the part of a connection's state that CLIENT changes.
+
+    Args:
+        standing: the state of the connection.
+        out: what goes upstream.
+    """
+
+    __slots__ = ("_out", "_standing")
+
+    def __init__(self, standing: Standing, out: Outgoing) -> None:
+        self._standing = standing
+        self._out = out
+
+    def hush(self, arguments: list[bytes]) -> None:
+        """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
+        words = [word.upper() for word in arguments[1:]]
+        if words[:1] not in ([b"REPLY"], [b"CACHING"]):
+            return
+        if self._standing.transaction is not None:
+            self._standing.queued_words = words
+        else:
+            self._heed(words)
+
+    def end_transaction(self, *, runs: bool) -> None:
+        """Take into account what has been queued, if it `runs` now."""
+        words, self._standing.queued_words = self._standing.queued_words, []
+        if runs:
+            self._heed(words, queued=True)
+
+    def _heed(self, words: list[bytes], *, queued: bool = False) -> None:
+        replies = self._standing.replies
+        if words == [b"REPLY", b"OFF"]:
+            # Should the server have refused it this will be answered.
+            replies.silenced = True
+            self._out.append(replies.expect(b"", found=self._not_silenced))
+        elif words == [b"REPLY", b"ON"] and queued and replies.silenced:
+            # The server may have dropped the transaction. If not this will be answered.
+            self._out.append(replies.expect(b"", found=self._not_silenced))
+        elif words == [b"REPLY", b"ON"]:
+            replies.silenced = False
+        elif words == [b"REPLY", b"SKIP"]:
+            self._standing.next = Next.SKIPPED
+        elif words[:1] == [b"CACHING"]:
+            self._standing.next = Next.JOINED
+
+    def _not_silenced(self) -> None:
+        self._standing.replies.silenced = False

@@ -1,0 +1,97 @@
+"""What MULTI, EXEC and DISCARD do on one connection: they bound the transaction that others are queued in."""
+
+from __future__ import annotations
+
+from proxy.commands.table import Command, Effect
+from proxy.session import additions
+from proxy.session.ground import Ground
+from proxy.session.hearing import Hearing
+from proxy.session.known import Claims
+from proxy.session.outgoing import Outgoing
+from proxy.session.standing import Standing
+from proxy.session.transaction import Transaction
+from proxy.wire.request import Request
+
+
+class Multi:
+    """Opens and ends transactions, and remembers what is queued.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+        hearing: what CLIENT says of replies.
+        claims: the keys to which the connection's requests may give deadlines.
+    """
+
+    __slots__ = ("_claims", "_hearing", "_known", "_out", "_rewriter", "_standing")
+
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, hearing: Hearing, claims: Claims) -> None:
+        self._known = ground.known
+        self._rewriter = ground.rewriter
+        self._standing = standing
+        self._out = out
+        self._hearing = hearing
+        self._claims = claims
+
+    def queue(self, transaction: Transaction, command: Command | None, request: Request) -> None:
+        """Remember a request that is about to go, in an open transaction."""
+        runs, blind = False, []
+        if command is not None:
+            runs = command.effect is Effect.EXEC and self._rewriter.accepts(command, request.count)
+            blind = additions.blind_keys(command, request, limited=self._standing.limited)
+        self._out.note_queued(runs=runs)
+        transaction.queue(command, request.arguments, blind, reads=self._rewriter.reads(request.arguments[0]))
+
+    def send_bound(self, command: Command, request: Request, now: float, *, askable: bool) -> bool:
+        """Begin or end a transaction, and send the request that does.
+
+        Args:
+            command: what the table says of it: MULTI, EXEC or DISCARD.
+            request: the request.
+            now: the server's clock, in Unix ms.
+            askable: whether a request of the proxy's own may stand in front of it.
+
+        Returns:
+            False where the server refuses the request, so that it does nothing; then it has not been sent.
+        """
+        standing = self._standing
+        accepted = self._rewriter.accepts(command, request.count)
+        if command.effect is Effect.EXEC and not accepted:
+            self._out.append(request.raw)
+            self._hearing.end_transaction(runs=False)
+            self.end()  # servers drop a transaction whose EXEC they refuse
+            return True
+        if not accepted or (standing.rights.confinement and standing.transaction is None):
+            return False
+        if command.effect is Effect.MULTI:
+            self._begin(askable=askable)
+            self._out.append(request.raw)
+            return True
+        runs = command.effect is Effect.EXEC
+        if runs and standing.transaction is not None:
+            self._run(standing.transaction, now)
+        self.end()
+        self._out.append(request.raw)
+        self._hearing.end_transaction(runs=runs)
+        return True
+
+    def end(self) -> None:
+        """Note that no transaction is open any more."""
+        self._out.end_transaction()
+        self._standing.transaction = None
+
+    def _begin(self, *, askable: bool) -> None:
+        standing = self._standing
+        if standing.transaction is not None:
+            return
+        standing.transaction = Transaction(self._known, self._claims)
+        if askable and not standing.is_stranger and not standing.limited:
+            self._out.begin_transaction()
+
+    def _run(self, transaction: Transaction, now: float) -> None:
+        if transaction.is_overtaken or self._known.unannounced(transaction.marked):
+            # It would run as if that key had no deadlines. Spoil it, by a request whose own reply nobody sees: EXEC
+            # answers with EXECABORT.
+            self._out.append(self._standing.replies.expect(b""))
+        transaction.run(now)

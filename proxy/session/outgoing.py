@@ -1,0 +1,114 @@
+"""What goes upstream on one connection: the client's requests, what replaces them, and the proxy's own among them.
+
+Within a transaction the replies to the proxy's own requests are taken out of the client's. For that a mark has to stand
+in front of its MULTI, where a place is kept until something else asks for a reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.session.errors import RequestTooLargeError
+from proxy.session.known import KnownKeys
+from proxy.session.rewrite import Refusal
+from proxy.session.standing import Standing
+from proxy.wire.asides import Asides
+from proxy.wire.asides import Kind as Whose
+from proxy.wire.request import Kind, Request
+
+
+class Outgoing:
+    """What has been judged and not been sent yet, in order.
+
+    Args:
+        known: the keys with deadlines.
+        standing: the state of the connection.
+
+    Attributes:
+        append: puts bytes behind what is there.
+    """
+
+    __slots__ = ("_asides", "_front", "_known", "_parts", "_standing", "append")
+
+    def __init__(self, known: KnownKeys, standing: Standing) -> None:
+        self._known = known
+        self._standing = standing
+        self._parts: list[bytes] = []
+        self.append: Callable[[bytes], None] = self._parts.append
+        self._asides: Asides | None = None  # takes replies out of those of the open transaction
+        self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
+
+    def take(self) -> bytes:
+        """Return it all, which is sent now."""
+        if self._front is not None and not (self._known.ever or self._known.blind):
+            self._asides = self._front = None  # nothing to be taken out, in all likelihood
+        self._mark_front()
+        out = b"".join(self._parts)
+        self._parts.clear()
+        return out
+
+    def expect(self, reply: bytes, *, found: Callable[[], None] | None = None) -> bytes:
+        """Return the request in whose place the client gets a reply; `found` is called when that is to come."""
+        self._mark_front()
+        standing = self._standing
+        by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscribed
+        return standing.replies.expect(reply, by_greeting=by_greeting, found=found)
+
+    def replace(self, request: Request, instead: bytes) -> None:
+        """Send something else in the place of a request; where the server may refuse how its lines end, likewise.
+
+        Raises:
+            RequestTooLargeError: the request is still arriving, and its rest has no place behind what replaces it.
+        """
+        if request.kind is Kind.HEAD and not instead.endswith(request.raw[request.header :]):
+            raise RequestTooLargeError
+        self.append(instead.replace(b"\r\n", b"\r?", 1) if request.odd else instead)
+
+    def refuse(self, request: Request, refusal: Refusal, *, skips: bool) -> None:
+        """Have the client get an error in the place of a request's reply, unless it `skips` that."""
+        line = b"-%b\r\n" % refusal.message
+        self.replace(request, self._standing.replies.unheard() if skips else self.expect(line))
+
+    # The replies of a transaction.
+
+    def begin_transaction(self) -> None:
+        """Keep a place in front of the MULTI that goes next."""
+        self._asides = Asides()
+        self._asides.note(Whose.CLIENT)
+        self._front = len(self._parts)
+        self.append(b"")
+
+    def note_queued(self, *, runs: bool = False) -> None:
+        """Note that a request of the client's goes; `runs`: it is the EXEC that runs the transaction."""
+        if self._asides is not None:
+            self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
+
+    def put_aside(self, own: bytes) -> None:
+        """Put a request of the proxy's own in front of the client's that is about to be queued, where it can be."""
+        if self._asides is None or self._asides.shut or self._standing.queued_words or self._standing.limited:
+            return
+        self._mark_front()
+        self._asides.precede()
+        self.append(own)
+
+    @property
+    def takes_asides(self) -> bool:
+        """Whether replies may be taken out of those of an open transaction."""
+        return self._asides is not None
+
+    def shut(self) -> None:
+        """Take no more out of the replies of the open transaction: they cannot be counted any more."""
+        if self._asides is not None:
+            self._asides.shut = True
+
+    def end_transaction(self) -> None:
+        """Note that no more requests are queued."""
+        if self._asides is not None:
+            self._asides.close()
+        self._asides = self._front = None
+
+    def _mark_front(self) -> None:
+        """Mark where the replies of the open transaction begin."""
+        if self._front is not None and self._asides is not None:
+            self._parts[self._front] = self._standing.replies.open(self._asides)
+            self._front = None

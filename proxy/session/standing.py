@@ -1,0 +1,75 @@
+"""Where one client's connection stands: whose it is, which transaction is open, which replies come."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from proxy.session.rights import Rights
+from proxy.session.transaction import Transaction
+from proxy.wire.reply import ReplySubstitution
+
+
+class Login(Enum):
+    """Whether the client has logged in, as far as is known."""
+
+    OPEN = "the server wants no login"
+    STRANGER = "the client has still to log in"
+    ADMITTED = "the client has logged in; RESET makes it a stranger again"
+
+
+class Next(Enum):
+    """What the last request says of the next one."""
+
+    FREE = "nothing"
+    JOINED = "something (CLIENT CACHING), so that nothing may be put between"
+    SKIPPED = "that it gets no reply (CLIENT REPLY SKIP); nothing may be put between"
+
+
+class Standing:
+    """The state of one connection that several parts of its session go by.
+
+    Args:
+        rights: what its user may do.
+        login: whether the server wants a login.
+
+    Attributes:
+        rights: what its user may do.
+        login: whether it has logged in.
+        subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
+        has_quit: whether nothing that follows will run.
+        transaction: what is queued since its MULTI; None outside of a transaction.
+        replies: the replies that are put in place on it.
+        next: what its last request says of the next one.
+        queued_words: what the last CLIENT in the open transaction says of replies.
+    """
+
+    __slots__ = ("has_quit", "login", "next", "queued_words", "replies", "rights", "subscribed", "transaction")
+
+    def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
+        self.rights = rights
+        self.login = login
+        self.subscribed = False
+        self.has_quit = False
+        self.transaction: Transaction | None = None
+        self.replies = ReplySubstitution()
+        self.next = Next.FREE
+        self.queued_words: list[bytes] = []
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the client has still to log in, as far as is known."""
+        return self.login is _STRANGER
+
+    @property
+    def limited(self) -> bool:
+        """Whether the user may not run every script. In a transaction nobody can be asked any more."""
+        return self.rights.limited or (self.transaction is not None and self.rights.unasked)
+
+    @property
+    def askable(self) -> bool:
+        """Whether a request of the proxy's own may be put into the stream now, and is answered."""
+        return self.next is _FREE and not self.replies.silenced
+
+
+_STRANGER = Login.STRANGER
+_FREE = Next.FREE

@@ -1,0 +1,99 @@
+"""What is done for clients of which it is not known whether they have logged in: nothing that a server would not do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.commands.table import Command, Effect
+from proxy.session.ground import Ground
+from proxy.session.inquiry import Inquiry
+from proxy.session.outgoing import Outgoing
+from proxy.session.question import Question
+from proxy.session.rewrite import is_own
+from proxy.session.standing import Login, Standing
+from proxy.session.without_engine import WithoutEngine
+from proxy.wire.request import Kind, Request, RequestReader
+
+MOST_ARGUMENTS: Final = 10
+MOST_BYTES: Final = 16 * 1024
+"""What servers read of a request before a login, where they want one: so many arguments, a string of so many bytes."""
+
+_NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
+"""The same words in all servers (`shared.noautherr`)."""
+
+
+class Strangers:
+    """Judges the requests of one connection while it is a stranger's.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+        without: what is done without the engine.
+        inquiry: what the engine is asked to do.
+    """
+
+    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without")
+
+    def __init__(
+        self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine, inquiry: Inquiry
+    ) -> None:
+        self._ground = ground
+        self._standing = standing
+        self._out = out
+        self._without = without
+        self._inquiry = inquiry
+
+    def question(self, command: Command | None, request: Request, now: float) -> Question | None:
+        """Have it shown whether the client has logged in before anything is done for it."""
+        rewriter = self._ground.rewriter
+        if request.kind is Kind.HEAD:
+            concerns = True  # others would wait for its end
+        elif self._ground.guarded and rewriter.reserved(request) is not None:
+            concerns = True
+        elif command is None:
+            self._standing.has_quit = request.arguments[0].upper() == b"QUIT"  # its reply is no sign of a login
+            concerns = False
+        elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
+            concerns = True  # no sign could be put behind it, or not the one that a stranger needs
+        elif command.effect is Effect.MULTI or is_own(command, request):
+            concerns = True
+        else:
+            concerns = rewriter.stands_in(command, request)
+        if (
+            concerns
+            or self._without.shows(command, request)
+            or self._inquiry.question(command, request, now) is not None
+        ):
+            return Question(replied=True, again=True, login=True)
+        return None
+
+    def before_reset(self, request: Request) -> Question | None:
+        """Have everything answered before a client becomes a stranger again: no earlier reply is to speak for it."""
+        is_reset = len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
+        return Question(replied=True) if is_reset and self._standing.askable else None
+
+    def reset(self) -> None:
+        """Note that a RESET goes: it ends the login."""
+        if self._standing.login is Login.ADMITTED:
+            self._standing.login = Login.STRANGER
+
+    def turn_down(self, request: Request) -> None:
+        """Have the server tell a client to log in; say it in its place where it does not know the command."""
+        command = self._ground.command(request.arguments[0])
+        if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME) and request.kind is Kind.WHOLE:
+            self._out.replace(request, self._out.expect(_NOT_LOGGED_IN))
+        else:
+            self._out.append(request.raw)
+
+
+def is_too_much(reader: RequestReader) -> bool:
+    """Return whether servers read no more of the request that is arriving before a login."""
+    return reader.count > MOST_ARGUMENTS or reader.announced > MOST_BYTES
+
+
+def what_is_too_much(reader: RequestReader) -> tuple[str, bytes]:
+    """Return how servers call what is too much, and the request as far as it may be sent for them to say so."""
+    many = reader.count > MOST_ARGUMENTS
+    what = "multibulk length" if many else "bulk length"
+    return f"unauthenticated {what}", reader.refused(at_count=many)

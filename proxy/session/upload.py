@@ -1,0 +1,92 @@
+"""The request of one connection that is sent on while it arrives: what is looked at again before its last byte goes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.commands.table import BLIND, Command
+from proxy.session.ground import Ground
+from proxy.session.outgoing import Outgoing
+from proxy.session.question import Question
+from proxy.session.standing import Standing
+from proxy.session.streams import Stream
+from proxy.wire.request import Request
+
+LARGE: Final = 1024 * 1024
+"""Bytes of a request that is sent on as it arrives behind which a sign is asked for: it may still wait to be sent, long
+after its end has come."""
+
+
+class Upload:
+    """What is known of that request, and of those before it that may not have run.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+
+    Attributes:
+        stream: the request, while others may have to wait for its end.
+    """
+
+    __slots__ = ("_adds", "_keys", "_known", "_out", "_signed", "_standing", "_streams", "stream")
+
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing) -> None:
+        self._known = ground.known
+        self._streams = ground.streams
+        self._standing = standing
+        self._out = out
+        self.stream: Stream | None = None
+        self._keys: list[bytes] = []  # those that are looked at once more before its last byte goes
+        self._adds = False  # whether it may add members to them, without a script that looks which are absent
+        self._signed: list[Stream] = []  # those whose replies are to show that they have run
+
+    def begin(self, command: Command, keys: list[bytes]) -> None:
+        """Note that the head of a request goes as it came. Not within a transaction: there EXEC is looked at again."""
+        standing = self._standing
+        self._keys, self._adds = keys if command.effect in BLIND else [], True
+        trusted = not standing.limited and not standing.rights.unasked
+        self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
+
+    def begin_unnamed(self, keys: list[bytes]) -> None:
+        """Note the head of a request that the table does not name, with the key in front; or none, of a whole one."""
+        self._keys, self._adds = keys, False
+
+    def last_look(self, now: float) -> Question | None:
+        """Return what has to be done before its last byte goes, with which it runs: more may be due, and absent."""
+        keys, self._keys = self._keys, []
+        due = self._known.to_ask_about(keys, now)
+        absent = [(key, None) for key in keys if self._known.is_known(key)] if self._adds else []
+        return Question(due=tuple(due), absent=tuple(absent)) if due or absent else None
+
+    def follow(self, part: Request, *, ended: bool, broken: bool) -> None:
+        """Note what has been sent on of it.
+
+        Args:
+            part: the part.
+            ended: whether it is the last one.
+            broken: whether what follows in the stream cannot be understood.
+        """
+        stream = self.stream
+        if stream is None:
+            return
+        stream.size += len(part.raw)
+        if not ended:
+            return
+        self.stream = None
+        streams, signed = self._streams, self._signed
+        if (stream.is_awaited or stream.size >= LARGE) and self._standing.askable and not broken:
+
+            def has_run() -> None:
+                streams.end(stream)
+                signed.remove(stream)
+
+            signed.append(stream)
+            self._out.append(self._out.expect(b"", found=has_run))
+        else:
+            streams.end(stream)
+
+    def close(self) -> None:
+        """Let others wait no more: the client has gone."""
+        for stream in (*self._signed, *((self.stream,) if self.stream is not None else ())):
+            self._streams.end(stream)

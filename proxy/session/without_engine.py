@@ -1,0 +1,101 @@
+"""What a session does on the client's own connection where nobody else can be relied upon to remove what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from proxy.commands.table import Command, Effect
+from proxy.session import additions
+from proxy.session.alone import KEYS_AT_ONCE, MOST_KEYS, Alone
+from proxy.session.ground import Ground
+from proxy.session.outgoing import Outgoing
+from proxy.session.question import Question
+from proxy.session.standing import Standing
+from proxy.wire.request import Request
+
+
+class WithoutEngine:
+    """Decides when it has to be done, and for which keys; `Alone` does it.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+
+    Attributes:
+        unaided: whether the engine has failed to answer for the request at hand.
+        coming: keys that what has come together with it names.
+    """
+
+    __slots__ = ("_alone", "_ground", "_known", "_out", "_standing", "coming", "unaided")
+
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing) -> None:
+        self._ground = ground
+        self._known = ground.known
+        self._standing = standing
+        self._out = out
+        rewriter = ground.rewriter
+        self._alone = None if ground.names is None else Alone(ground.names, lambda: rewriter.removing, ground.refused)
+        self.unaided = False
+        self.coming: list[bytes] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether nobody but the client's own connection can be relied upon."""
+        return self._alone is not None and (self._known.blind or self.unaided)
+
+    def go_elsewhere(self) -> None:
+        """Note that another database or another user may be there from now on."""
+        if self._alone is not None:
+            self._alone.forget()
+
+    def sent(self) -> None:
+        """Note that what has been put into the stream goes."""
+        if self._alone is not None:
+            self._alone.sent()
+
+    def look_ahead(self, requests: Iterable[list[bytes]]) -> None:
+        """Note the keys that requests name which have come together, as many as one script looks at."""
+        if not self.is_needed:
+            self.coming = []
+            return
+        ground = self._ground
+        keys: dict[bytes, None] = {}
+        for arguments in requests:
+            if arguments:
+                keys.update(dict.fromkeys(ground.rewriter.named(ground.command(arguments[0]), arguments)))
+            if len(keys) >= KEYS_AT_ONCE:
+                break
+        self.coming = list(keys)[:KEYS_AT_ONCE]
+
+    def shows(self, command: Command | None, request: Request) -> bool:
+        """Return whether a request may look at collections while nobody else removes what is due there."""
+        if not self.is_needed:
+            return False
+        if command is not None and command.effect is Effect.MULTI:
+            return bool(self.coming)
+        everywhere = command is not None and command.everywhere(request.arguments)
+        return everywhere or bool(self._ground.rewriter.named(command, request.arguments))
+
+    def question(self, command: Command | None, request: Request, now: float) -> Question | None:
+        """Put what the engine would do, were it there, before a request into the stream. Not within a transaction.
+
+        Returns:
+            What has to be waited for: the replies to what has been put there. None when the request can follow it.
+        """
+        alone, standing = self._alone, self._standing
+        if alone is None or not self.is_needed or standing.transaction is not None or not standing.askable:
+            return None
+        if standing.is_stranger or standing.limited or not self.shows(command, request):
+            return None
+        everywhere = command is not None and command.everywhere(request.arguments)
+        keys = [*self._ground.rewriter.named(command, request.arguments), *self.coming]
+        if len(keys) > MOST_KEYS:
+            return None
+        absent = [] if command is None else additions.absent(self._known, command, request, limited=False)
+        script = alone.ask(keys, absent, standing.replies, now, everywhere=everywhere)
+        if script is not None:
+            self._out.append(script)
+            return Question(replied=True, again=True)
+        self._out.append(alone.front(keys, standing.replies, now, everywhere=everywhere))
+        return None
