@@ -67,8 +67,8 @@ MUTATIONS = [
     # The scripts.
     Mutation(_LUA + "add.lua", "      call('zrem', shadow, member)\n", "\n", "script"),
     Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", "", "index"),
-    Mutation(_LUA + "clear.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
-    Mutation(_LUA + "sweep.lua", "remove(kind, key, due)", "redis.call('exists', key)", "keyspace when due"),
+    Mutation(_LUA + "shared/clear.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
+    Mutation(_LUA + "shared/clear.lua", "remove(kind, key, due)", "redis.call('exists', key)", "keyspace when due"),
     Mutation(_LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "script"),
     Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
@@ -147,8 +147,8 @@ MUTATIONS = [
     Mutation("relay/client.py", "self._surroundings.held.account(self._held, 0)", "pass", "held limit"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
     # What only concurrent clients, and deadlines of a few ms, show.
-    Mutation(_LUA + "sweep.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
-    Mutation(_LUA + "sweep.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
+    Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
+    Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
     Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "histories"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     Mutation("session/known.py", "self._marks, now + ASK_MS", "self._marks, now - 10", "histories"),

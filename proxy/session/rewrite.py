@@ -12,6 +12,7 @@ from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.globs import may_match_beginning
 from proxy.session.known import Claims, KnownKeys
+from proxy.session.voiding import Voiding
 from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
 
 EXACT: Final = 1 << 53
@@ -143,7 +144,9 @@ class Rewriter:
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         if members is None or sum(map(len, members)) > COPIED:
             return evaluation(terms, "void_page", self._triple(key), [b"", b"0", b"%d" % WITHIN])
-        return evaluation(terms, "void_members", self._triple(key), [b"", b"0", *members])
+        keys = [self._names.index, key, self._names.shadow(key)]
+        voiding = Voiding(keys, tentative=False, rest=[b"1", b"", b"%d" % len(members), *members])
+        return evaluation(terms, "void", voiding.keys, voiding.arguments(()))
 
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""

@@ -1,5 +1,5 @@
 -- Removes members whose deadline has passed from some keys of one database.
--- uses: index, now, remove, mend
+-- uses: index, now, remove, mend, clear
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; how many members to remove at most
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
@@ -11,29 +11,9 @@ if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left} end
 mend(index)
 for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
-  local kind, before = call('type', key).ok, room
+  local kind, earliest = call('type', key).ok
   mend(shadow)
-  local gone = kind == 'none'
-  while room > 0 and not gone do
-    local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
-    if #due == 0 then break end
-    remove(kind, key, due)
-    call('zrem', shadow, unpack(due))
-    room = room - #due
-    gone = call('exists', key) == 0
-  end
-  if gone then
-    drop(key, shadow, index)
-  else
-    local void = call('zrangebyscore', shadow, -moment, '(0', 'limit', 0, math.min(room, 500))
-    if #void > 0 then call('zrem', shadow, unpack(void)) end
-    room = room - #void
-  end
-  -- Nothing is written where nothing went: without memory to spare the server allows no write but after a removal.
-  local earliest = call('zscore', index, key)
-  if room < before or gone or earliest and tonumber(earliest) <= moment then
-    earliest = refresh(key, shadow, index)
-  end
+  earliest, room = clear(kind, key, shadow, index, moment, kind == 'none', room)
   left[#left + 1] = earliest or ''
 end
 return {exactly, tonumber(ARGV[2]) - room, left}

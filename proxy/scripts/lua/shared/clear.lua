@@ -1,0 +1,27 @@
+-- Removes, from one key, members whose deadline has passed, and void deadlines that have passed.
+-- kind: the reply of TYPE; gone: whether its deadlines are void already; room: how many to remove at most. Gives the key's
+-- earliest deadline afterwards, and the room that is left. Nothing is written where nothing went: without memory to spare
+-- the server allows no write but after a removal. O(log n) for each removed (O(n) for each from a list).
+local function clear(kind, key, shadow, index, moment, gone, room)
+  local before = room
+  while room > 0 and not gone do
+    local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
+    if #due == 0 then break end
+    remove(kind, key, due)
+    call('zrem', shadow, unpack(due))
+    room = room - #due
+    gone = call('exists', key) == 0
+  end
+  if gone then
+    drop(key, shadow, index)
+  else
+    local void = call('zrangebyscore', shadow, -moment, '(0', 'limit', 0, math.min(room, 500))
+    if #void > 0 then call('zrem', shadow, unpack(void)) end
+    room = room - #void
+  end
+  local earliest = call('zscore', index, key)
+  if room < before or gone or earliest and tonumber(earliest) <= moment then
+    earliest = refresh(key, shadow, index)
+  end
+  return earliest, room
+end
