@@ -661,3 +661,55 @@ def test_the_proxy_does_all_its_work_with_the_least_rights(
     assert "NOPERM" not in log
     assert "no permissions" not in log
     assert b"expiremember" not in server.command("ACL", "LOG")
+
+
+@pytest.mark.every_kind(valkey=(9, 1))
+@pytest.mark.parametrize(
+    ("rights", "database", "wanted"),
+    [("db=1,2", 2, b":1\r\n"), ("db=1", 2, b"-NOPERM No permissions to access database\r\n")],
+    ids=["both", "one"],
+)
+@pytest.mark.parametrize("line", ["COPY s t DB {}", "MOVE s {}"])
+def test_what_goes_to_another_database_needs_the_right_to_that_one(
+    start_server: StartServer, start_proxy: StartProxy, kind: str, rights: str, database: int, wanted: bytes, line: str
+) -> None:
+    """And to no other: not to the first, in which no user needs to have been."""
+    server = start_server(kind)
+    proxy = start_proxy(server)
+    assert server.command("ACL", "SETUSER", "some", "reset", "on", "nopass", "~*", "&*", "+@all", rights) == b"+OK\r\n"
+    words = line.format(database).split()
+    with proxy.connect() as free, proxy.connect() as some:
+        free.command("SELECT", 1)
+        free.command("SADD", "s", "a", "b")
+        assert free.command("EXPIREMEMBER", "s", "a", FAR) == b":1\r\n"
+        some.command("AUTH", "some", "any")
+        assert some.command("SELECT", 1) == b"+OK\r\n"
+        assert some.command(*words) == wanted
+        went = wanted == b":1\r\n"
+        assert free.command("TTL", "s", "a") != b":-2\r\n" or (went and words[0] == "MOVE")
+        free.command("SELECT", database)
+        assert about(free.command("TTL", "t" if words[0] == "COPY" else "s", "a"), FAR if went else -2)
+
+
+def test_while_nobody_can_tell_of_the_users_each_client_is_asked(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """A user who has been given few rights while the control connection was down is not taken for one with all."""
+    server = start_server(kind)
+    proxy = start_proxy(server, "--control-timeout", "1", "--leftovers-rate", "0")
+    with server.connect() as admin:
+        # Twice: so the first answer has come, which says that everybody may do everything.
+        until(lambda: re.search(rb"cmdstat_acl(\|list)?:calls=[2-9]", admin.command("INFO", "commandstats")))
+        control = re.findall(rb"\bid=(\d+) [^\n]*name=expiremember-proxy", admin.command("CLIENT", "LIST"))
+        # At once, so that nobody lists the users between; from then on no control connection is let in.
+        requests = [
+            *(request("CLIENT", "KILL", "ID", number) for number in control),
+            request("ACL", "SETUSER", "few", "on", "nopass", "~*", "+@all", "-eval"),
+            request("ACL", "SETUSER", "default", "-client|tracking" if server.version >= (7,) else "-client"),
+        ]
+        admin.send(request("MULTI") + b"".join(requests) + request("EXEC"))
+        assert b"-" not in admin.replies(len(requests) + 2)[-1]
+    proxy.process.line(lambda line: "no control connection to the upstream" in line, 10)
+    with proxy.connect() as few:
+        assert few.command("AUTH", "few", "any") == b"+OK\r\n"
+        until(lambda: few.command("SADD", "s", "a")[:1] == b":", 10, "an answer without a script")

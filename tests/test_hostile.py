@@ -576,15 +576,6 @@ def test_strangers_change_nothing(kind: str, start_server: StartServer, start_pr
     proxy.stop()
 
 
-def test_a_mark_outlives_the_transaction_that_it_waits_in(upstream: Server, proxy: Proxy) -> None:
-    with proxy.connect() as client:
-        client.send(request("SADD", "k", "m", "stays") + request("MULTI") + request("PEXPIREMEMBER", "k", "m", 2000))
-        client.replies(3)
-        time.sleep(11)  # longer than a mark lives by itself
-        client.send(request("SREM", "k", "m") + request("SADD", "k", "m") + request("EXEC") + request("PTTL", "k", "m"))
-        assert client.replies(4)[-1] == b":-1\r\n"
-
-
 @pytest.mark.parametrize(
     "head",
     [

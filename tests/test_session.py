@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,11 @@ from proxy.commands.table import COMMANDS
 from proxy.scripts.naming import Names
 from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
-from proxy.session.known import KnownKeys
+from proxy.session.known import KnownKeys, lease_clock
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import Session
+from proxy.session.transaction import MARK_SIZE
 from proxy.wire.request import Kind, RequestReader, encode
 from tests.streams import cuts, streams
 
@@ -280,3 +282,36 @@ def test_what_other_proxies_are_told_on_is_reserved() -> None:
     for name in ("PUBLISH", "spublish"):
         sent = Driver().feed(encode([name.encode(), NAMES.prefix + b"proxies", b"x"]))
         assert sent.startswith(b"*1\r\n$32\r\n")  # a token, in whose place the refusal comes
+
+
+def test_what_a_transaction_marks_counts_as_held() -> None:
+    driver = Driver()
+    driver.feed(encode([b"MULTI"]))
+    before = driver.session.held
+    driver.feed(b"".join(encode([b"EXPIREMEMBER", b"k%d" % number, b"m", b"9"]) for number in range(100)))
+    assert driver.session.held >= before + 100 * MARK_SIZE
+    driver.feed(encode([b"EXEC"]))
+    assert driver.session.held == before
+
+
+def test_a_claim_outlives_the_transaction_that_it_waits_in() -> None:
+    """However long that is open: no sign can be put behind what is queued, and nothing else ends a claim."""
+    driver = Driver()
+    claims, passed = driver.session.claims, []
+
+    def ask() -> Callable[[], bool] | None:
+        return None if driver.session.sign(lambda: passed.append(True)) is None else lambda: bool(passed)
+
+    claims.ask = ask
+    driver.feed(encode([b"MULTI"]) + encode([b"PEXPIREMEMBER", b"k", b"m", b"2000"]))
+    later = lease_clock() + 1000
+    assert driver.known.settle(later) == []
+    assert driver.known.stale_marks(later) == []
+    driver.known.learn(b"k", None, NOW + 1_000_000)  # the server has not run it, and knows of no deadline
+    before = len(driver.sent)
+    driver.feed(encode([b"SADD", b"k", b"m"]))
+    assert b"EVAL" in driver.sent[before:]
+    driver.feed(encode([b"EXEC"]))
+    assert driver.known.settle(later) == []  # a sign has been asked for
+    passed.append(True)
+    assert driver.known.settle(later) == [b"k"]
