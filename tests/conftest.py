@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import hypothesis
 import pytest
 
-from tests.servers import BINARIES, EVERY_KIND, KINDS, Proxy, Server
+from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, Proxy, Server
 
 T = TypeVar("T")
 
@@ -210,3 +210,23 @@ def start_proxy() -> Iterator[StartProxy]:
             return started
 
         yield start
+
+
+class Start(Protocol):
+    def __call__(self, *args: str) -> Proxy: ...
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    """A server of the test's own, of the one kind that is enough for it."""
+    return start_server(KIND)
+
+
+@pytest.fixture
+def start(server: Server, start_proxy: StartProxy) -> Start:
+    """Starts proxies in front of `server`, with further arguments; no pass over leftovers comes by chance."""
+
+    def start(*args: str) -> Proxy:
+        return start_proxy(server, "--leftovers-rate", "0", *args)
+
+    return start

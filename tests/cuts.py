@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from tests.beside import Beside
 from tests.servers import Server
 
 NAME: Final = b" name=expiremember-proxy "
 
 
-class Cuts:
+class Cuts(Beside):
     """While entered, kills every proxy's own connections at random.
 
     Args:
@@ -26,29 +26,23 @@ class Cuts:
     """
 
     def __init__(self, server: Server, seed: str, longest: float = 0.3) -> None:
+        super().__init__()
         self.count = 0
         self._chance = random.Random(seed)
         self._longest = longest
         self._client = server.connect()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         self._client.close()
 
-    def _run(self) -> None:
-        while not self._end.wait(self._chance.random() * self._longest):
+    def work(self) -> None:
+        while not self.end.wait(self._chance.random() * self._longest):
             for _ in range(self._chance.choice((1, 1, 5, 20))):
                 self._kill()
-                if self._end.wait(self._chance.random() * self._longest / 20):
+                if self.end.wait(self._chance.random() * self._longest / 20):
                     return
 
     def _kill(self) -> None:

@@ -54,6 +54,9 @@ BINARIES: Mapping[str, ServerBinary] = {**{binary.label: binary for binary in _f
 KINDS: tuple[str, ...] = tuple(sorted({*_INSTALLED, *(REQUIRED if os.environ.get("CI") else ())}))
 """The servers that every test runs on."""
 
+KIND: str = "redis-7.0" if "redis-7.0" in KINDS else next(reversed(KINDS), "no server")
+"""The one for tests for which one is enough."""
+
 EVERY_KIND: tuple[str, ...] = tuple(sorted({*KINDS, *BINARIES, *(REQUIRED_NEWEST if os.environ.get("CI") else ())}))
 """The same and the newest ones, for the tests where what a server has and how it answers is what matters."""
 

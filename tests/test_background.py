@@ -13,36 +13,19 @@ import pytest
 
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
-from tests.conftest import StartProxy, StartServer
+from tests.conftest import Start, StartProxy
 from tests.raw import request
 from tests.relay import Relay
-from tests.servers import KINDS, Proxy, Server, until
+from tests.servers import Proxy, Server, until
 from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
 
-Start = Callable[..., Proxy]
-"""Starts a proxy in front of the server, with further arguments."""
-
 TalkTo = Callable[..., Talk]
 
-KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
 
 LOST = "no control connection to the upstream; trying again"
 BACK = "control connection to the upstream is back"
-
-
-@pytest.fixture
-def server(start_server: StartServer) -> Server:
-    return start_server(KIND)
-
-
-@pytest.fixture
-def start(server: Server, start_proxy: StartProxy) -> Start:
-    def start(*args: str) -> Proxy:
-        return start_proxy(server, "--leftovers-rate", "0", *args)
-
-    return start
 
 
 def evaluations(beside: Talk) -> tuple[int, int]:

@@ -12,12 +12,11 @@ import pytest
 
 from tests.conftest import StartProxy, StartServer
 from tests.raw import request
-from tests.servers import KINDS, Proxy, Server, until
+from tests.servers import KIND, Proxy, Server, until
 from tests.test_lives import Talk, clock, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
 
-KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
 
 Connect = Callable[..., Talk]
 

@@ -14,12 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 import psutil
 import pytest
 
+from tests.beside import Beside
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import Proxy, Server, until
@@ -29,34 +28,23 @@ MEMORY_LIMIT = 150 * MEGABYTE
 """What the proxy may need besides, however much passes through it."""
 
 
-class Peak:
+class Peak(Beside):
     """Watches how much memory a process takes while something goes on: `bytes`, above what it took before.
 
     It tells little of a process that has needed much before and may have kept it: give it one of the test's own.
     """
 
     def __init__(self, pid: int) -> None:
+        super().__init__()
         self._process = psutil.Process(pid)
         self._before = self._process.memory_info().rss
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
         self.bytes = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
 
     def look(self) -> None:
         self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
 
-    def _watch(self) -> None:
-        while not self._end.wait(0.005):
+    def work(self) -> None:
+        while not self.end.wait(0.005):
             self.look()
         self.look()
 

@@ -20,10 +20,8 @@ from proxy.relay.client import _MOVES, State
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, about, request
-from tests.servers import KINDS, Proxy, Server, until
+from tests.servers import KIND, Proxy, Server, until
 from tests.test_flow import MEGABYTE, Peak, open_connections, send_all
-
-KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
 
 PASSWORD = ("AUTH", "secret")
 

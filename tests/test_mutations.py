@@ -22,10 +22,9 @@ from tests import test_tls as tls
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
-from tests.servers import KINDS, Proxy, Server
+from tests.servers import KIND, Proxy, Server
 from tests.test_model import Runner, play
 
-KIND: Final = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
 NEWEST: Final = "valkey-9.1"
 """The server for the checks of commands that only the newest have."""
 

@@ -13,30 +13,15 @@ from contextlib import ExitStack
 import hiredis
 import pytest
 
-from tests.conftest import StartProxy, StartServer
+from tests.conftest import Start
 from tests.raw import request
-from tests.servers import KINDS, Proxy, Server, until
+from tests.servers import Proxy, Server, until
 from tests.test_lives import Talk, clock, talk
 
 __all__ = ["talk"]  # a fixture
 
-KIND = "redis-7.0" if "redis-7.0" in KINDS else KINDS[-1]
 
 TalkTo = Callable[..., Talk]
-Start = Callable[..., Proxy]
-
-
-@pytest.fixture
-def server(start_server: StartServer) -> Server:
-    return start_server(KIND)
-
-
-@pytest.fixture
-def start(server: Server, start_proxy: StartProxy) -> Start:
-    def start(*args: str) -> Proxy:
-        return start_proxy(server, "--leftovers-rate", "0", *args)
-
-    return start
 
 
 class Sequences:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.conftest import StartProxy
-from tests.raw import request
+from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
 from tests.test_lives import Talk, clock, new_key, talk, wait_past
 
@@ -63,6 +64,25 @@ def make(name: str, client: Talk, key: str) -> None:
     client.say(maker.get(name, f"SADD {key} m0"))
 
 
+@contextmanager
+def first_deadline_meanwhile(
+    name: str, upstream: Server, proxy: Proxy, client: Talk
+) -> Iterator[tuple[Talk, str, Raw, bytes, Raw]]:
+    """Have most of an upload arrive, and a first deadline asked for on another connection.
+
+    Gives a client, the key, the connection that uploads, the rest of the upload, and the other connection.
+    """
+    key = new_key()
+    make(name, client, key)
+    whole = upload(name, key, upstream)
+    cut = len(whole) * 3 // 4
+    with proxy.connect() as slow, proxy.connect() as other:
+        slow.send(whole[:cut])
+        until(lambda: is_underway(upstream))
+        other.send(request("EXPIREMEMBER", key, "m0", 1000))
+        yield client, key, slow, whole[cut:], other
+
+
 @pytest.mark.parametrize(
     ("name", "others_are_limited"), [(name, False) for name in UPLOADS] + [("SADD", True), ("EVAL", True)]
 )
@@ -77,17 +97,11 @@ def test_a_first_deadline_waits_for_what_is_arriving(
     if others_are_limited:
         upstream.command("ACL", "SETUSER", "limited", "on", ">limited", "-@all")
         wait_until_proxies_know_the_users(upstream)
-    client, key = talk(proxy), new_key()
-    make(name, client, key)
-    whole = upload(name, key, upstream)
-    with proxy.connect() as slow, proxy.connect() as other:
-        slow.send(whole[: len(whole) * 3 // 4])
-        until(lambda: is_underway(upstream))
-        other.send(request("EXPIREMEMBER", key, "m0", 1000))
+    with first_deadline_meanwhile(name, upstream, proxy, talk(proxy)) as (client, key, slow, rest, other):
         assert other.silent(0.2), (other.reply(), upstream.command("CLIENT", "LIST"))
         # What is asked of the same key meanwhile is not held up.
         assert client.say(f"EXISTS {key}") == 1
-        slow.send(whole[len(whole) * 3 // 4 :])
+        slow.send(rest)
         assert not slow.reply().startswith(b"-")
         assert other.reply() == b":1\r\n"
     assert client.say(f"TTL {key} m0") == 1000
@@ -97,15 +111,9 @@ def test_a_first_deadline_waits_for_what_is_arriving(
 def test_what_arrives_too_slowly_is_cut_off(
     name: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
-    client, key = talk(proxy), new_key()
-    make(name, client, key)
-    whole = upload(name, key, upstream)
-    with proxy.connect() as slow, proxy.connect() as other:
-        slow.send(whole[: len(whole) * 3 // 4])
-        until(lambda: is_underway(upstream))
-        other.send(request("EXPIREMEMBER", key, "m0", 1000))
+    with first_deadline_meanwhile(name, upstream, proxy, talk(proxy)) as (client, key, slow, rest, other):
         assert other.reply() == b":1\r\n"
-        slow.send(whole[len(whole) * 3 // 4 :])
+        slow.send(rest)
         assert slow.reply().startswith(b"-ERR expiremember-proxy: not done")
         assert slow.rest() == b""
     # Nothing of it has run.
