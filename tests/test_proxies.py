@@ -234,13 +234,14 @@ def test_first_deadlines_in_a_transaction_are_announced(server: Server, start: S
         assert other("TTL", key, "m") == -1
 
 
-def test_a_mark_outlives_a_request_that_waits(server: Server, start: Start, talk: TalkTo) -> None:
-    """A first deadline stands behind a request that blocks for longer than any mark lasts."""
+def test_an_announcement_outlives_a_request_that_waits(server: Server, start: Start, talk: TalkTo) -> None:
+    """A first deadline stands behind a request that blocks for longer than an announcement counts."""
     check_a_waiting_request(talk, start, 12.0)
 
 
 @pytest.mark.long
 def test_a_mark_outlives_a_request_that_waits_for_long(server: Server, start: Start, talk: TalkTo) -> None:
+    """For twice as long as a mark lasts, too: it is announced again and again."""
     check_a_waiting_request(talk, start, 45.0)
 
 
