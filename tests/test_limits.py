@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -230,7 +231,11 @@ def test_a_connection_that_uvloop_has_closed_is_lost_in_redis_pys_words(server: 
 
     async def main() -> None:
         upstream = Upstream(load({"upstream": server.url}, None), server.url)
-        connection = upstream.listening_connection()
+
+        async def ignore(push: list[Any]) -> None:
+            pass
+
+        connection = upstream.listening_connection(ignore, ignore)
         await connection.connect()  # type: ignore[no-untyped-call]
         assert connection._writer is not None
         connection._writer.transport.abort()

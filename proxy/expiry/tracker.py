@@ -123,11 +123,10 @@ class Tracker:
         self._upstream.state = state
 
     async def _follow(self) -> None:
-        connection = self._upstream.listening_connection()
+        # redis-py hands a push to the handler for its kind, and gives what that returns.
+        connection = self._upstream.listening_connection(self._invalidated, self._proxies.received)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
-            # redis-py hands a push to the handler for its kind, and gives what that returns.
-            connection._parser.set_invalidation_push_handler(self._invalidated)  # type: ignore[attr-defined]
             await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
             await connection.read_response()
             self._changed.clear()

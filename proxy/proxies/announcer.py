@@ -60,7 +60,6 @@ class Proxies:
         self._distrust()
         self._pending = 0
         self._connection = connection
-        connection._parser.set_pubsub_push_handler(self._received)
         refusal = await self._subscribe(connection)
         if refusal is not None and not self._refused:
             log.warning(
@@ -143,7 +142,8 @@ class Proxies:
         self._member.answered(answer, lease_clock())
         self._update()
 
-    async def _received(self, push: list[Any]) -> object:
+    async def received(self, push: list[Any]) -> object:
+        """Take a push of one of the channels."""
         if push[0] == b"message" and push[2]:
             self._take(push[2])
         return PUSHED
@@ -174,9 +174,7 @@ class Proxies:
     def _request(self, *words: bytes | str) -> None:
         """Send a request at once, in the order of the calls."""
         self._pending += 1
-        writer = self._connection._writer
-        if writer is not None and not writer.is_closing():
-            writer.writelines(self._connection.pack_command(*words))
+        self._connection.send_at_once(*words)
 
     # What sessions and the tracker want to be done.
 

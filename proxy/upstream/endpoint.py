@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from ssl import SSLContext
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, DefaultParser, RedisSSLContext
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError
@@ -24,6 +24,9 @@ from proxy.upstream.credentials import Credentials
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
+
+PushHandler: TypeAlias = Callable[[list[Any]], Awaitable[object]]
+ListeningConnection: TypeAlias = "_TCPConnection | _UnixConnection | _TLSConnection"
 
 
 class Upstream:
@@ -121,12 +124,26 @@ class Upstream:
         )
         return Redis(connection_pool=pool)
 
-    def listening_connection(self) -> Connection | UnixDomainSocketConnection:
-        """Make a RESP3 connection on which the server's pushes are read (it is not connected yet)."""
-        connection: Connection | UnixDomainSocketConnection = self._connection_class()(**self._options(3))
+    def listening_connection(self, invalidated: PushHandler, published: PushHandler) -> ListeningConnection:
+        """Make a RESP3 connection on which the server's pushes are read (it is not connected yet).
+
+        Args:
+            invalidated: takes a push that names changed keys. What it returns is the response that is read.
+            published: the same, for a message of a channel, and for what the server says about subscriptions.
+        """
+
+        def parser(socket_read_size: int) -> Any:
+            made: Any = DefaultParser(
+                socket_read_size
+            )  # hiredis's, which is a dependency: it takes all kinds of pushes
+            made.set_invalidation_push_handler(invalidated)
+            made.set_pubsub_push_handler(published)
+            return made
+
+        connection: ListeningConnection = self._connection_class()(**self._options(3), parser_class=parser)
         return connection
 
-    def _connection_class(self) -> type[Connection | UnixDomainSocketConnection]:
+    def _connection_class(self) -> type[ListeningConnection]:
         if self._path is not None:
             return _UnixConnection
         return _TLSConnection if self._tls else _TCPConnection
@@ -157,13 +174,21 @@ class Upstream:
 
 
 class _Sender(AbstractConnection):
-    """Says in redis-py's words that a connection is lost, also where uvloop has closed it already.
+    """Sends without waiting, and says in redis-py's words that a connection is lost."""
 
-    A connection that keepalive has given up looks to redis-py like one on which nothing came in time; the next write
-    then fails with uvloop's RuntimeError, which nobody expects.
-    """
+    def send_at_once(self, *words: bytes | str) -> None:
+        """Put a request behind those that were sent before, whoever waits for what; drop it if the connection is lost.
+
+        redis-py has no public way to do so: its own is a coroutine, which may be overtaken. This is the only thing of
+        its inside that the proxy uses, and why pyproject.toml bounds its version (tests/test_packaging.py).
+        """
+        writer = self._writer
+        if writer is not None and not writer.is_closing():
+            writer.writelines(self.pack_command(*words))
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # A connection that keepalive has given up looks to redis-py like one on which nothing came in time; where
+        # uvloop has closed it, the next write fails with uvloop's RuntimeError, which nobody expects.
         try:
             await super().send_packed_command(command, check_health)
         except RuntimeError as error:
@@ -186,7 +211,15 @@ class _TLSConnection(_Sender, SSLConnection):
 
     def __init__(self, *, context: Callable[[], SSLContext], **options: Any) -> None:
         super().__init__(**options)
-        self._context = context
+        self.ssl_context = _CurrentContext(context)
 
-    def _connection_arguments(self) -> Mapping[str, Any]:
-        return {"host": self.host, "port": self.port, "ssl": self._context()}
+
+class _CurrentContext(RedisSSLContext):
+    """The TLS context that is in use when a connection opens: certificates may have been read again."""
+
+    def __init__(self, current: Callable[[], SSLContext]) -> None:
+        super().__init__()
+        self._current = current
+
+    def get(self) -> SSLContext:
+        return self._current()
