@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import hypothesis
 import pytest
 
-from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, Proxy, Server
+from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, REQUIRED, Proxy, Server
 
 T = TypeVar("T")
 
@@ -21,6 +21,12 @@ hypothesis.settings.load_profile("unhurried")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests of many minutes too")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    missing = [kind for kind in REQUIRED if kind not in BINARIES]
+    if missing:
+        terminalreporter.write_line(f"not installed, so nothing was tested on: {', '.join(missing)}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -56,13 +56,18 @@ _INSTALLED: Mapping[str, ServerBinary] = _identified([*on_path(), *packaged("red
 
 BINARIES: Mapping[str, ServerBinary] = {**_identified(_newest()), **_INSTALLED}
 
-KINDS: tuple[str, ...] = tuple(sorted({*_INSTALLED, *(REQUIRED if os.environ.get("CI") else ())}))
+_CHOSEN = tuple(os.environ.get("TESTED_SERVERS", "").split())
+"""Labels of servers to run on instead of all, for a quick run."""
+
+KINDS: tuple[str, ...] = _CHOSEN or tuple(sorted({*_INSTALLED, *(REQUIRED if os.environ.get("CI") else ())}))
 """The servers that every test runs on."""
 
 KIND: str = "redis-7.0" if "redis-7.0" in KINDS else next(reversed(KINDS), "no server")
 """The one for tests for which one is enough."""
 
-EVERY_KIND: tuple[str, ...] = tuple(sorted({*KINDS, *BINARIES, *(REQUIRED_NEWEST if os.environ.get("CI") else ())}))
+EVERY_KIND: tuple[str, ...] = _CHOSEN or tuple(
+    sorted({*KINDS, *BINARIES, *(REQUIRED_NEWEST if os.environ.get("CI") else ())})
+)
 """The same and the newest ones, for the tests where what a server has and how it answers is what matters."""
 
 

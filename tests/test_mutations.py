@@ -178,6 +178,9 @@ def _twins(check: Callable[[refusals.Twins], None], kind: str = KIND) -> Callabl
     """A check on two servers of its own."""
 
     def run(place: Place) -> None:
+        if kind not in KINDS:
+            pytest.skip(f"{kind} is not installed")
+
         def start(upstream: Server) -> Proxy:
             env = {"PYTHONPATH": str(place.folder)}
             arguments = "--upstream", upstream.url, "--leftovers-rate", "0"

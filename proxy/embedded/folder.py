@@ -94,8 +94,9 @@ class DataFolder:
         has the keys of all `parts` neither refuses this folder's data nor overlooks any of it.
 
         Args:
-            target: an empty folder.
+            target: where to make it.
         """
+        target.mkdir()
         for name in (_ONE_FILE, _SNAPSHOT):
             if (self.path / name).is_file():
                 (target / name).write_bytes(_miniature(self.path / name, name))

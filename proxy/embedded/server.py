@@ -72,24 +72,26 @@ class EmbeddedServer:
             ServerBinaryNotFound: there is no server to start.
         """
         binaries = find_servers() if self._binaries is None else self._binaries
-        if self._data is None:
-            self._process = ServerProcess(binaries[0])
-            await self._process.start()
-            log.info("embedded server runs in memory: its data goes with the process", binary=str(binaries[0]))
-            return
-        data = self._data
         try:
-            async with data.locked() as lock:
-                binary = await _reader_of(data, binaries)
-                data.note_layout()
-                self._process = ServerProcess(binary, data.path, lock)
-                try:
-                    await self._process.start()
-                except BaseException:
-                    data.take_back()
-                    raise
+            if self._data is None:
+                self._process = ServerProcess(binaries[0])
+                await self._process.start()
+                log.info("embedded server runs in memory: its data goes with the process", binary=str(binaries[0]))
+            else:
+                await self._start_on(self._data, binaries)
         except OSError as error:
-            raise EmbeddedError(f"the folder {data.path} cannot be used: {error}") from error
+            raise EmbeddedError(f"the embedded server cannot be started: {error}") from error
+
+    async def _start_on(self, data: DataFolder, binaries: Sequence[Path]) -> None:
+        async with data.locked() as lock:
+            binary = await _reader_of(data, binaries)
+            data.note_layout()
+            self._process = ServerProcess(binary, inherit=lock)
+            try:
+                await self._process.start(data.path)
+            except BaseException:
+                data.take_back()
+                raise
         log.info("embedded server runs", binary=str(binary), directory=str(data.path))
         if data.is_converted:
             log.warning(
@@ -157,20 +159,20 @@ async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | No
     Returns:
         Why it does not read the folder; None if it does.
     """
-    with tempfile.TemporaryDirectory(prefix="expiremember-") as miniature:
-        data.copy_in_miniature(Path(miniature))
-        trial = ServerProcess(binary, Path(miniature))
-        try:
-            await trial.start()
-            overlooked = [part for part in parts if await _ask(trial.socket, f"EXISTS {part}") != b":1\r\n"]
-            if not overlooked:
-                return None
-            reason = f"would overlook {', '.join(overlooked)}"
-        except EmbeddedError:
-            # Not what it said: it may advise to repair a file that only another server can read.
-            reason = "refuses its format"
-        finally:
-            await trial.stop()
+    trial = ServerProcess(binary)
+    try:
+        miniature = trial.folder / "data"
+        data.copy_in_miniature(miniature)
+        await trial.start(miniature)
+        overlooked = [part for part in parts if await _ask(trial.socket, f"EXISTS {part}") != b":1\r\n"]
+        if not overlooked:
+            return None
+        reason = f"would overlook {', '.join(overlooked)}"
+    except EmbeddedError:
+        # Not what it said: it may advise to repair a file that only another server can read.
+        reason = "refuses its format"
+    finally:
+        await trial.stop()
     try:
         return f"{identify(binary).label} ({binary}) {reason}"
     except EmbeddedError as error:
@@ -182,15 +184,19 @@ class ServerProcess:
 
     Args:
         binary: the server.
-        directory: the folder for its data, with the append-only file on; without one, the data is in memory.
         inherit: a descriptor that it keeps open as long as it lives.
+
+    Raises:
+        OSError: there can be no folder.
+
+    Attributes:
+        folder: the private folder, which goes with the process, however that ends.
     """
 
-    def __init__(self, binary: Path, directory: Path | None = None, inherit: int | None = None) -> None:
+    def __init__(self, binary: Path, inherit: int | None = None) -> None:
         self._binary = binary
-        self._directory = directory
         self._inherit = inherit
-        self._folder: Path | None = None
+        self.folder = _socket_folder()
         self._process: asyncio.subprocess.Process | None = None
         self._drain: asyncio.Task[None] | None = None
         self._lifeline = -1
@@ -199,30 +205,21 @@ class ServerProcess:
     @property
     def socket(self) -> Path:
         """The path of its Unix socket."""
-        if self._folder is None:
-            raise RuntimeError("the embedded server has not been started")
-        return self._folder / "redis.sock"
+        return self.folder / "redis.sock"
 
-    async def start(self) -> None:
+    async def start(self, directory: Path | None = None) -> None:
         """Start it and wait until it answers.
+
+        Args:
+            directory: the folder for its data, with the append-only file on; without one, the data is in memory.
 
         Raises:
             EmbeddedError: it cannot be started, ended at once or did not answer in time; nothing is left running.
         """
+        options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+        options += ["--save", "", "--daemonize", "no", "--logfile", "", "--dir", str(directory or self.folder)]
+        options += ["--appendonly", "yes" if directory else "no"]
         try:
-            self._folder = _socket_folder()
-            options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
-            options += [
-                "--save",
-                "",
-                "--daemonize",
-                "no",
-                "--logfile",
-                "",
-                "--dir",
-                str(self._directory or self._folder),
-            ]
-            options += ["--appendonly", "yes" if self._directory else "no"]
             await self._spawn([str(self._binary), *options])
             await self._until_ready()
         except OSError as error:
@@ -255,9 +252,8 @@ class ServerProcess:
                 await self._process.wait()
         if self._drain is not None:
             await self._drain
-        if self._folder is not None:
-            # The guard has done so, unless it never ran or was killed.
-            shutil.rmtree(self._folder, ignore_errors=True)
+        # The guard has done so, unless it never ran or was killed.
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _spawn(self, command: list[str]) -> None:
         """Run the server under the guard, with its output going to the log."""
@@ -265,7 +261,7 @@ class ServerProcess:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-I", "-S", str(GUARD), str(GRACE), str(self._folder)),
+                *("-I", "-S", str(GUARD), str(GRACE), str(self.folder)),
                 *command,
                 stdin=lifeline,
                 stdout=asyncio.subprocess.PIPE,
