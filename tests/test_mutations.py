@@ -22,7 +22,7 @@ from tests import test_tls as tls
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
-from tests.servers import KIND, Proxy, Server
+from tests.servers import KIND, KINDS, Proxy, Server
 from tests.test_model import Runner, play
 
 NEWEST: Final = "valkey-9.1"
