@@ -1,0 +1,103 @@
+# ruff: noqa: E501, RUF009 - a metric is a line
+"""The table of metrics: a line here declares one, and is the plain number that the parts of the proxy add to.
+
+Prometheus, `INFO expiremember`, the dashboard's test and the documentation's test read the table. Nothing here locks or
+calls anything: `metrics.client_connections_total += 1`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
+
+from proxy.metrics.kinds import Declaration, Histogram, counter, declared, gauge, histogram, tally, upstream_counter
+
+PREFIX: Final = "expiremember_"
+"""What the names begin with outside of the proxy."""
+
+_SHORT: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Sample(NamedTuple):
+    """One value of a metric.
+
+    Attributes:
+        labels: the label's name and value, or nothing.
+        value: the number, or the distribution.
+    """
+
+    labels: Mapping[str, str]
+    value: float | Histogram
+
+
+class Metric(NamedTuple):
+    """A metric as it stands.
+
+    Attributes:
+        name: its name without the prefix; a counter's ends in "_total".
+        declaration: what the table says of it.
+        samples: its values, one for each value of its label.
+    """
+
+    name: str
+    declaration: Declaration
+    samples: list[Sample]
+
+
+# fmt: off
+@dataclass(slots=True)
+class Metrics:
+    """All metrics of a process.
+
+    Attributes:
+        constants: the labels that have one value for the whole process: "upstream", "version".
+        before_reading: brings the gauges up to date.
+    """
+
+    constants: dict[str, str] = field(default_factory=dict)
+    before_reading: Callable[[], None] = lambda: None
+
+    build_info: float = gauge("1; the label tells the version.", "version")
+    upstream_up: float = gauge("1 while the control connection to the upstream is there, else 0.", "upstream")
+    blind: float = gauge("1 while every key is treated as if it had deadlines, as it is not known which have.", "upstream")
+    client_connections: float = gauge("Clients connected now.")
+    client_connections_total: int = counter("Clients accepted.")
+    client_connections_rejected_total: Counter[str] = tally("Clients turned away.", "reason", "max_clients", "tls_handshake", "upstream")
+    received_bytes_total: Counter[str] = tally("Bytes received on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
+    sent_bytes_total: Counter[str] = tally("Bytes sent on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
+    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "add", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "randomkey", "fail")
+    requests_refused_total: Counter[str] = tally("Requests answered with an error of the proxy's.", "reason", "arity", "reserved_name", "too_long", "not_announced", "overtaken", "request_limit", "held_limit")
+    requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
+    request_hold_seconds: Histogram = histogram("How long such a request waited.", *_SHORT)
+    known_keys: float = gauge("Keys known to have members with deadlines.", "upstream")
+    next_deadline_timestamp_seconds: float = gauge("Unix time of the earliest deadline; 0 when there is none.", "upstream")
+    members_expired_total: Counter[str] = tally("Members removed at their deadline: by the sweeper, or before a request that would have met them.", "trigger", "sweep", "request")
+    deadlines_voided_total: int = counter("Deadlines dropped in the background: their members had gone unnoticed.")
+    removal_delay_seconds: Histogram = histogram("How long after its earliest deadline the sweeper removed what was due in a key.", *_SHORT, 60.0, 600.0)
+    sweep_duration_seconds: Histogram = histogram("How long a sweep of one batch took, its round trip included.", *_SHORT)
+    sweeper_leader: float = gauge("1 if this proxy had the sweeper's lease when something was last due, 0 if another did.", "upstream")
+    clock_offset_seconds: float = gauge("How far the upstream's clock is ahead of this machine's.", "upstream")
+    control_reconnects_total: int = upstream_counter("Times the control connection was lost and came back.")
+    event_loop_delay_seconds: Histogram = histogram("How late a timer ran, tried each second: everything waits so long.", *_SHORT[2:])
+
+    def read(self) -> Iterator[Metric]:
+        """Bring the gauges up to date, and give every metric in the order of the table."""
+        self.before_reading()
+        for name, declaration in DECLARATIONS.items():
+            value = getattr(self, name)
+            if isinstance(value, Counter):
+                samples = [Sample({declaration.label or "": key}, count) for key, count in value.items()]
+            elif declaration.label is not None:
+                samples = [Sample({declaration.label: self.constants.get(declaration.label, "")}, value)]
+            else:
+                samples = [Sample({}, value)]
+            yield Metric(name, declaration, samples)
+# fmt: on
+
+
+DECLARATIONS: Final[Mapping[str, Declaration]] = {
+    line.name: declaration for line in fields(Metrics) if (declaration := declared(line)) is not None
+}
+"""Name, without the prefix → what the table says of it."""
