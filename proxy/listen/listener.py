@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
 import socket
 import ssl
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from proxy.listen.sockets import bind, bind_path, clear_socket
 from proxy.logs import Seldom
 from proxy.relay.client import ClientConnection
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
@@ -116,12 +114,12 @@ class Listeners:
         for address, where in addresses.items():
             try:
                 if isinstance(where, TCPAddress):
-                    listener = _Listener(_bind(where), tls=where.tls)
+                    listener = _Listener(bind(where), tls=where.tls)
                     # Accepted sockets inherit the options.
                     tcp.configure(listener.socket, self._settings.tcp_keepalive)
                 else:
-                    await _clear_socket(where)
-                    listener = _Listener(_bind_path(where), path=where)
+                    await clear_socket(where)
+                    listener = _Listener(bind_path(where), path=where)
             except OSError as error:
                 raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
             self._listeners.append(listener)
@@ -259,58 +257,3 @@ def _name(client: socket.socket) -> str:
 def _is_loopback(listener: socket.socket) -> bool:
     host = str(listener.getsockname()[0])
     return host == "::1" or host.startswith(("127.", "::ffff:127."))
-
-
-def _bind(where: TCPAddress) -> socket.socket:
-    """Bind a listening socket here, not in the loop, which would start threads to resolve the name.
-
-    In a process with threads each system call on a file descriptor counts references to it: 0.1 to 0.2 µs, four times a
-    request.
-    """
-    found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _bind_path(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.setblocking(False)
-        listener.bind(str(path))
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-async def _clear_socket(path: Path) -> None:
-    """Remove the socket that a killed proxy has left.
-
-    Raises:
-        OSError: somebody listens on it, or it is something else.
-    """
-    try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except BlockingIOError:
-            pass  # its backlog is full: it lives
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
