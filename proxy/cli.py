@@ -42,6 +42,8 @@ def _option(name: str, field: FieldInfo) -> click.Option:
         keywords["metavar"] = "|".join(get_args(annotation))
     elif name == "upstream":
         keywords["metavar"] = "URL"
+    elif name == "admin":
+        keywords["metavar"] = "ADDRESS"
     elif name.endswith(("_dir", "_file")):
         keywords["metavar"] = "PATH"
     elif annotation in (int, float):

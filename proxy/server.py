@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import errno
 import gc
+import math
 import os
 import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -32,6 +34,9 @@ from proxy.expiry.tracker import Tracker
 from proxy.expiry.users import UserWatch
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.logs import Seldom
+from proxy.metrics.delay import watch_delay
+from proxy.notify import Notifier
+from proxy.outlook import Outlook, admin_port
 from proxy.proxies.announcer import Proxies
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
@@ -61,44 +66,49 @@ class Server:
         settings: the settings.
         upstream: the server that it stands in front of.
         files: how many files the process may have open.
+        outlook: what tells others how the proxy is.
     """
 
-    def __init__(self, settings: Settings, upstream: Upstream, files: int) -> None:
+    def __init__(self, settings: Settings, upstream: Upstream, files: int, outlook: Outlook) -> None:
         self._settings = settings
         self._upstream = upstream
+        self._outlook = outlook
+        self.metrics = metrics = outlook.metrics
+        self.traffic = outlook.traffic
         self._names = Names(settings.prefix.encode())
         self._known = KnownKeys()
         self._clock = ServerClock()
         self._control = upstream.control()
         self._engine = Engine(
-            self._control, upstream.database, self._names, self._known, self._clock, settings.sweep_batch
+            self._control, upstream.database, self._names, self._known, self._clock, settings.sweep_batch, metrics
         )
         self._commands = ServerCommands()
         self._logins = LoginWatch(upstream.connect)
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
         self._ground = Ground(
-            Rewriter(self._names, self._known, self._commands),
+            Rewriter(self._names, self._known, self._commands, metrics),
             self._known,
             self._names.prefix,
             settings.request_limit,
             guarded=settings.reserved_names,
             names=self._names,
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
+            metrics=metrics,
         )
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all
         self.held = HeldBudget(settings.held_limit)
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
         self._tracker = Tracker(
-            upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies
+            upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies, metrics
         )
-        self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, enabled=settings.sweep)
+        self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, metrics, enabled=settings.sweep)
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
         self._files = files
         self._limit = client_limit(settings.max_clients, files)
-        self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self))
+        self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self), metrics)
         self._say_refused = Seldom(log.warning, REFUSED)
         self._say_failed = Seldom(log.warning, "expired members could not be removed before a request")
         self._say_handshake = Seldom(log.warning, "TLS handshake with the upstream failed")
@@ -156,6 +166,7 @@ class Server:
 
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
+        self.metrics.client_connections_rejected_total["upstream"] += 1
         reason = _one_line(error) or "it did not answer in time"
         text = f"-ERR expiremember-proxy: upstream {self._upstream} is not available: {reason}\r\n"
         return text.encode("utf-8", "replace")
@@ -224,6 +235,32 @@ class Server:
         clients = self._listeners.clients.items()
         return [(connection, client) for connection, client in clients if connection in self._connections]
 
+    # What others are told.
+
+    def _obstacle(self) -> str | None:
+        """Return why clients cannot be served at present, or None."""
+        if not self._tracker.connected.is_set():
+            return f"upstream {self._upstream} is not available: {self._upstream.state}"
+        if not (self._known.loaded and all(asked.is_set() for asked in self._all_asked)):
+            return "deadlines are not loaded yet"
+        return None
+
+    def _read_gauges(self) -> None:
+        metrics, known = self.metrics, self._known
+        metrics.upstream_up = float(self._tracker.connected.is_set())
+        metrics.blind = float(known.blind)
+        metrics.client_connections = len(self._listeners.clients)
+        metrics.known_keys = len(known)
+        metrics.next_deadline_timestamp_seconds = (
+            known.next_deadline / 1000 if math.isfinite(known.next_deadline) else 0.0
+        )
+        metrics.clock_offset_seconds = self._clock.now() / 1000 - time.time()
+
+    def _status(self) -> str:
+        """Return how the proxy is, for `systemctl status`."""
+        obstacle = self._outlook.readiness.obstacle()
+        return "ready" if obstacle is None else f"not ready: {obstacle}"
+
     # The life of the whole.
 
     async def run(self, signals: Signals) -> None:
@@ -232,10 +269,10 @@ class Server:
         Raises:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
-        settings = self._settings
+        settings, outlook = self._settings, self._outlook
         # Before anything that has come meanwhile: others may have ceased to wait for a process that was stopped.
         signal.signal(signal.SIGCONT, lambda *_: self._known.look())
-        signals.before_end = self._listeners.remove_paths
+        signals.before_end.append(self._listeners.remove_paths)
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
@@ -245,19 +282,25 @@ class Server:
             self._all_asked.append(watch.asked)
             tasks.append(asyncio.create_task(watch.run()))
         if settings.leftovers_rate:
-            leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate)
+            leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate, self.metrics)
             tasks.append(asyncio.create_task(leftovers.run()))
             healing = Healing(self._control, self._engine, self._names, self._known, self._tracker)
             tasks.append(asyncio.create_task(healing.run()))
+        tasks.append(asyncio.create_task(self.traffic.run()))
+        tasks.append(asyncio.create_task(watch_delay(self.metrics.event_loop_delay_seconds)))
         if settings.idle_timeout:
             tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
         try:
             await self._listeners.open()
+            self.metrics.before_reading = self._read_gauges
+            outlook.readiness.judge_by(self._obstacle)
             background.append(asyncio.create_task(self._warn()))
             tried = asyncio.create_task(self._tracker.tried.wait())
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             tried.cancel()
             if not signals.stop.is_set():
+                background.append(asyncio.create_task(outlook.notifier.run(self._status)))
+                outlook.notifier.ready()
                 log.info(
                     "ready",
                     listen=settings.listen,
@@ -269,6 +312,8 @@ class Server:
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            outlook.readiness.drain()
+            outlook.notifier.stopping()
             for task in done:
                 task.result()  # the others run for ever: one that has ended has failed
             await self._finish()
@@ -332,13 +377,13 @@ class Signals:
 
     Attributes:
         stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
-        before_end: called when a second one ends the process at once.
+        before_end: functions to call when a second one ends the process at once.
         reload: called on SIGHUP.
     """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
-        self.before_end: Callable[[], None] = lambda: None
+        self.before_end: list[Callable[[], None]] = []
         self.reload: Callable[[], None] = lambda: None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -350,7 +395,8 @@ class Signals:
             self.stop.set()
             return
         log.warning("stopped at once by a second signal")
-        self.before_end()
+        for work in self.before_end:
+            work()
         # Nothing can hold this up. The kernel closes the connections; the guard of an embedded server ends it.
         os._exit(1)
 
@@ -393,9 +439,14 @@ async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstr
 
 
 async def _serve(settings: Settings, files: int) -> None:
+    outlook = Outlook(Notifier())
     signals = Signals()
-    async with _upstream(settings, signals) as upstream:
-        await Server(settings, upstream, files).run(signals)
+    async with (
+        admin_port(settings, outlook, signals.stop, signals.before_end),
+        _upstream(settings, signals) as upstream,
+    ):
+        outlook.metrics.constants["upstream"] = str(upstream)
+        await Server(settings, upstream, files, outlook).run(signals)
 
 
 def _one_line(error: Exception) -> str:

@@ -79,6 +79,11 @@ class Settings(BaseSettings):
         description="Seconds that data for the upstream may stay unacknowledged, or wait for it to read, before the "
         "connection counts as dead; 0 for the system's default, about 15 minutes.",
     )
+    admin: str | None = Field(
+        default=None,
+        description="Address for probes and metrics over HTTP (/livez, /readyz, /metrics, POST /drain): host:port or "
+        "unix:///path. Off unless set.",
+    )
     upstream: str = Field(
         default="redis://127.0.0.1:6379",
         repr=False,
@@ -183,6 +188,14 @@ class Settings(BaseSettings):
         for address in addresses:
             parse_address(address)
         return addresses
+
+    @field_validator("admin")
+    @classmethod
+    def _check_admin(cls, address: str | None) -> str | None:
+        where = None if address is None else parse_address(address)
+        if isinstance(where, TCPAddress) and where.tls:
+            raise ValueError(f"{address!r}: there is no TLS on the admin port; listen on 127.0.0.1 or on unix:///path")
+        return address
 
     @field_validator("upstream")
     @classmethod

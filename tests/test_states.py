@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from proxy.commands.described import ServerCommands
+from proxy.metrics.table import Metrics
+from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection, State
 from proxy.relay.upstream import UpstreamConnection
@@ -80,10 +82,14 @@ class World:
         self.known.learn(b"due", 500, 0)
         self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
         self.held = HeldBudget(1 << 20)
+        self.metrics = Metrics()
+        self.traffic = Traffic(self.metrics)
         self.is_plain = self.ground.is_plain
         self.answered = asyncio.Event()
         self.connected = asyncio.Event()
         self.living: set[ClientConnection] = set()
+        self.metrics = Metrics()
+        self.traffic = Traffic(self.metrics)
         self.errors: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.errors.append(context))
         self.client = ClientConnection(self)

@@ -7,11 +7,12 @@ import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
 
 from proxy.expiry.clock import ServerClock
+from proxy.metrics.table import Metrics
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.session.known import AHEAD_MS, KnownKeys
@@ -50,12 +51,12 @@ class Look:
     Attributes:
         database: its number.
         earliest: its earliest deadline, in Unix ms; infinite when there is none.
-        due: keys with members that are due, earliest first; not necessarily all.
+        due: keys with members that are due, each with its earliest deadline; in that order, not necessarily all.
     """
 
     database: int
     earliest: float
-    due: list[bytes]
+    due: list[tuple[bytes, float]]
 
 
 class Engine:
@@ -68,12 +69,20 @@ class Engine:
         known: the keys with deadlines; kept current with what the scripts report.
         clock: the server's clock; kept current likewise.
         batch: members that one script removes at most.
+        metrics: where to count what is removed.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
 
     def __init__(
-        self, control: Redis, home: int, names: Names, known: KnownKeys, clock: ServerClock, batch: int
+        self,
+        control: Redis,
+        home: int,
+        names: Names,
+        known: KnownKeys,
+        clock: ServerClock,
+        batch: int,
+        metrics: Metrics,
     ) -> None:
         self._control = control
         self._home = home
@@ -81,6 +90,7 @@ class Engine:
         self._known = known
         self._clock = clock
         self._batch = batch
+        self._metrics = metrics
         self._name = secrets.token_hex(8)
         self._busy: dict[bytes, asyncio.Future[None]] = {}
 
@@ -145,28 +155,45 @@ class Engine:
             "due", [self._names.index, self._names.lease], [self._home, who, LEASE_MS, KEYS_AT_ONCE, *databases]
         )
         self._observe(sent, moment)
-        looks = [Look(int(database), float(first) if first else math.inf, due) for database, first, due in found]
+        looks = [
+            Look(
+                int(database),
+                float(first) if first else math.inf,
+                list(zip(due[::2], map(float, due[1::2]), strict=True)),
+            )
+            for database, first, due in found
+        ]
         # A client may have tried to go to a database that there is not.
         self._known.databases.difference_update(set(databases) - {look.database for look in looks})
         return looks, float(taken)
 
-    async def sweep(self, database: int, keys: list[bytes]) -> int:
+    async def sweep(
+        self, database: int, due: list[tuple[bytes, float]], *, trigger: Literal["sweep", "request"] = "sweep"
+    ) -> int:
         """Remove what is due in some keys of one database, a batch at most.
 
         Args:
             database: its number.
-            keys: the keys, `SWEPT_AT_ONCE` at most.
+            due: the keys, `SWEPT_AT_ONCE` at most, with their earliest deadlines.
+            trigger: what makes it necessary.
 
         Returns:
             How many members and deadlines went; fewer than a batch when nothing that is due is left.
         """
-        pairs = [name for key in keys for name in (key, self._names.shadow(key))]
+        pairs = [name for key, _ in due for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
-        moment, gone, left = await self._evaluate("sweep", [self._names.index, *pairs], [database, self._batch])
+        moment, gone, left, members = await self._evaluate(
+            "sweep", [self._names.index, *pairs], [database, self._batch]
+        )
         self._observe(sent, moment)
-        if len(self._known.databases) == 1:
-            for key, deadline in zip(keys, left, strict=False):
-                self._known.learn(key, float(deadline) if deadline else None, moment / 1000)
+        self._metrics.members_expired_total[trigger] += members
+        alone = len(self._known.databases) == 1
+        for (key, before), after in zip(due, left, strict=False):
+            deadline = float(after) if after else None
+            if deadline != before and trigger == "sweep":
+                self._metrics.removal_delay_seconds.observe(moment / 1e6 - before / 1000)
+            if alone:
+                self._known.learn(key, deadline, moment / 1000)
         return int(gone)
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
@@ -222,7 +249,7 @@ class Engine:
                 await asyncio.sleep(_NEARLY)
             for look in looks:
                 if look.due:
-                    await self.sweep(look.database, look.due)
+                    await self.sweep(look.database, look.due, trigger="request")
 
     async def _remove_due(self, keys: tuple[bytes, ...]) -> None:
         """Remove what is due in some keys; requests for the same key at the same time share the work."""
@@ -266,10 +293,11 @@ class Engine:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         while True:
             sent = self._clock.local()
-            moment, gone, left, _ = await self._evaluate(
+            moment, gone, left, _, members = await self._evaluate(
                 "clear", [self._names.index, *pairs], [self._batch, 0, *databases]
             )
             self._observe(sent, moment)
+            self._metrics.members_expired_total["request"] += members
             if gone < self._batch:
                 return moment / 1000, list(left)
 

@@ -15,6 +15,7 @@ import structlog
 from proxy.expiry.engine import Engine
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
+from proxy.metrics.table import Metrics
 from proxy.session.known import KnownKeys
 
 log = structlog.get_logger("proxy.leftovers")
@@ -32,13 +33,15 @@ class Leftovers:
         known: which keys there are.
         tracker: tells whether the server is there.
         rate: deadlines a second to check at most.
+        metrics: where to count.
     """
 
-    def __init__(self, engine: Engine, known: KnownKeys, tracker: Tracker, rate: int) -> None:
+    def __init__(self, engine: Engine, known: KnownKeys, tracker: Tracker, rate: int, metrics: Metrics) -> None:
         self._engine = engine
         self._known = known
         self._tracker = tracker
         self._rate = rate
+        self._metrics = metrics
 
     async def run(self) -> None:
         """Go round for ever; ends when cancelled."""
@@ -59,6 +62,7 @@ class Leftovers:
                 while True:
                     cursor, seen, gone = await self._engine.void_page(database, key, cursor)
                     voided += gone
+                    self._metrics.deadlines_voided_total += gone
                     await asyncio.sleep(max(seen, _LEAST_COST) / self._rate)
                     if cursor == b"0":
                         break

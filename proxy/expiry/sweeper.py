@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import Final
 
 import structlog
@@ -12,6 +13,7 @@ from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import SWEPT_AT_ONCE, Engine
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
+from proxy.metrics.table import Metrics
 from proxy.session.known import KnownKeys
 
 log = structlog.get_logger("proxy.sweeper")
@@ -40,16 +42,25 @@ class Sweeper:
         known: gives the alarm when an earlier deadline becomes known.
         clock: the server's clock.
         tracker: tells whether the server is there.
+        metrics: where to count.
         enabled: whether to remove, or only to keep an eye on what is due.
     """
 
     def __init__(
-        self, engine: Engine, known: KnownKeys, clock: ServerClock, tracker: Tracker, *, enabled: bool
+        self,
+        engine: Engine,
+        known: KnownKeys,
+        clock: ServerClock,
+        tracker: Tracker,
+        metrics: Metrics,
+        *,
+        enabled: bool,
     ) -> None:
         self._engine = engine
         self._known = known
         self._clock = clock
         self._tracker = tracker
+        self._metrics = metrics
         self._enabled = enabled
         self._wake = asyncio.Event()
         self._failure = ""  # the last that was logged, until a sweep succeeds
@@ -85,6 +96,8 @@ class Sweeper:
         known.begin_watch()
         looks, taken = await self._engine.look(for_sweep=self._enabled)
         due = [look for look in looks if look.due]
+        if due and self._enabled:
+            self._metrics.sweeper_leader = float(not taken)
         if due and self._enabled and not taken:
             for look in due:
                 await self._sweep(look.database, look.due)
@@ -105,10 +118,11 @@ class Sweeper:
         except TimeoutError:
             pass
 
-    async def _sweep(self, database: int, keys: list[bytes]) -> None:
+    async def _sweep(self, database: int, due: list[tuple[bytes, float]]) -> None:
         loop = asyncio.get_running_loop()
-        for begin in range(0, len(keys), SWEPT_AT_ONCE):
-            began = loop.time()
-            await self._engine.sweep(database, keys[begin : begin + SWEPT_AT_ONCE])
+        for begin in range(0, len(due), SWEPT_AT_ONCE):
+            began, exactly = loop.time(), time.monotonic()  # the loop counts whole ms
+            await self._engine.sweep(database, due[begin : begin + SWEPT_AT_ONCE])
+            self._metrics.sweep_duration_seconds.observe(time.monotonic() - exactly)
             # As long for others as for the sweep: a mass expiry takes at most half of the server.
             await asyncio.sleep(loop.time() - began)

@@ -18,6 +18,7 @@ from proxy.commands.described import ServerCommands
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import PAGE, Engine
 from proxy.expiry.tasks import end, is_outage, one_line
+from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
@@ -52,6 +53,7 @@ class Tracker:
         clock: the server's clock.
         commands: the server's commands, read when it is reached.
         proxies: the protocol between proxies, which rides on the same connection.
+        metrics: where to count.
 
     Attributes:
         settled: set when what is due soon is known for the first time, so that clients can be served.
@@ -68,6 +70,7 @@ class Tracker:
         clock: ServerClock,
         commands: ServerCommands,
         proxies: Proxies,
+        metrics: Metrics,
     ) -> None:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
@@ -79,6 +82,7 @@ class Tracker:
         self._clock = clock
         self._commands = commands
         self._proxies = proxies
+        self._metrics = metrics
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
@@ -283,6 +287,7 @@ class Tracker:
         if self.connected.is_set():
             return
         if self.settled.is_set():
+            self._metrics.control_reconnects_total += 1
             log.info("control connection to the upstream is back", upstream=str(self._upstream))
         self._upstream.state = "reachable"
         self.connected.set()

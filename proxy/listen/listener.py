@@ -15,6 +15,7 @@ import structlog
 
 from proxy.listen.sockets import bind, bind_path, clear_socket
 from proxy.logs import Seldom
+from proxy.metrics.table import Metrics
 from proxy.relay.client import ClientConnection
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
 from proxy.upstream import tcp
@@ -83,16 +84,20 @@ class Listeners:
         settings: the settings.
         limit: clients at once.
         new_connection: makes the protocol for a client.
+        metrics: where to count.
 
     Attributes:
         clients: every client that was let in, with its socket, until `left`; also those amid a TLS handshake.
     """
 
-    def __init__(self, settings: Settings, limit: int, new_connection: Callable[[], ClientConnection]) -> None:
+    def __init__(
+        self, settings: Settings, limit: int, new_connection: Callable[[], ClientConnection], metrics: Metrics
+    ) -> None:
         self.clients: dict[ClientConnection, socket.socket] = {}
         self._settings = settings
         self._limit = limit
         self._new_connection = new_connection
+        self._metrics = metrics
         self._listeners: list[_Listener] = []
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -198,6 +203,7 @@ class Listeners:
 
     def _take(self, client: socket.socket, listener: _Listener) -> None:
         connection = self._new_connection()
+        self._metrics.client_connections_total += 1
         self.clients[connection] = client
         context = self._context if listener.tls else None
         task = asyncio.get_running_loop().create_task(self._connect(connection, client, context))
@@ -219,6 +225,7 @@ class Listeners:
             self.left(connection)
             client.close()
             if context is not None:
+                self._metrics.client_connections_rejected_total["tls_handshake"] += 1
                 self._say_handshake(client=peer, error=" ".join(str(error).split()) or type(error).__name__)
         except asyncio.CancelledError:
             self.left(connection)
@@ -226,6 +233,7 @@ class Listeners:
             raise
 
     def _refuse(self, client: socket.socket, listener: _Listener) -> None:
+        self._metrics.client_connections_rejected_total["max_clients"] += 1
         self._say_refused(max_clients=self._limit)
         if listener.tls:
             client.close()  # it expects a handshake, no line; Redis does the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
@@ -11,6 +12,8 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
+from proxy.metrics.table import Metrics
+from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
@@ -99,9 +102,13 @@ class Surroundings(Protocol):
 
     Attributes:
         held: the bytes that all connections hold.
+        metrics: where to count.
+        traffic: counts bytes.
     """
 
     held: HeldBudget
+    metrics: Metrics
+    traffic: Traffic
 
     def new_session(self) -> Session:
         """Return a session for a new client, once `connect_upstream` has succeeded."""
@@ -234,6 +241,7 @@ class ClientConnection(asyncio.Protocol):
         """Begin to connect upstream."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
         self._made = True
+        self._surroundings.traffic.opened("client", transport)
         self._surroundings.opened(self)
         self._start(self._connect())
 
@@ -244,6 +252,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._input_ended = True
+        self._surroundings.traffic.look(self._transport)
         if self._state is State.RELAYING:
             self._end_input()
         # TLS has no half close: the loop closes whatever is returned.
@@ -256,6 +265,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
+        self._surroundings.traffic.closed(self._transport)
         if self._state in (State.ORPHANED, State.CLOSED):
             return
         if not self._has_left_something():
@@ -326,7 +336,7 @@ class ClientConnection(asyncio.Protocol):
                 self.upstream_lost(error)
 
     def _new_upstream(self) -> UpstreamConnection:
-        return UpstreamConnection(self, self._transport.write)
+        return UpstreamConnection(self, self._transport.write, self._surroundings.traffic)
 
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Take the upstream connection, which is there now; return False when the client has gone meanwhile."""
@@ -438,10 +448,12 @@ class ClientConnection(asyncio.Protocol):
         try:
             out = judge()
         except RequestTooLargeError:
+            self._surroundings.metrics.requests_refused_total["request_limit"] += 1
             log.warning("client closed: its request is larger than request_limit", bytes=session.held)
             self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
             return
         except OvertakenError:
+            self._surroundings.metrics.requests_refused_total["overtaken"] += 1
             log.warning("client closed: a key got member deadlines while a request for it was arriving slowly")
             self._turn_away(_OVERTAKEN)
             return
@@ -454,6 +466,7 @@ class ClientConnection(asyncio.Protocol):
             self._send_out(out)
         before, self._held = self._held, session.held
         if not self._surroundings.held.account(before, self._held):
+            self._surroundings.metrics.requests_refused_total["held_limit"] += 1
             log.warning("client closed: all clients together hold more than held_limit", bytes=self._held)
             self._turn_away(b"-ERR expiremember-proxy: too many bytes of unfinished requests are held (held_limit)\r\n")
             return
@@ -493,6 +506,7 @@ class ClientConnection(asyncio.Protocol):
     async def _answer(self, question: Question) -> None:
         """Do what a session asks for, and go on. What is asked next has a task, and so a turn, of its own."""
         answered = True
+        began = time.monotonic()
         try:
             if question.replied:
                 await self._until_replied()
@@ -503,6 +517,9 @@ class ClientConnection(asyncio.Protocol):
             return
         except (OSError, TimeoutError):
             answered = False  # the session goes on without
+        metrics = self._surroundings.metrics
+        metrics.requests_held_total += 1
+        metrics.request_hold_seconds.observe(time.monotonic() - began)
         if self._state in _WAITING:  # else it has been turned away
             self._pass_on(partial(self._resume, answered=answered))
 
@@ -709,6 +726,7 @@ class ClientConnection(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
         self._early = b""
+        self._surroundings.traffic.look(self._transport)
         if self._upstream is not None:
             self._upstream.abort()
         self._transport.abort()

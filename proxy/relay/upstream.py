@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from proxy.metrics.traffic import Traffic
 from proxy.wire.reply import LoginEvidence, ReplySubstitution
 
 LINGER_SECONDS: Final = 30.0
@@ -43,6 +44,7 @@ class UpstreamConnection(asyncio.Protocol):
     Args:
         client: the client's side.
         deliver: takes replies for the client; the loop calls it directly, as long as there is nothing to look for.
+        traffic: counts bytes.
 
     Attributes:
         lost: whether the connection has ended.
@@ -50,7 +52,8 @@ class UpstreamConnection(asyncio.Protocol):
         write: sends requests.
     """
 
-    def __init__(self, client: Downstream, deliver: Callable[[bytes], None]) -> None:
+    def __init__(self, client: Downstream, deliver: Callable[[bytes], None], traffic: Traffic) -> None:
+        self._traffic = traffic
         self._client = client
         self._deliver = deliver
         self._transport: asyncio.Transport
@@ -68,6 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Attach to the client, if it is still there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
         self.write = self._transport.write
+        self._traffic.opened("upstream", transport)
         if transport.get_extra_info("sslcontext") is not None:
             self._unheard = True
             self._receive_by(self._look)
@@ -164,6 +168,7 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self.lost:
             return
+        self._traffic.look(self._transport)
         self.silence()
         self._receive_by(_drop)
         self._replies = self._evidence = None
@@ -177,6 +182,7 @@ class UpstreamConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         if not self.lost:
+            self._traffic.look(self._transport)
             self._transport.abort()
 
     def _salvage(self) -> None:
@@ -196,8 +202,13 @@ class UpstreamConnection(asyncio.Protocol):
         if said:
             self.data_received(b"".join(said))
 
+    def eof_received(self) -> None:
+        """The server says no more."""
+        self._traffic.look(self._transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
+        self._traffic.closed(self._transport)
         if self._linger is not None:
             self._linger.cancel()
         if exc is not None and self._transport.get_extra_info("sslcontext") is None:

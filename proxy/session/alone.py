@@ -13,6 +13,7 @@ from typing import Any, Final
 import hiredis
 
 from proxy.commands.described import Terms
+from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.voiding import Absent, Voiding, voidings
@@ -49,14 +50,20 @@ class Alone:
         names: the names of the proxy's own keys.
         terms: gives the terms of a script that removes.
         refused: told the server's words, where it refuses to have members removed.
+        metrics: where to count those that are.
     """
 
     def __init__(
-        self, names: Names, terms: Callable[[], Terms], refused: Callable[[bytes], None] = lambda _: None
+        self,
+        names: Names,
+        terms: Callable[[], Terms],
+        refused: Callable[[bytes], None] = lambda _: None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._names = names
         self._terms = terms
         self._refused = refused
+        self._metrics = metrics or Metrics()
         self._given_up = -float("inf")
         self._unheard = False  # a reply is awaited
         self._checked: dict[bytes, float] = {}  # until when one batch is enough for the key
@@ -116,6 +123,8 @@ class Alone:
         self._fronted.update(fresh)
 
         def hear(reply: Any) -> None:
+            if isinstance(reply, list):
+                self._metrics.members_expired_total["request"] += reply[4]
             if not isinstance(reply, list) or reply[1] >= 2 * MEMBERS_AT_ONCE:
                 self._checked.clear()
 
@@ -175,7 +184,8 @@ class Alone:
 
     def _clear(self, keys: list[bytes], replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
-            _, gone, _, near = reply
+            _, gone, _, near, members = reply
+            self._metrics.members_expired_total["request"] += members
             if gone < MEMBERS_AT_ONCE and near <= MEMBERS_AT_ONCE:
                 self._waits = 0
                 self._checked = {key: until for key, until in self._checked.items() if until > now}

@@ -14,7 +14,8 @@ from proxy.wire.request import Request, RequestReader
 
 NOT_ANNOUNCED: Final = Refusal(
     b"ERR expiremember-proxy: other proxies could not be told in time that this key gets its first deadline;"
-    b" nothing has been changed, try again"
+    b" nothing has been changed, try again",
+    "not_announced",
 )
 
 LOOKED_AHEAD: Final = 1 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proxy.commands.table import COMMANDS, Command
+from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 from proxy.session.plain import leased_check, plain_check
@@ -28,6 +29,7 @@ class Ground:
         guarded: whether to refuse requests that name the proxy's own keys.
         names: the names of those keys; where not given, nothing is done in the engine's place.
         refused: told the server's words, where it refuses to have members removed on a client's connection.
+        metrics: where to count.
 
     Attributes:
         streams: the requests that are sent on while they arrive.
@@ -43,7 +45,9 @@ class Ground:
         guarded: bool = True,
         names: Names | None = None,
         refused: Callable[[bytes], None] = lambda _: None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self.metrics = metrics or Metrics()
         self.rewriter = rewriter
         self.known = known
         self.prefix = prefix

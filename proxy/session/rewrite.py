@@ -8,6 +8,7 @@ from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.table import COMMANDS, SPARED, STREAMED, Command, Effect
+from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.globs import may_match_beginning
@@ -39,9 +40,11 @@ class Refusal:
 
     Attributes:
         message: the error, without the leading minus and the line's end.
+        reason: what it is counted as.
     """
 
     message: bytes
+    reason: str
 
 
 _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE))
@@ -49,7 +52,8 @@ _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.
 
 _TOO_LONG: Final = Refusal(
     b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key that may have member deadlines"
-    % UNPACKED
+    % UNPACKED,
+    "too_long",
 )
 """To void the deadlines in a step before would void them too when the server then fails, or in another database. Other
 long requests need no script: what they leave in a shadow is void as soon as a member is added."""
@@ -57,7 +61,7 @@ long requests need no script: what they leave in a shadow is void as soon as a m
 
 def wrong_arity(name: bytes) -> Refusal:
     """Return the error for a command with too few or too many arguments."""
-    return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower())
+    return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower(), "arity")
 
 
 def is_own(command: Command, request: Request) -> bool:
@@ -73,12 +77,14 @@ class Rewriter:
         names: the names of the proxy's own keys.
         known: the keys with deadlines; commands that may give a key deadlines mark it here.
         server: what the server at hand says of its commands: what it would refuse goes to it as it came.
+        metrics: where to count the requests that are replaced.
     """
 
-    def __init__(self, names: Names, known: KnownKeys, server: ServerCommands) -> None:
+    def __init__(self, names: Names, known: KnownKeys, server: ServerCommands, metrics: Metrics | None = None) -> None:
         self._names = names
         self._known = known
         self._server = server
+        self._metrics = metrics or Metrics()
 
     def reserved(self, request: Request) -> Refusal | None:
         """Refuse a request that names one of the proxy's own keys; None for any other."""
@@ -92,7 +98,8 @@ class Rewriter:
             if name.startswith(prefix):
                 return Refusal(
                     b"ERR names that begin with '%b' are reserved for expiremember-proxy"
-                    b" (for maintenance, start it with --no-reserved-names)" % prefix
+                    b" (for maintenance, start it with --no-reserved-names)" % prefix,
+                    "reserved_name",
                 )
         return None
 
@@ -329,7 +336,7 @@ class Rewriter:
             tail = request.raw[request.header :]
         else:
             tail = b"".join(map(bulk, request.arguments))
-        return evaluation(self._server.terms(command.name), script, keys, extra, tail, request.count)
+        return self._script(self._server.terms(command.name), script, keys, extra, tail, request.count)
 
     def _expire(self, command: Command, arguments: list[bytes], now: float, claims: Claims | None) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
@@ -375,7 +382,7 @@ class Rewriter:
         terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
         # One that has passed removes the member: for that there is always memory.
         removes = deadline <= now
-        return evaluation(
+        return self._script(
             self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
         )
 
@@ -386,23 +393,30 @@ class Rewriter:
         key, terms = arguments[1], self._server.terms(name)
         if size > 3:
             missing = b"0" if name == b"PERSIST" else b"-2"
-            return evaluation(terms, "fail", [key], [b"ERR Invalid arguments", missing])
+            return self._script(terms, "fail", [key], [b"ERR Invalid arguments", missing])
         if name == b"PERSIST":
-            return evaluation(terms, "persist", self._triple(key), [arguments[2]])
+            return self._script(terms, "persist", self._triple(key), [arguments[2]])
         unit = b"1000" if name == b"TTL" else b"1"
-        return evaluation(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
+        return self._script(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
+
+    def _script(
+        self, terms: Terms, name: str, keys: list[bytes], arguments: list[bytes], tail: bytes = b"", tail_count: int = 0
+    ) -> bytes:
+        """Return the script that replaces a request, and count it; as `evaluation`."""
+        self._metrics.requests_rewritten_total[name] += 1
+        return evaluation(terms, name, keys, arguments, tail, tail_count)
 
     def _fail(self, command: Command, message: bytes) -> bytes:
-        return evaluation(self._server.terms(command.name), "fail", [], [message])
+        return self._script(self._server.terms(command.name), "fail", [], [message])
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
         if not self._known.ever and not self._known.blind:
             return None
         name, size, terms = command.name, request.count, self._server.terms(command.name)
         if name == b"DBSIZE" and size == 1:
-            return evaluation(terms, "dbsize", [self._names.index, self._names.lease], [])
+            return self._script(terms, "dbsize", [self._names.index, self._names.lease], [])
         if name == b"RANDOMKEY" and size == 1:
-            return evaluation(terms, "randomkey", [], [self._names.prefix])
+            return self._script(terms, "randomkey", [], [self._names.prefix])
         if not self._may_show_own(request):
             return None
         if name == b"KEYS" and size == 2:

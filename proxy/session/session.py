@@ -457,6 +457,7 @@ class Session:
     # Then what goes in its place.
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:
+        self._ground.metrics.requests_refused_total[refusal.reason] += 1
         skips, self._standing.next = self._standing.next is _SKIPPED, _FREE
         self._out.refuse(request, refusal, skips=skips)
 
@@ -489,6 +490,7 @@ class Session:
         if instead is None:
             self._send_on(command, request)
         elif isinstance(instead, Refusal):
+            self._ground.metrics.requests_refused_total[instead.reason] += 1
             out.refuse(request, instead, skips=skips)
         else:
             transaction = standing.transaction

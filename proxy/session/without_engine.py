@@ -35,7 +35,11 @@ class WithoutEngine:
         self._standing = standing
         self._out = out
         rewriter = ground.rewriter
-        self._alone = None if ground.names is None else Alone(ground.names, lambda: rewriter.removing, ground.refused)
+        self._alone = (
+            None
+            if ground.names is None
+            else Alone(ground.names, lambda: rewriter.removing, ground.refused, ground.metrics)
+        )
         self.unaided = False
         self.coming: list[bytes] = []
 

@@ -5,10 +5,10 @@
 --   the connection is in)
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
 --   each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass in the ms
---   that were looked ahead. Writes only where something is due.
+--   that were looked ahead; how many members there were. Writes only where something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = now()
-local index, room, ahead, found, near = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0
+local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0
 for place = 1, (#KEYS - 1) / 2 do found[place] = '' end
 for position = 3, #ARGV do
   if ARGV[position] == '' or not redis.pcall('select', ARGV[position]).err then
@@ -18,9 +18,11 @@ for position = 3, #ARGV do
       mend(shadow)
       local earliest = call('zscore', index, key)
       if earliest or call('exists', shadow) == 1 then
-        local kind = call('type', key).ok
+        local kind, count = call('type', key).ok
         local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, 1)[1]
-        earliest, room = clear(kind, key, shadow, index, moment, due and (kind == 'none' or kind == 'string'), room)
+        local over = due and (kind == 'none' or kind == 'string')
+        earliest, room, count = clear(kind, key, shadow, index, moment, over, room)
+        members = members + count
         if ahead > 0 then near = near + #call('zrangebyscore', shadow, moment, moment + ahead, 'limit', 0, 500) end
       end
       if earliest and (found[place] == '' or tonumber(earliest) < tonumber(found[place])) then
@@ -29,4 +31,4 @@ for position = 3, #ARGV do
     end
   end
 end
-return {exactly, tonumber(ARGV[1]) - room, found, near}
+return {exactly, tonumber(ARGV[1]) - room, found, near, members}

@@ -3,7 +3,8 @@
 -- KEYS: the index, the sweeper's lease
 -- ARGV: the lease's database, who asks, for how many ms; how many due keys to name in all; then the databases
 -- Result: the clock in µs; 0 when the lease is the asker's or not needed, else the ms that another has it still; then for
---   each database that there is: its number, its earliest deadline in ms ('' for an empty index), its due keys in order
+--   each database that there is: its number, its earliest deadline in ms ('' for an empty index), its due keys in order,
+--   each with its deadline
 -- Complexity: O(d log n + k) for d databases and k keys named
 local moment, exactly = now()
 local room, found, taken = tonumber(ARGV[4]), {}, 0
@@ -13,8 +14,8 @@ for position = 5, #ARGV do
     local first = call('zrange', KEYS[1], 0, 0, 'withscores')[2]
     local due = {}
     if first and tonumber(first) <= moment and room > 0 then
-      due = call('zrangebyscore', KEYS[1], '-inf', moment, 'limit', 0, room)
-      room = room - #due
+      due = call('zrangebyscore', KEYS[1], '-inf', moment, 'withscores', 'limit', 0, room)
+      room = room - #due / 2
     end
     found[#found + 1] = {ARGV[position], first or '', due}
   end

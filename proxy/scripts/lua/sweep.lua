@@ -3,17 +3,19 @@
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; how many members to remove at most
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
---   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not
+--   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not; how many
+--   members there were
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = now()
-local index, room, left = KEYS[1], tonumber(ARGV[2]), {}
-if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left} end
+local index, room, left, members = KEYS[1], tonumber(ARGV[2]), {}, 0
+if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0} end
 mend(index)
 for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
-  local kind, earliest = call('type', key).ok
+  local kind, earliest, count = call('type', key).ok
   mend(shadow)
-  earliest, room = clear(kind, key, shadow, index, moment, kind == 'none', room)
+  earliest, room, count = clear(kind, key, shadow, index, moment, kind == 'none', room)
+  members = members + count
   left[#left + 1] = earliest or ''
 end
-return {exactly, tonumber(ARGV[2]) - room, left}
+return {exactly, tonumber(ARGV[2]) - room, left, members}

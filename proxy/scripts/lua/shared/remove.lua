@@ -1,10 +1,13 @@
--- Removes members (at most some hundred: they are unpacked) from a collection. O(1) each, O(log n) in a sorted set; for
--- a list every occurrence of each, O(n).
+-- Removes members (at most some hundred: they are unpacked) from a collection, and gives how many there were. O(1) each,
+-- O(log n) in a sorted set; for a list every occurrence of each, O(n).
 local function remove(kind, key, members)
-  if kind == 'set' then call('srem', key, unpack(members))
-  elseif kind == 'hash' then call('hdel', key, unpack(members))
-  elseif kind == 'zset' then call('zrem', key, unpack(members))
-  elseif kind == 'list' then
-    for _, member in ipairs(members) do call('lrem', key, 0, member) end
+  if kind == 'set' then return call('srem', key, unpack(members))
+  elseif kind == 'hash' then return call('hdel', key, unpack(members))
+  elseif kind == 'zset' then return call('zrem', key, unpack(members))
   end
+  local count = 0
+  if kind == 'list' then
+    for _, member in ipairs(members) do count = count + math.min(1, call('lrem', key, 0, member)) end
+  end
+  return count
 end

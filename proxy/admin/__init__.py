@@ -1,0 +1,1 @@
+"""The admin port: probes, metrics and a drain over HTTP."""

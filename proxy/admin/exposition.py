@@ -1,0 +1,67 @@
+"""Renders the metrics for Prometheus, in its own text format or in OpenMetrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from proxy.metrics.kinds import Histogram, Kind
+from proxy.metrics.table import PREFIX, Metrics, Sample
+
+_Number: TypeAlias = CounterMetricFamily | GaugeMetricFamily
+
+
+class Exposition:
+    """The metrics as Prometheus reads them.
+
+    Args:
+        metrics: the metrics.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        # A registry of its own: the library's would add what it knows of the interpreter and the process.
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Reader(metrics))
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics and their content type.
+
+        Args:
+            accept: the formats that are understood, as of the header `Accept`.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class _Reader(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for name, declaration, samples in self._metrics.read():
+            label = [] if declaration.label is None else [declaration.label]
+            text = PREFIX + name, declaration.help
+            if declaration.kind is Kind.HISTOGRAM:
+                yield _histogram(HistogramMetricFamily(*text, labels=label), samples)
+            else:
+                make = CounterMetricFamily if declaration.kind is Kind.COUNTER else GaugeMetricFamily
+                yield _number(make(*text, labels=label), samples)
+
+
+def _number(family: _Number, samples: list[Sample]) -> Metric:
+    for labels, value in samples:
+        assert not isinstance(value, Histogram)
+        family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _histogram(family: HistogramMetricFamily, samples: list[Sample]) -> Metric:
+    for labels, value in samples:
+        assert isinstance(value, Histogram)
+        family.add_metric(list(labels.values()), value.cumulative(), value.sum)
+    return family

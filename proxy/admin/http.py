@@ -1,0 +1,162 @@
+"""The server's side of one HTTP connection, without I/O: bytes in; requests, then bytes, out.
+
+Strict and small: requests without a body, one at a time. What is wrong is answered once, and ends the connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from enum import Enum
+from http import HTTPStatus
+from typing import Final
+
+import h11
+
+READ: Final = 2048
+"""Bytes to take at most before `next_request` is asked."""
+
+HEAD_LIMIT: Final = 8 * 1024
+"""Bytes of a request's head: Prometheus sends 250, a browser with many cookies some thousands."""
+
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    AWAITING = "a request is awaited"
+    ANSWERING = "a request is being answered, and nothing else is read"
+    OVER = "nothing more is taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that is whole.
+
+    Attributes:
+        method: its method, such as "GET".
+        path: what it asks for, without a query.
+        headers: name, in lower case → value; the last where there are several.
+    """
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What to answer.
+
+    Attributes:
+        status: the status.
+        body: the body.
+        content_type: what the body is.
+        headers: further headers.
+    """
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class BadRequestError(Exception):
+    """A request that is answered with an error, and is the last of its connection.
+
+    Attributes:
+        response: the answer.
+    """
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.response = Response(status, f"{text}\n".encode())
+
+
+class Conversation:
+    """One connection.
+
+    Attributes:
+        state: where it stands.
+    """
+
+    def __init__(self) -> None:
+        self.state = State.AWAITING
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
+        self._closes = False
+        self._is_head = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of a request has come."""
+        return bool(self._http.trailing_data[0])
+
+    def receive(self, data: bytes) -> Request | None:
+        """Take bytes: `READ` at most, none at the end of the input.
+
+        Returns:
+            A request to `respond` to, if there is a whole one.
+
+        Raises:
+            BadRequestError: it is none, or none that is answered here. `respond` takes it too.
+        """
+        assert self.state is State.AWAITING
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                self.state = State.ANSWERING
+                return self._read(event)
+        except h11.RemoteProtocolError as error:
+            self.state = State.ANSWERING
+            self._closes = True
+            status = HTTPStatus(error.error_status_hint)
+            raise BadRequestError(status, status.phrase.lower()) from None
+        if isinstance(event, h11.ConnectionClosed):
+            self.state = State.OVER
+        return None
+
+    def _read(self, event: h11.Request) -> Request:
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+        method = event.method.decode("ascii")
+        self._is_head = method == "HEAD"
+        if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+            self._closes = True
+            raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
+        end = self._http.next_event()
+        assert isinstance(end, h11.EndOfMessage)
+        # To send more before the answer has come is of use to nobody but an attacker.
+        self._closes = bool(self._http.trailing_data[0])
+        return Request(method, event.target.decode("ascii").partition("?")[0], headers)
+
+    def respond(self, response: Response) -> bytes:
+        """Answer the request.
+
+        Returns:
+            What to send. Afterwards `state` tells whether another request may follow.
+        """
+        assert self.state is State.ANSWERING
+        headers = {
+            "Date": formatdate(usegmt=True),
+            "Content-Type": response.content_type,
+            "Content-Length": str(len(response.body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            **response.headers,
+        }
+        if self._closes:
+            headers["Connection"] = "close"
+        event = h11.Response(
+            status_code=response.status, headers=list(headers.items()), reason=response.status.phrase.encode()
+        )
+        out = self._http.send(event) or b""
+        if not self._is_head:
+            out += self._http.send(h11.Data(data=response.body)) or b""
+        out += self._http.send(h11.EndOfMessage()) or b""
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self.state = State.AWAITING
+        else:
+            self.state = State.OVER
+        return out

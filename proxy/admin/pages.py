@@ -1,0 +1,76 @@
+"""What each path of the admin port answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from proxy.admin.http import Request, Response
+
+_READ: Final = ("GET", "HEAD")
+_METHODS: Final = {"/livez": _READ, "/readyz": _READ, "/metrics": _READ, "/drain": ("POST",)}
+_NOT_FOUND: Final = b"there are GET /livez, GET /readyz, GET /metrics and POST /drain\n"
+
+
+class Answer(NamedTuple):
+    """An answer.
+
+    Attributes:
+        response: what to send.
+        then: what to do when it has been sent.
+    """
+
+    response: Response
+    then: Callable[[], None] | None = None
+
+
+class Pages:
+    """The pages.
+
+    Args:
+        not_ready: returns why clients cannot be served at present, on one line; None when they can.
+        metrics: renders the metrics in a format that an `Accept` header names; returns them with their content type.
+        drain: begins to drain.
+    """
+
+    def __init__(
+        self,
+        not_ready: Callable[[], str | None],
+        metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+        drain: Callable[[], None],
+    ) -> None:
+        self._not_ready = not_ready
+        self._metrics = metrics
+        self._drain = drain
+
+    async def answer(self, request: Request, *, is_local: bool) -> Answer:
+        """Answer a request.
+
+        Args:
+            request: the request.
+            is_local: whether it comes from this machine: from a loopback address, or by a Unix socket.
+        """
+        methods = _METHODS.get(request.path)
+        if methods is None:
+            return Answer(Response(HTTPStatus.NOT_FOUND, _NOT_FOUND))
+        if request.method not in methods:
+            allow = ", ".join(methods)
+            text = f"{request.path} takes {' and '.join(methods)}\n"
+            return Answer(Response(HTTPStatus.METHOD_NOT_ALLOWED, text.encode(), headers={"Allow": allow}))
+        if request.path == "/livez":
+            return Answer(Response(HTTPStatus.OK, b"alive\n"))
+        if request.path == "/readyz":
+            reason = self._not_ready()
+            if reason is None:
+                return Answer(Response(HTTPStatus.OK, b"ready\n"))
+            return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}\n".encode()))
+        if request.path == "/metrics":
+            body, content_type = await self._metrics(request.headers.get("accept", ""))
+            return Answer(Response(HTTPStatus.OK, body, content_type))
+        if not is_local:
+            return Answer(Response(HTTPStatus.FORBIDDEN, b"only from this machine: by 127.0.0.1 or a Unix socket\n"))
+        if "origin" in request.headers:
+            # A page in a browser on this machine could send it, to any address that it can guess.
+            return Answer(Response(HTTPStatus.FORBIDDEN, b"not from a web page\n"))
+        return Answer(Response(HTTPStatus.ACCEPTED, b"draining\n"), self._drain)

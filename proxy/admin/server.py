@@ -1,0 +1,241 @@
+"""The admin port's listening socket: bounded in connections, in time, and in its share of the event loop.
+
+It shares the loop with Redis clients, so whatever is sent to it, its own work takes at most a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from proxy.admin.http import READ, BadRequestError, Conversation, Request, State
+from proxy.admin.pages import Answer, Pages
+from proxy.listen.sockets import bind, bind_path, clear_socket
+from proxy.logs import Seldom
+from proxy.settings import SettingsError, parse_address
+
+log = structlog.get_logger("proxy.admin")
+
+MOST: Final = 16
+"""Connections at once. A further one takes the place of the one that has waited longest for a request."""
+
+REQUEST_SECONDS: Final = 5.0
+"""How long a request may take to arrive, and an answer to be taken."""
+
+IDLE_SECONDS: Final = 75.0
+"""How long a connection is kept for the next request: longer than the usual interval of scrapes."""
+
+LINGER_SECONDS: Final = 1.0
+"""How long a peer has to read the last answer."""
+
+_OTHERS: Final = 9
+"""How many times as long as a piece of its work took the admin port then leaves the loop to others."""
+
+_TICK_SECONDS: Final = 0.002
+"""What is owed to others is paid from so much on: the loop's timers count whole ms."""
+
+_BACKLOG: Final = 64
+_PAUSE_SECONDS: Final = 0.2
+"""How long nobody is accepted after a failure to accept."""
+
+
+class _Turns:
+    """Lets one piece of work run at a time, and keeps what it takes of the event loop within a share."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._owed = 0.0  # seconds
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        async with self._lock:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                self._owed += _OTHERS * (time.monotonic() - began)
+                if self._owed >= _TICK_SECONDS:
+                    owed, self._owed = self._owed, 0.0
+                    await asyncio.sleep(owed)
+
+
+class AdminServer:
+    """The admin port.
+
+    Args:
+        address: where to listen, as in the settings.
+        pages: answers requests.
+    """
+
+    def __init__(self, address: str, pages: Pages) -> None:
+        self._address = address
+        self._pages = pages
+        self._turns = _Turns()
+        self._listener: socket.socket | None = None
+        self._path: Path | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], None] = {}  # connections that await a request, longest first
+        self._say_failed = Seldom(log.error, "cannot accept connections on the admin port; trying again")
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            SettingsError: the address cannot be listened on.
+        """
+        where = parse_address(self._address)
+        try:
+            if isinstance(where, Path):
+                await clear_socket(where)
+                self._listener = bind_path(where)
+                self._path = where
+            else:
+                self._listener = bind(where)
+            self._listener.listen(_BACKLOG)
+        except OSError as error:
+            raise SettingsError(f"admin: cannot listen on {self._address}: {error.strerror or error}") from None
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        log.info("admin port open", address=self._name())
+
+    def _name(self) -> str:
+        assert self._listener is not None
+        if self._path is not None:
+            return f"unix://{self._path}"
+        host, port = self._listener.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def remove_path(self) -> None:
+        """Remove the file of a Unix socket, and nothing else: the process is about to end."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections. Harmless when not open."""
+        tasks = [task for task in (self._accepting, *self._tasks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            self.remove_path()
+
+    # Connections.
+
+    async def _accept(self) -> None:
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(self._listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._say_failed(error=error.strerror)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            try:
+                await self._make_room()
+            except asyncio.CancelledError:
+                client.close()
+                raise
+            async with self._turns.turn():
+                task = loop.create_task(self._serve(client, _is_local(client, address)))
+                self._tasks.add(task)
+                self._waiting[task] = None
+                task.add_done_callback(self._ended)
+
+    async def _make_room(self) -> None:
+        """Close the connection that has waited longest for a request, where there are too many."""
+        while len(self._tasks) >= MOST:
+            longest = next(iter(self._waiting), None)
+            if longest is not None:
+                longest.cancel()
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._waiting.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("admin connection closed: internal error", exc_info=error)
+
+    async def _serve(self, client: socket.socket, is_local: bool) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=READ)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, client)
+        except OSError:
+            client.close()
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            with contextlib.suppress(OSError, TimeoutError):
+                await self._converse(reader, writer, is_local)
+        finally:
+            writer.close()
+            loop.call_later(LINGER_SECONDS, transport.abort)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_local: bool) -> None:
+        conversation, patience = Conversation(), REQUEST_SECONDS
+        task = asyncio.current_task()
+        assert task is not None
+        while conversation.state is not State.OVER:
+            request = await self._next_request(conversation, reader, patience)
+            if request is None:
+                break
+            self._waiting.pop(task, None)
+            async with self._turns.turn():
+                if isinstance(request, BadRequestError):
+                    answer = Answer(request.response)
+                else:
+                    answer = await self._pages.answer(request, is_local=is_local)
+                if writer.is_closing():
+                    return
+                writer.write(conversation.respond(answer.response))
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await writer.drain()
+            if answer.then is not None:
+                answer.then()
+            self._waiting[task] = None
+            patience = IDLE_SECONDS
+        if writer.is_closing():
+            return
+        writer.write_eof()
+        # What has come and is not read would reset the connection, and the answer be lost.
+        async with asyncio.timeout(LINGER_SECONDS):
+            while await reader.read(READ):
+                pass
+
+    async def _next_request(
+        self, conversation: Conversation, reader: asyncio.StreamReader, patience: float
+    ) -> Request | BadRequestError | None:
+        """Wait for a request; None when there comes none any more."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(patience) as limit:
+            while True:
+                data = await reader.read(READ)
+                limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
+                async with self._turns.turn():
+                    try:
+                        request = conversation.receive(data)
+                    except BadRequestError as error:
+                        return error
+                if request is not None or conversation.state is State.OVER:
+                    return request
+
+
+def _is_local(client: socket.socket, address: object) -> bool:
+    if client.family == socket.AF_UNIX:
+        return True
+    return isinstance(address, tuple) and ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback

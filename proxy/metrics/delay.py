@@ -1,0 +1,19 @@
+"""Measures how late the event loop runs what is due: every request waits so long for its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from proxy.metrics.kinds import Histogram
+
+EVERY_SECONDS: Final = 1.0
+
+
+async def watch_delay(histogram: Histogram) -> None:
+    """Set a timer each second and count how late it ran; ends when cancelled."""
+    while True:
+        due = time.monotonic() + EVERY_SECONDS
+        await asyncio.sleep(EVERY_SECONDS)
+        histogram.observe(max(0.0, time.monotonic() - due))
