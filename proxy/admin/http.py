@@ -87,11 +87,6 @@ class Conversation:
         self._closes = False
         self._is_head = False
 
-    @property
-    def begun(self) -> bool:
-        """Whether a part of a request has come."""
-        return bool(self._http.trailing_data[0])
-
     def receive(self, data: bytes) -> Request | None:
         """Take bytes: `READ` at most, none at the end of the input.
 
@@ -121,6 +116,9 @@ class Conversation:
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
         method = event.method.decode("ascii")
         self._is_head = method == "HEAD"
+        if event.http_version not in (b"1.0", b"1.1"):
+            self._closes = True
+            raise BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
         if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
             self._closes = True
             raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")

@@ -1,0 +1,504 @@
+"""The admin port of a real proxy: what probes, scrapes and drains are told, and that nothing sent to it does harm."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from proxy import __version__
+from proxy.admin import server as admin_server
+from proxy.metrics.kinds import Kind
+from proxy.metrics.table import DECLARATIONS, PREFIX
+from tests.admin import PROBE, Admin, admin_of, with_admin
+from tests.certificates import Authority
+from tests.conftest import StartProxy, StartServer
+from tests.servers import BINARIES, Proxy, Server, free_port, proxy_environment, until
+
+
+@pytest.fixture
+def server(shared_server: Callable[[str], Server]) -> Server:
+    """Any server: what is tested here does not depend on its kind."""
+    return shared_server(min(BINARIES))
+
+
+@pytest.fixture
+def admin(server: Server, start_proxy: StartProxy) -> tuple[Proxy, Admin]:
+    """A proxy with an admin port, and that."""
+    return with_admin(start_proxy, server)
+
+
+# What it tells.
+
+
+def test_a_proxy_that_serves_is_alive_and_ready(admin: tuple[Proxy, Admin]) -> None:
+    _, port = admin
+    assert port.ask("/livez") == (200, "alive\n")
+    assert until(lambda: port.ask("/readyz")[0] == 200)
+    with port.conversation() as connection:
+        for method, path, length in (("HEAD", "/readyz", 6), ("GET", "/livez", 6), ("HEAD", "/livez", 6)):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.getheader("Content-Length")) == (200, str(length))
+            assert answer.getheader("Connection") is None
+            answer.read()
+
+
+def test_the_admin_port_can_be_a_unix_socket(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    proxy = start_proxy(server, "--admin", f"unix://{path}")
+    assert admin_of(proxy).ask("/livez")[0] == 200
+    proxy.process.kill()
+    assert path.exists()
+    again = start_proxy(server, "--admin", f"unix://{path}")
+    port = admin_of(again)
+    assert port.ask("/livez")[0] == 200
+    assert port.ask("/drain", "POST")[0] == 202
+    assert again.process.wait() == 0
+    assert not path.exists()
+
+
+def test_without_the_setting_there_is_no_port_and_nothing_is_imported_for_it() -> None:
+    code = "import sys, proxy.server, proxy.outlook; sys.exit(bool({'h11', 'prometheus_client'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], env=proxy_environment(), check=True, timeout=60)
+
+
+def take_away(upstream: Server) -> None:
+    process, upstream.process = upstream.process, None
+    assert process is not None
+    process.kill()
+
+
+def test_it_tells_the_truth_about_an_upstream_that_comes_and_goes(
+    start_server: StartServer, start_proxy: StartProxy, server: Server
+) -> None:
+    upstream = start_server(server.kind)
+    take_away(upstream)
+    proxy, port = with_admin(start_proxy, upstream, "--control-timeout", "1")
+    status, body = port.ask("/readyz")
+    assert status == 503
+    assert f"not ready: upstream {upstream.url} is not available: " in body
+    assert port.ask("/livez")[0] == 200
+    assert port.metrics()["upstream_up"] == 0
+    assert port.metrics()["blind"] == 1
+    with proxy.connect() as client:
+        assert b"is not available" in client.rest()
+    until(lambda: port.metrics()["client_connections_rejected_total{reason=upstream}"] == 1)
+    for reconnects in (0, 1):
+        upstream.start()
+        until(lambda: port.ask("/readyz") == (200, "ready\n"))
+        told = until(lambda: (told := port.metrics())["blind"] == 0 and told)
+        assert (told["upstream_up"], told["control_reconnects_total"]) == (1, reconnects)
+        take_away(upstream)
+        until(lambda: port.ask("/readyz")[0] == 503)
+
+
+def test_it_listens_before_an_upstream_that_does_not_answer_is_reached(start_proxy: StartProxy) -> None:
+    """As a startup probe needs it: the connection opens, and nothing comes."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        proxy, port = with_admin(start_proxy, None, "--upstream", url, "--control-timeout", "30", ready=False)
+        assert port.ask("/livez")[0] == 200
+        assert until(lambda: port.ask("/readyz")) == (
+            503,
+            f"not ready: upstream {url} is not available: not tried yet\n",
+        )
+        assert not any(line["event"] == "ready" for line in proxy.log())
+        assert port.ask("/drain", "POST")[0] == 202
+        assert proxy.process.wait() == 0
+
+
+def test_it_listens_before_the_embedded_server_is_started(start_proxy: StartProxy) -> None:
+    proxy, port = with_admin(start_proxy, None, "--embedded")
+    events = [line["event"] for line in proxy.log()]
+    assert events.index("admin port open") == 0
+    until(lambda: port.ask("/readyz")[0] == 200)
+    assert proxy.command("PING") == b"+PONG\r\n"
+    assert port.ask("/drain", "POST")[0] == 202
+    assert proxy.process.wait() == 0
+
+
+def test_it_serves_beside_tls(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    certificate = Authority(tmp_path, "authority").sign("proxy", "IP:127.0.0.1")
+    files = ("--listen-tls-cert-file", str(certificate.file), "--listen-tls-key-file", str(certificate.key))
+    listen = f"tls://127.0.0.1:{free_port()}"
+    proxy, port = with_admin(start_proxy, server, "--listen", listen, *files)
+    until(lambda: port.ask("/readyz")[0] == 200)
+    host, client_port = listen.removeprefix("tls://").split(":")
+    with socket.create_connection((host, int(client_port))) as client:
+        client.sendall(b"*1\r\n$4\r\nPING\r\n" * 4)
+    until(lambda: port.metrics()["client_connections_rejected_total{reason=tls_handshake}"] == 1)
+    trust = ssl.create_default_context(cafile=str(tmp_path / "authority.pem"))
+    with (
+        socket.create_connection((host, int(client_port))) as plain,
+        trust.wrap_socket(plain, server_hostname=host) as client,
+    ):
+        client.sendall(b"*1\r\n$4\r\nPING\r\n")
+        assert client.recv(100) == b"+PONG\r\n"
+        assert port.metrics()["received_bytes_total{side=client}"] > 300  # the handshake counts, too
+    proxy.stop()
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0", "text/plain;version=0.0.4"])
+def test_every_metric_of_the_table_is_shown(server: Server, start_proxy: StartProxy, accept: str) -> None:
+    _, port = with_admin(start_proxy, server)
+    status, text = port.ask("/metrics", Accept=accept)
+    assert status == 200
+    assert text.endswith("# EOF\n") == ("openmetrics" in accept)
+    for name, declaration in DECLARATIONS.items():
+        family = PREFIX + (name.removesuffix("_total") if "openmetrics" in accept else name)
+        assert f"# HELP {family} {declaration.help}\n" in text
+        assert f"# TYPE {family} {declaration.kind.value}\n" in text
+        sample = PREFIX + name + ("_count" if declaration.kind is Kind.HISTOGRAM else "")
+        assert f"\n{sample} " in text or f"\n{sample}{{" in text
+
+
+# What it counts.
+
+
+def test_it_counts_what_the_proxy_does(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy, port = with_admin(start_proxy, upstream)
+    until(lambda: port.ask("/readyz")[0] == 200)
+    with proxy.connect() as client:
+        client.command("SADD", "cart", "apple", "pear")
+        client.command("EXPIREMEMBER", "cart", "apple", 100)
+        client.command("EXPIREMEMBER", "cart")
+        client.command("TTL", "cart", "apple")
+        client.command("GET", "__expiremember__:index")
+        client.command("SADD", "cart", "plum")
+        client.command("PEXPIREMEMBER", "cart", "pear", 30)  # nobody asks for the key any more: the sweeper removes it
+        until(lambda: port.metrics()["members_expired_total{trigger=sweep}"] == 1)
+        told = port.metrics()
+        assert told["client_connections"] == told["client_connections_total"] == 1
+        assert told["requests_rewritten_total{script=expire}"] == 2
+        assert told["requests_rewritten_total{script=ttl}"] == 1
+        assert told["requests_rewritten_total{script=add}"] == 1
+        assert told["requests_refused_total{reason=arity}"] == 1
+        assert told["requests_refused_total{reason=reserved_name}"] == 1
+        assert told["known_keys"] == 1
+        assert time.time() + 90 < told["next_deadline_timestamp_seconds"] < time.time() + 101
+        assert told["sweeper_leader"] == 1
+        assert told["removal_delay_seconds_count"] == 1
+        assert 0 <= told["removal_delay_seconds_sum"] < 5
+        assert told["sweep_duration_seconds_count"] >= 1
+        assert 0 < told["sweep_duration_seconds_sum"] < 5
+        assert abs(told["clock_offset_seconds"]) < 1
+        assert told[f"build_info{{version={__version__}}}"] == 1
+    until(lambda: port.metrics()["client_connections"] == 0)
+    until(lambda: port.metrics()["event_loop_delay_seconds_count"] >= 2)
+
+
+def test_it_counts_requests_that_wait_for_a_removal(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy, port = with_admin(start_proxy, upstream, "--no-sweep")
+    with proxy.connect() as client:
+        for key in ("cart", "basket"):
+            client.command("SADD", key, "apple", "pear", "plum")
+            client.command("PEXPIREMEMBER", key, "apple", 1)
+            client.command("PEXPIREMEMBER", key, "pear", 1)
+            until(lambda: port.metrics()["known_keys"] >= 1)
+            time.sleep(0.01)
+            assert client.command("SMEMBERS", key) == b"*1\r\n$4\r\nplum\r\n"
+        told = port.metrics()
+    assert told["members_expired_total{trigger=request}"] == 4
+    assert told["members_expired_total{trigger=sweep}"] == told["removal_delay_seconds_count"] == 0
+    assert told["requests_held_total"] == told["request_hold_seconds_count"] >= 2
+    assert 0 < told["request_hold_seconds_sum"] < 5
+
+
+def test_it_counts_deadlines_of_members_that_went_unnoticed(server: Server, start_proxy: StartProxy) -> None:
+    proxy, port = with_admin(start_proxy, server, "--leftovers-rate", "100000")
+    with proxy.connect() as client, server.connect() as direct:
+        client.command("SADD", "cart", "apple", "pear")
+        client.command("EXPIREMEMBER", "cart", "apple", 100)
+        direct.command("SREM", "cart", "apple")
+        until(lambda: port.metrics()["deadlines_voided_total"] == 1, timeout=25)
+
+
+def test_it_counts_bytes(server: Server, start_proxy: StartProxy) -> None:
+    """The kernel does: of connections that are open and of those that were, the upstream's too."""
+    proxy, port = with_admin(start_proxy, server)
+    size = 1_000_000
+    with proxy.connect() as client:
+        client.command("SET", "long", b"x" * size)
+        for _ in range(3):
+            client.command("GET", "long")
+        open_told = port.metrics()
+    until(lambda: port.metrics()["client_connections"] == 0)
+    for told in (open_told, until(port.metrics)):
+        assert size < told["received_bytes_total{side=client}"] < size + 1000
+        assert size < told["sent_bytes_total{side=upstream}"] < size + 1000
+        assert 3 * size < told["sent_bytes_total{side=client}"] < 3 * size + 1000
+        assert 3 * size < told["received_bytes_total{side=upstream}"] < 3 * size + 1000
+
+
+def test_it_counts_clients_that_are_turned_away(server: Server, start_proxy: StartProxy) -> None:
+    proxy, port = with_admin(start_proxy, server, "--max-clients", "1", "--request-limit", "65536")
+    with proxy.connect() as client:
+        client.command("PING")
+        with proxy.connect() as other:
+            assert b"max number of clients" in other.rest()
+        client.send(b"*3\r\n$4\r\nEVAL\r\n$200000\r\n" + b"x" * 200_000)
+        assert b"request_limit" in client.rest()
+    told = port.metrics()
+    assert told["client_connections_rejected_total{reason=max_clients}"] == 1
+    assert told["requests_refused_total{reason=request_limit}"] == 1
+
+
+def test_one_of_two_proxies_leads(server: Server, start_proxy: StartProxy) -> None:
+    ports = []
+    for _ in range(2):
+        proxy, port = with_admin(start_proxy, server)
+        ports.append(port)
+    with proxy.connect() as client:
+        for number in range(40):
+            client.command("ZADD", "queue", 1, number)
+            client.command("PEXPIREMEMBER", "queue", number, 40)
+
+    def gone() -> float:
+        told = [port.metrics() for port in ports]
+        return sum(
+            one[f"members_expired_total{{trigger={trigger}}}"] for one in told for trigger in ("sweep", "request")
+        )
+
+    until(lambda: gone() == 40)
+    assert max(port.metrics()["sweeper_leader"] for port in ports) == 1
+
+
+# Drain.
+
+
+def test_a_drain_lets_requests_be_answered(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    until(lambda: port.ask("/readyz")[0] == 200)
+    with proxy.connect() as client:
+        client.send_command("BLPOP", "nothing", 1)
+        until(lambda: b"blpop" in proxy.command("CLIENT", "LIST"))
+        assert port.ask("/drain", "POST") == (202, "draining\n")
+        assert port.ask("/readyz") == (503, "not ready: draining\n")
+        assert port.ask("/livez")[0] == 200
+        assert port.ask("/drain", "POST") == (202, "draining\n")  # again: it is no second signal
+        assert port.metrics()["client_connections"] == 1
+        assert client.reply() in (b"*-1\r\n", b"$-1\r\n")
+        assert client.rest() == b""
+    assert proxy.process.wait() == 0
+    assert "drain requested" in proxy.process.output
+    assert "Traceback" not in proxy.process.output
+
+
+def test_only_this_machine_may_drain(server: Server, start_proxy: StartProxy) -> None:
+    addresses = [
+        address.address
+        for found in psutil.net_if_addrs().values()
+        for address in found
+        if address.family is socket.AF_INET and not address.address.startswith("127.")
+    ]
+    if not addresses:
+        pytest.skip("this machine has no address but the loopback one")
+    proxy = start_proxy(server, "--admin", "0.0.0.0:0")
+    number = admin_of(proxy).address[1]  # type: ignore[index]
+    far, near = Admin((addresses[0], number)), Admin(("127.0.0.2", number))
+    assert far.ask("/livez")[0] == 200
+    assert far.ask("/drain", "POST")[0] == 403
+    assert near.ask("/drain", "POST", Origin="http://elsewhere.example")[0] == 403
+    assert near.ask("/livez")[0] == 200
+    assert near.ask("/drain", "POST")[0] == 202
+    assert proxy.process.wait() == 0
+
+
+def test_an_address_that_cannot_be_listened_on_ends_it_with_one_line(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for address, says in (
+        ("nowhere", "admin: 'nowhere' is neither host:port nor"),
+        ("tls://127.0.0.1:1", "admin: 'tls://127.0.0.1:1': there is no TLS on the admin port"),
+        ("127.0.0.1:99999", "admin: '127.0.0.1:99999' is neither"),
+        ("no-such-host.invalid:1", "admin: cannot listen on no-such-host.invalid:1"),
+        (f"127.0.0.1:{server.port}", f"admin: cannot listen on 127.0.0.1:{server.port}: Address already in use"),
+        (f"unix://{tmp_path}/file", f"admin: cannot listen on unix://{tmp_path}/file"),
+    ):
+        command = [sys.executable, "-m", "proxy", "--upstream", server.url, "--admin", address, "--log-level", "error"]
+        command += ["--listen", f"127.0.0.1:{free_port()}"]
+        done = subprocess.run(command, env=proxy_environment(), capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 2, done.stderr
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert (tmp_path / "file").exists()
+
+
+# Hostile clients.
+
+
+@contextmanager
+def served(proxy: Proxy) -> Iterator[list[float]]:
+    """Send requests to the proxy for the whole time; each must be answered. Gives how long each took, in seconds."""
+    times: list[float] = []
+    failures: list[BaseException] = []
+    end = threading.Event()
+
+    def ask() -> None:
+        try:
+            with proxy.connect() as client:
+                while not end.is_set():
+                    began = time.monotonic()
+                    assert client.command("GET", "key") == b"$-1\r\n"
+                    times.append(time.monotonic() - began)
+                    time.sleep(0.002)
+        except (AssertionError, OSError) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield times
+    finally:
+        end.set()
+        thread.join(20)
+    assert not failures, failures
+    assert len(times) > 10
+
+
+def connections(proxy: Proxy, port: Admin) -> int:
+    """How many connections to the admin port the proxy has open."""
+    number = port.address[1]  # type: ignore[index]
+    found = psutil.Process(proxy.pid).net_connections("tcp")
+    return sum(1 for one in found if one.laddr.port == number and one.status != psutil.CONN_LISTEN)
+
+
+def test_ten_thousand_connections_take_few_files_and_probes_are_answered(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    until(lambda: port.ask("/readyz")[0] == 200)
+    assert isinstance(port.address, tuple)
+    before = psutil.Process(proxy.pid).memory_info().rss
+    answered: list[float] = []
+    most = 0
+    with served(proxy) as times:
+        for number in range(10_000):
+            with contextlib.suppress(OSError, TimeoutError):
+                connection = socket.socket()
+                connection.setblocking(False)
+                connection.connect_ex(port.address)
+                if number % 2:
+                    connection.send(b"GET /metrics HTTP/1.1\r\nX: ")
+            if number % 200 == 0:
+                most = max(most, connections(proxy, port))
+            if number % 1000 == 500:
+                began = time.monotonic()
+                assert port.ask("/livez")[0] == 200
+                answered.append(time.monotonic() - began)
+            connection.close()
+    assert most <= admin_server.MOST + 1
+    assert max(answered) < 10
+    assert statistics.median(times) < 0.05
+    assert psutil.Process(proxy.pid).memory_info().rss < before + 32 * 1024 * 1024
+    until(lambda: connections(proxy, port) == 0, timeout=20)
+    assert "Traceback" not in proxy.process.output
+
+
+def test_slow_senders_are_closed_and_make_room(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    slow = [port.connect() for _ in range(3 * admin_server.MOST)]
+    try:
+        for byte in PROBE[:20]:
+            for connection in slow:
+                with contextlib.suppress(OSError):
+                    connection.send(bytes([byte]))
+            assert port.ask("/livez")[0] == 200
+        until(lambda: connections(proxy, port) <= admin_server.MOST)
+        with served(proxy):
+            # The rest never comes: all of them are closed when their time is over.
+            until(lambda: connections(proxy, port) == 0, timeout=3 * admin_server.REQUEST_SECONDS)
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_a_client_that_reads_no_answer_is_closed(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    with port.connect() as deaf, served(proxy):
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with contextlib.suppress(OSError):
+            for _ in range(2000):
+                deaf.send(PROBE.replace(b"livez", b"metrics"))
+                time.sleep(0.005)
+        until(lambda: connections(proxy, port) == 0, timeout=20)
+
+
+GARBAGE: dict[str, Callable[[], bytes]] = {
+    "noise": lambda: os.urandom(200_000),
+    "a head without end": lambda: b"GET /livez HTTP/1.1\r\nX: " + b"x" * 200_000,
+    "headers without end": lambda: b"GET /livez HTTP/1.1\r\n" + b"x:y\r\n" * 40_000,
+    "lines without end": lambda: b"\r\n" * 100_000,
+    "a pipeline": lambda: PROBE * 20_000,
+    "a body": lambda: b"POST /drain HTTP/1.1\r\nHost: here\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000,
+    "a hidden request": lambda: (
+        b"POST /drain HTTP/1.1\r\nHost: here\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        b"POST /drain HTTP/1.1\r\nHost: here\r\n\r\n"
+    ),
+    "Redis": lambda: b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n" * 100,
+}
+
+
+def test_garbage_does_no_harm(server: Server, start_proxy: StartProxy) -> None:
+    proxy, port = with_admin(start_proxy, server)
+    before = psutil.Process(proxy.pid).memory_info().rss
+
+    def send(make: Callable[[], bytes]) -> bytes:
+        said = b""
+        with port.connect() as connection, contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(make())
+                connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65536):
+                said += part
+        return said
+
+    with served(proxy) as times, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for said in pool.map(send, [make for _ in range(4) for make in GARBAGE.values()]):
+            assert said.count(b"HTTP/1.1 ") <= 1
+            assert b" 202 " not in said
+        assert port.ask("/livez")[0] == 200
+    assert statistics.median(times) < 0.05
+    assert psutil.Process(proxy.pid).memory_info().rss < before + 32 * 1024 * 1024
+    assert "Traceback" not in proxy.process.output
+    proxy.stop()
+
+
+def test_scrapes_without_pause_leave_the_loop_to_redis_clients(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    until(lambda: port.ask("/readyz")[0] == 200)
+    end = threading.Event()
+    scraped: list[int] = []
+
+    def scrape() -> None:
+        with port.conversation() as connection:
+            while not end.is_set():
+                connection.request("GET", "/metrics")
+                scraped.append(len(connection.getresponse().read()))
+
+    process = psutil.Process(proxy.pid)
+    threads = [threading.Thread(target=scrape, daemon=True) for _ in range(admin_server.MOST - 1)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(scraped) > 20)
+    began, spent = time.monotonic(), sum(process.cpu_times()[:2])
+    time.sleep(2)
+    share = (sum(process.cpu_times()[:2]) - spent) / (time.monotonic() - began)
+    end.set()
+    for thread in threads:
+        thread.join(20)
+    # A tenth, and what the loop itself and its timers take.
+    assert share < 0.3
