@@ -1,6 +1,6 @@
 """How many SET and GET a second go through the proxy, beside straight to Redis, through HAProxy and through nutcracker.
 
-    python -m benchmarks.relay [--known-keys 100000] [--bare] [--unix] [--check]
+    python -m benchmarks.relay [--known-keys 100000] [--bare] [--unix] [--admin] [--check]
 
 Load comes from redis-benchmark (or valkey-benchmark): 50 connections, 64-byte values, random keys, without pipelining
 and 32 deep. All paths lead to one Redis, and none is busy while another is measured. A machine is never quiet, so every
@@ -16,9 +16,13 @@ is the loop's, and only the rest the proxy's.
 
 With `--unix` the proxy is measured too as a sidecar can run it, with Redis behind a Unix socket.
 
+With `--admin` the proxy is measured too with an admin port that is scraped every second meanwhile.
+
 With `--known-keys N` a second Redis holds N sets of one member each whose deadline is far away; the proxy in front of
 it knows all N, and the traffic touches none of them. Its ratio is to the proxy in front of the first Redis, which holds
 as many keys, without deadlines.
+
+The last rows tell the processor time that each takes for a request, in µs.
 """
 
 from __future__ import annotations
@@ -28,11 +32,14 @@ import csv
 import statistics
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from benchmarks.figures import Bar, Report, add_output_options, progress, run, table
-from benchmarks.stage import HOST, Connection, Service, Stage, StageError, load_generator
+from benchmarks.stage import HOST, Connection, Service, Stage, StageError, free_port, load_generator
 
 _CONNECTIONS: Final = 50
 _VALUE_BYTES: Final = 64
@@ -43,6 +50,7 @@ _RUN_SECONDS: Final = 120
 
 _REDIS, _HAPROXY, _NUTCRACKER = "Redis, straight", "HAProxy", "nutcracker"
 _PROXY, _KNOWING, _BARE, _UNIX = "proxy", "proxy, keys known", "bare uvloop relay", "proxy, Unix socket"
+_ADMIN = "proxy, scraped"
 
 
 class Load(NamedTuple):
@@ -82,7 +90,28 @@ def _ballast(count: int, deadlines: bool) -> Iterator[tuple[str | int, ...]]:
             yield "ZADD", f"beside:{number}", 1, "member"
 
 
-def _set_up(stage: Stage, options: argparse.Namespace) -> dict[str, Service]:
+@contextmanager
+def _scraped(port: int) -> Iterator[None]:
+    """Read the metrics of an admin port every second; at port 0 nothing."""
+    end = threading.Event()
+
+    def scrape() -> None:
+        while not end.wait(1.0):
+            with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:
+                answer.read()
+
+    thread = threading.Thread(target=scrape, daemon=True)
+    if port:
+        thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        if port:
+            thread.join()
+
+
+def _set_up(stage: Stage, options: argparse.Namespace, admin_port: int) -> dict[str, Service]:
     redis = stage.redis()
     paths = {
         _REDIS: redis,
@@ -94,6 +123,8 @@ def _set_up(stage: Stage, options: argparse.Namespace) -> dict[str, Service]:
         paths[_BARE] = stage.bare(redis)
     if options.unix:
         paths[_UNIX] = stage.proxy(redis, *options.proxy_arg, unix=True)
+    if options.admin:
+        paths[_ADMIN] = stage.proxy(redis, *options.proxy_arg, "--admin", f"{HOST}:{admin_port}")
     if options.known_keys:
         paths[_KNOWING] = stage.proxy(stage.redis(), *options.proxy_arg)
         for name, deadlines in ((_KNOWING, True), (_REDIS, False)):
@@ -107,24 +138,33 @@ def measure(options: argparse.Namespace) -> Report:
     """Measure every path under every load."""
     generator = load_generator()
     with Stage() as stage:
-        paths = _set_up(stage, options)
+        admin_port = free_port()
+        paths = _set_up(stage, options, admin_port)
         names = list(paths)
+        costs: dict[Load, dict[str, list[float]]] = {load: {name: [] for name in names} for load in _LOADS}
         figures: dict[Load, dict[str, list[float]]] = {load: {name: [] for name in names} for load in _LOADS}
         for number in range(options.rounds):
             progress(f"round {number + 1} of {options.rounds}")
             first = number % len(names)
             for load in _LOADS:
                 for name in names[first:] + names[:first]:
-                    figure = _requests_per_second(generator, paths[name].port, load, options.requests)
+                    service = paths[name]
+                    before = service.cpu_seconds()
+                    with _scraped(admin_port if name == _ADMIN else 0):
+                        figure = _requests_per_second(generator, service.port, load, options.requests)
                     figures[load][name].append(figure)
-    return _report(figures, options)
+                    count = options.requests * (_PIPELINED_FACTOR if load.depth > 1 else 1)
+                    costs[load][name].append((service.cpu_seconds() - before) / count * 1e6)
+    return _report(figures, costs, options)
 
 
 def _ratio(figures: dict[str, list[float]], name: str, base: str) -> float:
     return statistics.median(one / other for one, other in zip(figures[name], figures[base], strict=True))
 
 
-def _report(figures: dict[Load, dict[str, list[float]]], options: argparse.Namespace) -> Report:
+def _report(
+    figures: dict[Load, dict[str, list[float]]], costs: dict[Load, dict[str, list[float]]], options: argparse.Namespace
+) -> Report:
     names = list(figures[_LOADS[0]])
     comparisons = [(_PROXY, _HAPROXY), (_PROXY, _NUTCRACKER), (_PROXY, _REDIS)]
     bars = [Bar(f"{load}: proxy / HAProxy", _ratio(figures[load], _PROXY, _HAPROXY), 0.95) for load in _LOADS]
@@ -137,6 +177,9 @@ def _report(figures: dict[Load, dict[str, list[float]]], options: argparse.Names
         comparisons += [(_BARE, _HAPROXY), (_PROXY, _BARE)]
     if _UNIX in names:
         comparisons.append((_UNIX, _HAPROXY))
+    if _ADMIN in names:
+        comparisons += [(_ADMIN, _PROXY), (_ADMIN, _HAPROXY)]
+        bars += [Bar(f"{load}: scraped / not", _ratio(figures[load], _ADMIN, _PROXY), 0.95) for load in _LOADS]
     if _KNOWING in names:
         comparisons.append((_KNOWING, _PROXY))
         what = f"{options.known_keys} keys known / none"
@@ -146,11 +189,16 @@ def _report(figures: dict[Load, dict[str, list[float]]], options: argparse.Names
         [f"{name} / {base}", *(f"{_ratio(figures[load], name, base):.2f}" for load in _LOADS)]
         for name, base in comparisons
     ]
+    rows += [
+        [f"{name}: µs of CPU a request", *(f"{statistics.median(costs[load][name]):.2f}" for load in _LOADS)]
+        for name in names
+    ]
     text = table(["thousand requests a second: median (lowest to highest)", *map(str, _LOADS)], rows)
     data = {
         "rounds": options.rounds,
         "known_keys": options.known_keys,
         "requests_per_second": {str(load): figures[load] for load in _LOADS},
+        "cpu_microseconds": {str(load): costs[load] for load in _LOADS},
         "ratios": {
             f"{name} / {base}": {str(load): _ratio(figures[load], name, base) for load in _LOADS}
             for name, base in comparisons
@@ -173,6 +221,7 @@ def main() -> int:
     parser.add_argument("--known-keys", type=int, default=0, metavar="N", help="measure with N known keys too (none)")
     parser.add_argument("--bare", action="store_true", help="measure a relay on uvloop that looks at nothing too")
     parser.add_argument("--unix", action="store_true", help="measure the proxy with Redis on a Unix socket too")
+    parser.add_argument("--admin", action="store_true", help="measure the proxy with a scraped admin port too")
     parser.add_argument("--haproxy-threads", type=int, default=1, metavar="N", help="threads of HAProxy (1)")
     add_output_options(parser)
     return run(measure, parser.parse_args())

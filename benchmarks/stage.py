@@ -177,6 +177,11 @@ class Service:
             raise StageError(f"{self.name}: no resident size in /proc")
         return int(match[1]) * 1024
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time that it has taken (Linux only)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         """Stop it, by force when it takes too long."""
         self.process.terminate()
