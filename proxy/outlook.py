@@ -57,7 +57,7 @@ async def admin_port(
     if settings.admin is None:
         yield
         return
-    # Imported only where it is wanted: it takes 10 MB.
+    # Imported only where it is wanted: 0.1 s of the start, and 1 MB.
     from proxy.admin.exposition import Exposition
     from proxy.admin.pages import Pages
     from proxy.admin.server import AdminServer
