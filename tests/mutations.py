@@ -160,6 +160,11 @@ MUTATIONS = [
         "pass",
         "histories",
     ),
+    # What the admin port tells, and what it takes.
+    Mutation(
+        "expiry/engine.py", "members_expired_total[trigger] += members", "members_expired_total[trigger]", "counts"
+    ),
+    Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
     # A transaction is looked at once more before it runs.
     Mutation("session/transaction.py", "self._blind.update(blind_keys)", "pass", "queued blindly"),
 ]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase
 from hypothesis.errors import Flaky
 
+from tests import test_admin as admin
 from tests import test_background as background
 from tests import test_flow as flow
 from tests import test_histories as histories
@@ -142,6 +143,8 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "dead connection": lambda place: background.check_a_dead_control_connection_is_noticed(
         place.server, place.proxy, place.talk
     ),
+    "counts": lambda place: admin.test_it_counts_what_the_proxy_does(place.server, place.start_proxy),
+    "bytes": lambda place: admin.test_it_counts_bytes(place.server, place.start_proxy),
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
     ),

@@ -28,7 +28,9 @@ PROGRAM = "/opt/expiremember-proxy/bin/expiremember-proxy"
 @pytest.fixture
 def server(shared_server: Callable[[str], Server]) -> Server:
     """Any server: what is tested here does not depend on its kind."""
-    return shared_server(min(BINARIES))
+    server = shared_server(min(BINARIES))
+    server.flush()
+    return server
 
 
 class Manager:

@@ -47,7 +47,7 @@ _PAUSE_SECONDS: Final = 0.2
 """How long nobody is accepted after a failure to accept."""
 
 
-class _Turns:
+class Turns:
     """Lets one piece of work run at a time, and keeps what it takes of the event loop within a share."""
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class _Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn; afterwards nobody has one until the others have had their time."""
         async with self._lock:
             began = time.monotonic()
             try:
@@ -78,7 +79,7 @@ class AdminServer:
     def __init__(self, address: str, pages: Pages) -> None:
         self._address = address
         self._pages = pages
-        self._turns = _Turns()
+        self._turns = Turns()
         self._listener: socket.socket | None = None
         self._path: Path | None = None
         self._accepting: asyncio.Task[None] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import sys
 from typing import Any, Final, Literal
 
 from proxy.metrics.table import Metrics
@@ -17,6 +18,8 @@ _AT_ONCE: Final = 200
 
 _TCP_INFO: Final = struct.Struct("=128xQ8xI52xQQ")
 """Of Linux's `struct tcp_info` (4.19 and newer): bytes received, bytes not sent yet, bytes sent, of them once more."""
+
+_IS_LINUX: Final = sys.platform.startswith("linux")
 
 Side = Literal["client", "upstream"]
 
@@ -38,7 +41,7 @@ class Traffic:
     def opened(self, side: Side, transport: asyncio.BaseTransport) -> None:
         """Begin to count a connection."""
         connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_INFO"):
+        if _IS_LINUX and connection is not None and connection.family != socket.AF_UNIX:
             self._open[transport] = _Connection(side, connection)
 
     def look(self, transport: asyncio.BaseTransport) -> None:
