@@ -1,0 +1,76 @@
+"""config/compose.yaml, started by Compose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.manifests import COMPOSE
+from tests.raw import Raw
+from tests.servers import free_port, until
+
+Compose = Callable[..., str]
+
+
+@pytest.fixture
+def port() -> int:
+    """The port that the proxy is published on."""
+    return free_port()
+
+
+@pytest.fixture
+def compose(image: str, port: int, tmp_path: Path) -> Iterator[Compose]:
+    """Runs `docker compose`, with the file, on a project of its own."""
+    secret = tmp_path / "password"
+    secret.write_text("let me in\n")
+    # As the file tells: everybody may read it, nobody else comes to it.
+    secret.chmod(0o444)
+    environment = {**os.environ, "PORT": str(port), "REDIS_PASSWORD_FILE": str(secret)}
+    project = f"expiremember-{uuid.uuid4().hex[:8]}"
+
+    def run(*words: str, check: bool = True) -> str:
+        done = subprocess.run(
+            ["docker", "compose", "--file", str(COMPOSE), "--project-name", project, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout
+
+    try:
+        yield run
+    finally:
+        run("down", "--volumes", "--timeout", "1")
+
+
+def test_the_example_serves_and_ends_in_order(compose: Compose, port: int) -> None:
+    compose("up", "--wait", "--no-build")
+    with Raw(("127.0.0.1", port)) as client:
+        assert client.command("GET", "k").startswith(b"-NOAUTH")
+        assert client.command("AUTH", "let me in") == b"+OK\r\n"
+        assert client.command("SADD", "s", "m", "n") == b":2\r\n"
+        assert client.command("EXPIREMEMBER", "s", "m", 600) == b":1\r\n"
+        assert client.command("PEXPIREMEMBER", "s", "n", 1) == b":1\r\n"
+        until(lambda: client.command("SMEMBERS", "s") == b"*1\r\n$1\r\nm\r\n")
+    # What there was is in the volume.
+    compose("restart", "redis")
+
+    def left() -> int:
+        try:
+            with Raw(("127.0.0.1", port)) as client:
+                known = client.command("AUTH", "let me in") == b"+OK\r\n"
+                return int(client.command("TTL", "s", "m")[1:-2]) if known else 0
+        except ConnectionError:
+            return 0
+
+    assert 500 < until(left, timeout=30, what="an answer after the restart") <= 600
+    compose("stop", "proxy")
+    assert '"ExitCode":0' in compose("ps", "--all", "--format", "json", "proxy")
