@@ -745,7 +745,7 @@ SCENARIOS: dict[str, list[Line]] = {
             CONFIG GET nosuch
             CONFIG SET nosuch x
             CONFIG NOSUCH
-            COMMAND COUNT
+            COMMAND LIST FILTERBY PATTERN get*
             COMMAND INFO get
             COMMAND INFO nosuch
             COMMAND GETKEYS MSET a 1 b 2

@@ -121,6 +121,10 @@ MUTATIONS = [
         "lives within a transaction",
     ),
     Mutation("wire/asides.py", "if line == _QUEUED:", "if False:", "lives within a transaction"),
+    Mutation("wire/asides.py", "self._amended[self._queued] = amend", "pass", "descriptions"),
+    Mutation("session/outgoing.py", "self._asides.amend(amend)", "pass", "descriptions"),
+    Mutation("session/describe.py", "next(coming, MODEL)", "MODEL", "descriptions"),
+    Mutation("commands/own.py", "ARITY: Final = -4", "ARITY: Final = -3", "descriptions"),
     Mutation("wire/asides.py", "self._queued - len(self._places)", "self._queued", "lives within a transaction"),
     Mutation(
         "session/rewrite.py",

@@ -13,6 +13,7 @@ from hypothesis.errors import Flaky
 
 from tests import test_admin as admin
 from tests import test_background as background
+from tests import test_command as descriptions
 from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
@@ -236,6 +237,9 @@ CHECKS |= {
         place.server, place.proxy(*hostile.HELD_LIMIT)
     ),
     "before a login": _login,
+    "descriptions": lambda place: descriptions.check_within_transactions(
+        place.talk(place.server).raw, place.talk(place.proxy()).raw
+    ),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
 }
 

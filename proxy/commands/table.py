@@ -45,6 +45,7 @@ class Effect(Enum):
     DATABASE = "goes to another database"
     LOGIN = "may change the user, or what it may do at present"
     CONNECTION = "may say how the next request is answered, or end the replies"
+    DESCRIBE = "describes the server: the proxy too"
 
     @property
     def judged(self) -> bool:
@@ -58,7 +59,7 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:
                 return False  # what is left over is void when a member is added
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
         assert_never(self)
 
@@ -74,7 +75,7 @@ class Effect(Enum):
                 return False
             case Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
                 return False
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
         assert_never(self)
 
@@ -90,7 +91,7 @@ class Effect(Enum):
                 return False
             case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
                 return False
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
         assert_never(self)
 
@@ -110,7 +111,7 @@ class Effect(Enum):
                 return False
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
                 return False  # no script stands in for it
-            case Effect.READ | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
+            case Effect.READ | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
@@ -277,6 +278,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
     put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it, likewise
     put(Effect.CONNECTION, "CLIENT", _none, always=True)
+    put(Effect.DESCRIBE, "COMMAND INFO", _none, always=True)
     return table
 
 

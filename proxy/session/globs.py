@@ -1,4 +1,4 @@
-"""Answers one question about the server's glob patterns: can a pattern match a name that begins in a given way?"""
+"""The server's glob patterns: whether one matches a name, and whether it can match any that begins in a given way."""
 
 from __future__ import annotations
 
@@ -46,6 +46,48 @@ def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
     return True
 
 
+def matches(pattern: bytes, name: bytes) -> bool:
+    """Return whether a pattern matches a name, as the server's `stringmatchlen` says.
+
+    Takes steps as the product of their lengths at most.
+
+    Args:
+        pattern: the pattern.
+        name: the name.
+    """
+    places = _passing_stars(pattern, {0})
+    for byte in name:
+        further = set()
+        for position in places:
+            if position == len(pattern):
+                continue
+            sign = pattern[position]
+            if sign == _STAR:
+                further.add(position)
+                continue
+            if sign == _OPEN:
+                end, fits = _class(pattern, position + 1, byte)
+                position = len(pattern) - 1 if end is None else end
+            else:
+                if sign == _BACKSLASH and position + 1 < len(pattern):
+                    position += 1
+                fits = pattern[position] == byte or sign == _QUERY
+            if fits:
+                further.add(position + 1)
+        places = _passing_stars(pattern, further)
+    return len(pattern) in places
+
+
+def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
+    """Return places in a pattern, and those behind the stars that stand there."""
+    passed = set(places)
+    for position in places:
+        while position < len(pattern) and pattern[position] == _STAR and position + 1 not in passed:
+            position += 1
+            passed.add(position)
+    return passed
+
+
 def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
     """Read a class behind its bracket: where its closing bracket is (None: nowhere), and whether it has the byte."""
     negated = pattern[position : position + 1] == b"^"
@@ -66,4 +108,4 @@ def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
         else:
             found = found or sign == byte
         position += 1
-    return None, True
+    return None, found != negated

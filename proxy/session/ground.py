@@ -7,6 +7,7 @@ from collections.abc import Callable
 from proxy.commands.table import COMMANDS, Command
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names
+from proxy.session.describe import Descriptions
 from proxy.session.known import KnownKeys
 from proxy.session.plain import leased_check, plain_check
 from proxy.session.rewrite import Rewriter
@@ -30,9 +31,11 @@ class Ground:
         names: the names of those keys; where not given, nothing is done in the engine's place.
         refused: told the server's words, where it refuses to have members removed on a client's connection.
         metrics: where to count.
+        section: returns the lines of the proxy's section of INFO.
 
     Attributes:
         streams: the requests that are sent on while they arrive.
+        descriptions: what COMMAND and INFO tell of the proxy.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class Ground:
         names: Names | None = None,
         refused: Callable[[bytes], None] = lambda _: None,
         metrics: Metrics | None = None,
+        section: Callable[[], bytes] = bytes,
     ) -> None:
         self.metrics = metrics or Metrics()
         self.rewriter = rewriter
+        self.descriptions = Descriptions(section, rewriter.knows)
         self.known = known
         self.prefix = prefix
         self.request_limit = request_limit

@@ -91,6 +91,18 @@ class Outgoing:
         self._asides.precede()
         self.append(own)
 
+    def amend(self, amend: Callable[[bytes], bytes]) -> bool:
+        """Have the client get, of the request that is about to be queued, what a function makes of the reply.
+
+        Returns:
+            False where it cannot be: then it gets the server's.
+        """
+        if self._asides is None or self._asides.shut or self._standing.queued_words:
+            return False
+        self._mark_front()
+        self._asides.amend(amend)
+        return True
+
     @property
     def takes_asides(self) -> bool:
         """Whether replies may be taken out of those of an open transaction."""

@@ -249,6 +249,8 @@ class Rewriter:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return None
+            case Effect.DESCRIBE:
+                return None  # its reply is amended
         assert_never(effect)
 
     def knows(self, name: bytes) -> bool:
@@ -288,7 +290,7 @@ class Rewriter:
                 return False
             case Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE | Effect.ARRIVE | Effect.SCRIPT:
                 return False
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DESCRIBE:
                 return False
         assert_never(command.effect)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
-from proxy.session import additions, strangers
+from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import PLAIN_NAMES, Ground
@@ -486,7 +486,12 @@ class Session:
             # The server runs none of these, and is to say so of the client's own command.
             out.replace(request, out.expect(standing.rights.confined(command.name)) if own else request.raw)
             return
-        instead = rewriter.rewrite(command, request, now, claims=self.claims, limited=standing.limited, certain=certain)
+        instead: bytes | Refusal | None
+        if effect is Effect.DESCRIBE:
+            instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
+        else:
+            limited = standing.limited
+            instead = rewriter.rewrite(command, request, now, claims=self.claims, limited=limited, certain=certain)
         if instead is None:
             self._send_on(command, request)
         elif isinstance(instead, Refusal):

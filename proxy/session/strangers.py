@@ -56,7 +56,7 @@ class Strangers:
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
             concerns = True  # no sign could be put behind it, or not the one that a stranger needs
-        elif command.effect is Effect.MULTI or is_own(command, request):
+        elif command.effect in (Effect.MULTI, Effect.DESCRIBE) or is_own(command, request):
             concerns = True
         else:
             concerns = rewriter.stands_in(command, request)

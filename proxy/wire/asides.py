@@ -1,13 +1,14 @@
 """Takes the replies to requests of the proxy's own out of the replies of one transaction, however those are cut.
 
 Within MULTI no request can carry a mark that its reply shows, so replies are counted, from a mark in front of MULTI on.
-Nothing is held but the line that has not come whole.
+Nothing is held but the line that has not come whole, and a reply that is to be amended.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -27,6 +28,7 @@ class Kind(Enum):
 
     CLIENT = "the client's: it gets the reply"
     ASIDE = "the proxy's own: the client gets nothing of it, but the error with which it was refused in place of QUEUED"
+    AMENDED = "the client's: within EXEC's reply it gets what the proxy makes of the reply"
     EXEC = "the client's EXEC: its reply without the elements that answer the proxy's own"
 
 
@@ -34,7 +36,7 @@ class Asides:
     """The replies from that to MULTI to that to EXEC.
 
     Attributes:
-        any: whether there are requests of the proxy's own.
+        any: whether there are requests of the proxy's own, or of the client's whose reply is to be amended.
         done: whether no more replies need pass through.
         shut: whether nothing more may be taken out, as the client has asked for something that is answered otherwise.
     """
@@ -47,6 +49,10 @@ class Asides:
         self._coming: deque[Kind] = deque()
         self._queued = 0  # requests that the server has queued
         self._places: set[int] = set()  # which of them are the proxy's own
+        self._amending: deque[Callable[[bytes], bytes]] = deque()  # for those coming
+        self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for those queued, by their place
+        self._amend_now: Callable[[bytes], bytes] = bytes
+        self._whole: list[bytes] | None = None  # the element that is to be amended, as far as it has come
         self._refusal = b""  # of a request of the proxy's own, for the client's that follows it
         self._begun = b""  # a line that has not come whole
         self._body = 0  # bytes to come of a string
@@ -62,6 +68,12 @@ class Asides:
     def precede(self) -> None:
         """Note that a request of the proxy's own is put in front of the last one noted."""
         self._coming.insert(len(self._coming) - 1, Kind.ASIDE)
+        self.any = True
+
+    def amend(self, amend: Callable[[bytes], bytes]) -> None:
+        """Have the client get, of the last request noted, what a function makes of the reply."""
+        self._coming[-1] = Kind.AMENDED
+        self._amending.append(amend)
         self.any = True
 
     def close(self) -> None:
@@ -96,10 +108,16 @@ class Asides:
                 position += len(piece)
                 continue
             position += len(piece)
-            if not self._drop:
-                passed.append(piece)
-            self._end_part()
+            self._pass(piece, passed)
+            self._end_part(passed)
         return b"".join(passed), data[position:]
+
+    def _pass(self, piece: bytes, passed: list[bytes]) -> None:
+        """Pass on a part of a reply, unless it is not for the client, or not yet."""
+        if self._whole is not None:
+            self._whole.append(piece)
+        elif not self._drop:
+            passed.append(piece)
 
     def _take(self, line: bytes, passed: list[bytes]) -> None:
         """Take a line, which is a reply or begins one or a part of one."""
@@ -110,7 +128,7 @@ class Asides:
             if instead is not None:
                 passed.append(instead)
                 self._pending = 0
-                self._end_part()
+                self._end_part(passed)
                 return
         self._pending -= 1
         count = int(rest) if (mark in _SIZED or mark in _CHILDREN) and rest.lstrip(b"-").isdigit() else 0
@@ -118,11 +136,13 @@ class Asides:
             self._body = count + 2 if count >= 0 else 0
         elif mark in _CHILDREN:
             self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
-        if not self._drop:
-            passed.append(line)
-        self._end_part()
+        self._pass(line, passed)
+        self._end_part(passed)
 
-    def _end_part(self) -> None:
+    def _end_part(self, passed: list[bytes]) -> None:
+        if self._whole is not None and not (self._body or self._pending):
+            passed.append(self._amend_now(b"".join(self._whole)))
+            self._whole = None
         if self._closed and not (self._body or self._pending or self._elements or self._coming):
             self.done = True
 
@@ -133,15 +153,19 @@ class Asides:
             return None  # a push message comes between two
         if self._elements:
             self._drop = self._place in self._places
+            amend = self._amended.get(self._place)
+            if amend is not None:
+                self._whole, self._amend_now = [], amend
             self._place += 1
             self._elements -= 1
             return None
         kind = self._coming.popleft() if self._coming else Kind.CLIENT
         if kind is Kind.EXEC:
-            if not self._places or line != b"*%d\r\n" % self._queued:
+            concerned = self._places | self._amended.keys()
+            if not concerned or line != b"*%d\r\n" % self._queued:
                 self.done = True  # refused, or dropped for a key that it watches
                 return line
-            self._elements = max(self._places) + 1  # what follows the last one is the client's as it comes
+            self._elements = max(concerned) + 1  # what follows the last one is the client's as it comes
             return b"*%d\r\n" % (self._queued - len(self._places))
         if kind is Kind.ASIDE:
             self._drop = True
@@ -149,8 +173,14 @@ class Asides:
                 self._places.add(self._queued)
             elif mark == b"-" and not self._refusal:
                 self._refusal = line
+        if kind is Kind.AMENDED:
+            amend = self._amending.popleft()
+            if line != _QUEUED:
+                self._whole, self._amend_now = [], amend  # refused, or the server has no transaction open
+            else:
+                self._amended[self._queued] = amend
         refusal = b""
-        if kind is Kind.CLIENT:
+        if kind in (Kind.CLIENT, Kind.AMENDED):
             refusal, self._refusal = self._refusal, b""
         self._queued += line == _QUEUED
         return refusal if refusal and mark == b"+" else None

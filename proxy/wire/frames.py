@@ -15,13 +15,19 @@ def frames(data: bytes) -> list[bytes]:
     found: list[bytes] = []
     begin, size = 0, len(data)
     while begin < size:
-        end = _end(data, begin)
+        end = frame_end(data, begin)
         found.append(data[begin:end])
         begin = end
     return found
 
 
-def _end(data: bytes, begin: int) -> int:
+def frame_end(data: bytes, begin: int) -> int:
+    """Return where the reply, or the part of one, ends that begins at a place; the end of the data if it is not whole.
+
+    Args:
+        data: bytes from a server.
+        begin: the place.
+    """
     position, pending = begin, 1
     while pending:
         line_end = data.find(b"\r\n", position)

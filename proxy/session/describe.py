@@ -1,0 +1,295 @@
+"""What the replies to COMMAND and INFO say beside the server's own words: the proxy's commands, and its section.
+
+The request goes as it came, or nearly, on the client's own connection; the server's reply to it is amended on its way
+back. So all else in it is the server's, byte for byte, in whatever protocol the client speaks, and so is every error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Final
+
+from proxy.commands.own import (
+    ARITY,
+    CATEGORIES,
+    DOCS,
+    EXTENDED,
+    EXTENDED_ARITY,
+    FLAGS,
+    MODEL,
+    OPTIONAL_MEMBER,
+    encode_reply,
+    header,
+)
+from proxy.session.globs import matches
+from proxy.session.outgoing import Outgoing
+from proxy.session.standing import Standing
+from proxy.wire.frames import frame_end, frames
+from proxy.wire.request import Request, encode
+
+SECTION: Final = b"expiremember"
+"""The name of the proxy's section of INFO."""
+
+MOST_WORDS: Final = 1_000
+"""Arguments of a request beyond which its reply, which is held whole, is left as it is."""
+
+LONGEST_PATTERN: Final = 1_000
+"""Bytes of a pattern that is tried on the proxy's own commands."""
+
+Amend = Callable[[bytes], bytes]
+"""Makes of the server's reply the one for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What to do about a request.
+
+    Attributes:
+        instead: the request to send in its place; None for the request itself.
+        amend: what makes its reply; None where that is the server's.
+    """
+
+    instead: list[bytes] | None = None
+    amend: Amend | None = None
+
+
+class Descriptions:
+    """Decides on requests that describe the server.
+
+    Args:
+        section: returns the lines of the proxy's section of INFO.
+        has: returns whether the server has a command of that upper-case name itself.
+    """
+
+    def __init__(self, section: Callable[[], bytes], has: Callable[[bytes], bool]) -> None:
+        self._section = section
+        self._has = has
+
+    def of(self, arguments: list[bytes]) -> Described | None:
+        """Return what to do about a request, or None where it and its reply are the server's.
+
+        Args:
+            arguments: its arguments, the command's name first.
+        """
+        if len(arguments) > MOST_WORDS:
+            return None
+        if arguments[0].upper() == b"INFO":
+            return self._info(arguments[1:])
+        if self._has(b"EXPIREMEMBER"):  # another proxy, or KeyDB
+            return None
+        return _command(arguments)
+
+    def _info(self, sections: list[bytes]) -> Described | None:
+        named = {section.lower() for section in sections}
+        # Where Redis shows the sections of modules.
+        if named.isdisjoint((SECTION, b"everything", b"modules")):
+            return None
+        return Described(amend=self._add_section)
+
+    def _add_section(self, reply: bytes) -> bytes:
+        head, _, rest = reply.partition(b"\r\n")
+        mark = head[:1]
+        if mark not in (b"$", b"="):
+            return reply
+        text = rest[:-2]
+        gap = b"" if text in (b"", b"txt:") else b"\r\n"
+        text += gap + self._section()
+        return b"%b%d\r\n%b\r\n" % (mark, len(text), text)
+
+
+def instead(
+    descriptions: Descriptions, standing: Standing, out: Outgoing, request: Request, *, askable: bool
+) -> bytes | None:
+    """Return what to send in the place of a request that describes the server, and have its reply amended.
+
+    Args:
+        descriptions: decides on it.
+        standing: the state of the connection.
+        out: what goes upstream.
+        request: the request.
+        askable: whether requests of the proxy's own may stand around it.
+
+    Returns:
+        None to forward it as it came.
+    """
+    described = descriptions.of(request.arguments)
+    if described is None:
+        return None
+    sent = request.raw if described.instead is None else encode(described.instead)
+    amend = described.amend
+    if amend is None:
+        return sent
+    if not askable or standing.is_stranger:
+        return None
+    if standing.transaction is not None:
+        return sent if out.amend(amend) else None
+    crowded = standing.rights.by_state
+    return standing.replies.enclose(sent, lambda said: amend_only_reply(said, amend, crowded=crowded))
+
+
+def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
+    """Amend the reply among what a server has said between two marks.
+
+    Args:
+        said: the reply, and push messages that came before or behind it.
+        amend: amends it.
+        crowded: whether there may be others that are no push messages; then it is left as it is.
+    """
+    if not crowded and not said.startswith(b">") and b"\r\n>" not in said:
+        return amend(said)  # to look at every part takes milliseconds
+    parts = frames(said)
+    replies = [number for number, part in enumerate(parts) if not part.startswith(b">")]
+    if len(replies) == 1:
+        parts[replies[0]] = amend(parts[replies[0]])
+    return b"".join(parts)
+
+
+def _command(arguments: list[bytes]) -> Described | None:
+    """Decide on a COMMAND."""
+    if len(arguments) == 1:
+        return Described(amend=_add_to_all)
+    words = arguments[2:]
+    match arguments[1].upper():
+        case b"INFO" if not words:
+            return Described(amend=_add_to_all)
+        case b"INFO":
+            return _info_of(words)
+        case b"DOCS":
+            return _docs_of(words)
+        case b"COUNT" if not words:
+            return Described(amend=_add_to_count)
+        case b"LIST":
+            return _list(words)
+        case b"GETKEYS" | b"GETKEYSANDFLAGS" if words:
+            model = _model_request(words)
+            return None if model is None else Described([*arguments[:2], *model])
+        case _:
+            return None
+
+
+# COMMAND INFO: the entries of the proxy's commands are the model's, with another name, arity and flags.
+
+_MODEL_ENTRY: Final = re.compile(
+    rb"(\*(?:7|10)\r\n)\$%d\r\n%b\r\n:-?3\r\n([*~])2\r\n\+write\r\n\+fast\r\n" % (len(MODEL), MODEL)
+)
+_ARITY: Final = re.compile(rb"(\*(?:7|10)\r\n\$\d\r\n(?:%b)\r\n):2\r\n" % b"|".join(EXTENDED))
+_WITH_ARITY: Final = rb"\g<1>:%d\r\n" % EXTENDED_ARITY
+
+
+def _begin_entry(name: bytes, of_model: re.Match[bytes]) -> bytes:
+    flags = header(of_model[2], len(FLAGS)) + b"".join(b"+%b\r\n" % flag for flag in FLAGS)
+    return b"%b$%d\r\n%b\r\n:%d\r\n%b" % (of_model[1], len(name), name, ARITY, flags)
+
+
+def _add_to_all(reply: bytes) -> bytes:
+    """Add entries behind those of all of the server's commands."""
+    model = _MODEL_ENTRY.search(reply)
+    counted = _COUNTED.match(reply)
+    if model is None or counted is None:
+        return reply
+    rest = reply[model.end() : frame_end(reply, model.start())]
+    entries = (_begin_entry(name, model) + rest for name in DOCS)
+    amended = _ARITY.sub(_WITH_ARITY, reply[counted.end() :])
+    return b"".join((header(counted[1], int(counted[2]) + len(DOCS)), amended, *entries))
+
+
+def _info_of(names: list[bytes]) -> Described | None:
+    lower = [name.lower() for name in names]
+    if DOCS.keys().isdisjoint(lower):
+        return None if not set(EXTENDED) & set(lower) else Described(amend=partial(_ARITY.sub, _WITH_ARITY))
+    asked = [name for name in lower if name == MODEL or name in DOCS]
+
+    def amend(reply: bytes) -> bytes:
+        coming = iter(asked)
+
+        def entry(found: re.Match[bytes]) -> bytes:
+            name = next(coming, MODEL)
+            return found[0] if name == MODEL else _begin_entry(name, found)
+
+        return _ARITY.sub(_WITH_ARITY, _MODEL_ENTRY.sub(entry, reply))
+
+    return Described([b"COMMAND", b"INFO", *(MODEL if name.lower() in DOCS else name for name in names)], amend)
+
+
+# COMMAND DOCS: from Redis 7.0 on, a map.
+
+_COUNTED: Final = re.compile(rb"([*%])(\d+)\r\n")
+_EXTENDED_DOCS: Final = re.compile(rb"\$\d\r\n(?:%b)\r\n(?=[*%%]\d+\r\n\$7\r\nsummary\r\n)" % b"|".join(EXTENDED))
+_ONE_ARGUMENT: Final = b"$9\r\narguments\r\n*1\r\n"
+
+
+def _docs_of(names: list[bytes]) -> Described | None:
+    lower = [name.lower() for name in names] or [*DOCS, *EXTENDED]
+    wanted = tuple(name for name in lower if name in DOCS)
+    if not wanted and not set(EXTENDED) & set(lower):
+        return None
+    return Described(amend=partial(_add_docs, wanted))
+
+
+def _add_docs(names: tuple[bytes, ...], reply: bytes) -> bytes:
+    counted = _COUNTED.match(reply)
+    if counted is None:
+        return reply
+    resp3 = counted[1] == b"%"
+    parts = [header(counted[1], int(counted[2]) + len(names) * (1 if resp3 else 2))]
+    position = counted.end()
+    for found in _EXTENDED_DOCS.finditer(reply):
+        end = frame_end(reply, found.end())
+        place = reply.find(_ONE_ARGUMENT, found.end(), end)
+        if place < 0:
+            continue
+        argument = place + len(_ONE_ARGUMENT)
+        behind = frame_end(reply, argument)
+        parts += (reply[position:place], _ONE_ARGUMENT.replace(b"*1", b"*2"), reply[argument:behind])
+        parts.append(encode_reply(OPTIONAL_MEMBER, resp3=resp3))
+        position = behind
+    parts.append(reply[position:])
+    parts += (_docs_entry(name, resp3) for name in names)
+    return b"".join(parts)
+
+
+@cache
+def _docs_entry(name: bytes, resp3: bool) -> bytes:
+    return encode_reply(name, resp3=resp3) + encode_reply(DOCS[name], resp3=resp3)
+
+
+# The rest.
+
+
+def _add_to_count(reply: bytes) -> bytes:
+    number = reply[1:-2]
+    return b":%d\r\n" % (int(number) + len(DOCS)) if reply.startswith(b":") and number.isdigit() else reply
+
+
+def _list(words: list[bytes]) -> Described | None:
+    names: Iterable[bytes]
+    match [words[0].upper(), words[1].upper(), *words[2:]] if len(words) == 3 else words:
+        case []:
+            names = DOCS
+        case [b"FILTERBY", b"ACLCAT", category]:
+            names = DOCS if category.lower() in CATEGORIES else ()
+        case [b"FILTERBY", b"PATTERN", pattern] if len(pattern) <= LONGEST_PATTERN:
+            names = [name for name in DOCS if matches(pattern.lower(), name)]
+        case _:
+            names = ()
+    added = tuple(names)
+    return Described(amend=partial(_add_names, added)) if added else None
+
+
+def _add_names(names: tuple[bytes, ...], reply: bytes) -> bytes:
+    counted = _COUNTED.match(reply)
+    if counted is None:
+        return reply
+    head = header(counted[1], int(counted[2]) + len(names))
+    return b"".join((head, reply[counted.end() :], *(encode_reply(name, resp3=False) for name in names)))
+
+
+def _model_request(words: list[bytes]) -> list[bytes] | None:
+    """Return a request with the same keys, for the server to find them in: it knows that command."""
+    name = words[0].lower()
+    if name in DOCS:
+        return [MODEL, *words[1:2], *([b"1"] if len(words) >= -ARITY else [])]
+    return words[:2] if name in EXTENDED and len(words) == 3 else None
