@@ -34,6 +34,7 @@ from proxy.expiry.tracker import Tracker
 from proxy.expiry.users import UserWatch
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.logs import Seldom
+from proxy.metrics import info
 from proxy.metrics.delay import watch_delay
 from proxy.notify import Notifier
 from proxy.outlook import Outlook, admin_port
@@ -75,6 +76,7 @@ class Server:
         self._outlook = outlook
         self.metrics = metrics = outlook.metrics
         self.traffic = outlook.traffic
+        self._started = time.monotonic()
         self._names = Names(settings.prefix.encode())
         self._known = KnownKeys()
         self._clock = ServerClock()
@@ -95,6 +97,7 @@ class Server:
             names=self._names,
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
             metrics=metrics,
+            section=self._section,
         )
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all
@@ -113,6 +116,17 @@ class Server:
         self._say_failed = Seldom(log.warning, "expired members could not be removed before a request")
         self._say_handshake = Seldom(log.warning, "TLS handshake with the upstream failed")
         self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of files")
+
+    def _section(self) -> bytes:
+        """Return the lines of the proxy's section of INFO."""
+        facts: dict[str, str | int] = {
+            "version": __version__,
+            "process_id": os.getpid(),
+            "uptime_in_seconds": int(time.monotonic() - self._started),
+            "upstream": str(self._upstream),
+            "upstream_state": self._upstream.state,
+        }
+        return info.section(self.metrics, facts)
 
     # What a client's connection needs (relay.client.Surroundings).
 
