@@ -1,6 +1,6 @@
 """Runs the command line: python -m proxy."""
 
-from proxy.cli import main
+from proxy.entry import main
 
 if __name__ == "__main__":
     main()

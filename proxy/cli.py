@@ -27,6 +27,12 @@ Point any Redis client at the listening address. Every flag can be given as an e
 which override the file."""
 
 
+_CHECK = """See whether the proxy can do its work with these settings, and say what to do if not.
+
+A line for each finding: ok, warning or failure. The exit status is 1 if there is a failure, 2 if a setting cannot be
+used, else 0. Nothing is changed in the server."""
+
+
 def _option(name: str, field: FieldInfo) -> click.Option:
     """Make the flag for one setting. Values stay text: the settings check them, wherever they come from."""
     flag = "--" + name.replace("_", "-")
@@ -53,9 +59,22 @@ def _option(name: str, field: FieldInfo) -> click.Option:
     return click.Option([flag], **keywords)
 
 
-def _run(config: Path | None, **flags: Any) -> None:
+def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Gather the settings; flags in front of a subcommand count for it, and those behind it override them."""
+    context = click.get_current_context()
+    if context.parent is not None:
+        before = dict(context.parent.params)
+        config = config or before.pop("config", None)
+        flags = before | {name: value for name, value in flags.items() if value not in (None, ())}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
-    chosen = settings.load({name: value for name, value in given.items() if value not in (None, [])}, config)
+    names = Settings.model_fields
+    return settings.load({name: given[name] for name in names if given.get(name) not in (None, [])}, config)
+
+
+def _run(config: Path | None, **flags: Any) -> None:
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    chosen = _load(config, flags)
     logs.configure(chosen.log_level, chosen.log_format)
     shown = [name for name in ("upstream", "upstream_password") if flags.get(name) and chosen.has_password(name)]
     if shown:
@@ -71,9 +90,19 @@ def _run(config: Path | None, **flags: Any) -> None:
         sys.exit(code)
 
 
-def command() -> click.Command:
-    """Build the command."""
-    options: list[click.Parameter] = [_option(name, field) for name, field in Settings.model_fields.items()]
+def _check(config: Path | None, *, probe: bool, **flags: Any) -> None:
+    chosen = _load(config, flags)
+    if probe:
+        from proxy.check.probe import run as run_probe
+
+        sys.exit(run_probe(chosen.listen))
+    from proxy.check.report import run
+
+    sys.exit(run(chosen))
+
+
+def _options() -> list[click.Parameter]:
+    """Make the flags: one for each setting, and the configuration file."""
     config = click.Option(
         ["--config"],
         type=click.Path(path_type=Path),
@@ -81,12 +110,28 @@ def command() -> click.Command:
         metavar="FILE",
         help="Read settings from a TOML file.",
     )
-    made = click.Command(
+    return [*(_option(name, field) for name, field in Settings.model_fields.items()), config]
+
+
+def command() -> click.Command:
+    """Build the command, and its one subcommand."""
+    help_options = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    made = click.Group(
         "expiremember-proxy",
-        params=[*options, config],
+        params=_options(),
         callback=_run,
+        invoke_without_command=True,
+        subcommand_metavar="[check]",
         help=_INTRODUCTION,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings=help_options,
+    )
+    probe = click.Option(
+        ["--probe"],
+        is_flag=True,
+        help="Only see whether the running proxy answers where it listens: for health checks. Reads no other setting.",
+    )
+    made.add_command(
+        click.Command("check", params=[probe, *_options()], callback=_check, help=_CHECK, context_settings=help_options)
     )
     return click.version_option(__version__, prog_name="expiremember-proxy")(made)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -18,12 +17,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from proxy.addresses import DEFAULT_LISTEN, split_addresses
+from proxy.addresses import TCPAddress as TCPAddress
+from proxy.addresses import parse_address as parse_address
+
 ENVIRONMENT_PREFIX = "EXPIREMEMBER_"
 
-_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
-
-
-_TLS = "tls://"
 _ENCODED = "in a password, / ? # @ and % are written as %2F %3F %23 %40 and %25"
 
 
@@ -37,7 +36,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True)
 
     listen: Annotated[list[str], NoDecode] = Field(
-        default=["127.0.0.1:6380"],
+        default=list(DEFAULT_LISTEN),
         min_length=1,
         description="Address to accept clients on: host:port, tls://host:port or unix:///path. May be repeated.",
     )
@@ -180,7 +179,7 @@ class Settings(BaseSettings):
     @field_validator("listen", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        return split_addresses(value) if isinstance(value, str) else value
 
     @field_validator("listen")
     @classmethod
@@ -262,40 +261,6 @@ class Settings(BaseSettings):
             raise ValueError(f"the password is given more than once: {', '.join(given)}")
         if given and self.embedded:
             raise ValueError(f"embedded and {given[0]} exclude each other")
-
-
-class TCPAddress(NamedTuple):
-    """A TCP address to listen on.
-
-    Attributes:
-        host: a name or an IP address.
-        port: the port.
-        tls: whether clients speak TLS there.
-    """
-
-    host: str
-    port: int
-    tls: bool = False
-
-
-def parse_address(address: str) -> Path | TCPAddress:
-    """Read an address to listen on.
-
-    Returns:
-        The path of a Unix socket, or a TCP address.
-
-    Raises:
-        ValueError: it is neither `host:port` nor `tls://host:port` nor `unix:///path`.
-    """
-    if address.startswith("unix://"):
-        path = address.removeprefix("unix://")
-        if not path.startswith("/"):
-            raise ValueError(f"{address!r}: the path of a Unix socket is absolute: unix:///path")
-        return Path(path)
-    match = _HOST_AND_PORT.fullmatch(address.removeprefix(_TLS))
-    if match is None or int(match[2]) > 65535:
-        raise ValueError(f"{address!r} is neither host:port nor tls://host:port nor unix:///path")
-    return TCPAddress(match[1].strip("[]"), int(match[2]), address.startswith(_TLS))
 
 
 def load(flags: dict[str, Any], file: Path | None) -> Settings:

@@ -22,7 +22,7 @@ from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
-from proxy.upstream.endpoint import Upstream
+from proxy.upstream.endpoint import Upstream, introduce
 
 log = structlog.get_logger("proxy.tracker")
 
@@ -131,6 +131,7 @@ class Tracker:
         connection = self._upstream.listening_connection(self._invalidated, self._proxies.received)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
+            await introduce(connection)
             await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
             await connection.read_response()
             self._changed.clear()

@@ -13,10 +13,11 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.connection import AbstractConnection, DefaultParser, RedisSSLContext
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from proxy import __version__
 from proxy.settings import Settings
 from proxy.upstream import tcp
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
@@ -93,7 +94,7 @@ class Upstream:
             return "check user and password: upstream_password_file, upstream_password or upstream"
         if self._tls is not None and isinstance(error, TimeoutError | RedisTimeoutError):
             return NO_TLS_THERE
-        return handshake_advice(error, self._settings)
+        return handshake_advice(error, self._settings) if self._tls is not None else None
 
     async def connect(self, factory: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection for a client.
@@ -143,6 +144,12 @@ class Upstream:
         connection: ListeningConnection = self._connection_class()(**self._options(3), parser_class=parser)
         return connection
 
+    def unnamed_connection(self) -> ListeningConnection:
+        """Make a RESP2 connection that does nothing but log in (it is not connected yet)."""
+        options = self._options(2) | {"client_name": None, "db": 0}
+        connection: ListeningConnection = self._connection_class()(**options)
+        return connection
+
     def _connection_class(self) -> type[ListeningConnection]:
         if self._path is not None:
             return _UnixConnection
@@ -171,6 +178,18 @@ class Upstream:
         if self._tls is not None:
             options["context"] = lambda: self._tls
         return options
+
+
+async def introduce(connection: Any) -> None:
+    """Tell the server which version this is; from 7.2 on it shows that in CLIENT LIST.
+
+    Args:
+        connection: a connection on which nothing is outstanding.
+    """
+    for words in (("LIB-NAME", CLIENT_NAME), ("LIB-VER", __version__)):
+        await connection.send_command("CLIENT", "SETINFO", *words)
+        with contextlib.suppress(ResponseError):
+            await connection.read_response()
 
 
 class _Sender(AbstractConnection):

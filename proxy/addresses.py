@@ -1,0 +1,51 @@
+"""Addresses to listen on, as settings give them. Imports little: a probe that runs every few seconds reads them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+DEFAULT_LISTEN: Final = ("127.0.0.1:6380",)
+
+_HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
+_TLS: Final = "tls://"
+
+
+class TCPAddress(NamedTuple):
+    """A TCP address to listen on.
+
+    Attributes:
+        host: a name or an IP address.
+        port: the port.
+        tls: whether clients speak TLS there.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+
+
+def split_addresses(text: str) -> list[str]:
+    """Return the addresses in a list that commas separate."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def parse_address(address: str) -> Path | TCPAddress:
+    """Read an address to listen on.
+
+    Returns:
+        The path of a Unix socket, or a TCP address.
+
+    Raises:
+        ValueError: it is neither `host:port` nor `tls://host:port` nor `unix:///path`.
+    """
+    if address.startswith("unix://"):
+        path = address.removeprefix("unix://")
+        if not path.startswith("/"):
+            raise ValueError(f"{address!r}: the path of a Unix socket is absolute: unix:///path")
+        return Path(path)
+    match = _HOST_AND_PORT.fullmatch(address.removeprefix(_TLS))
+    if match is None or int(match[2]) > 65535:
+        raise ValueError(f"{address!r} is neither host:port nor tls://host:port nor unix:///path")
+    return TCPAddress(match[1].strip("[]"), int(match[2]), address.startswith(_TLS))

@@ -1,0 +1,206 @@
+"""Asks an upstream server what there is to know before a proxy stands in front of it; changes nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from proxy import __version__
+from proxy.check.findings import Facts, Finding, Level, fields, judge
+from proxy.check.needed import LAST, TRIALS, trial
+from proxy.settings import Settings
+from proxy.upstream.endpoint import CLIENT_NAME, Upstream
+
+PINGS: Final = 5
+
+_STEPS: Final = 3
+"""How many times its own timeout the server gets for all answers together."""
+
+_GREETING_SECONDS: Final = 1.0
+_LONGEST_LINE: Final = 300
+
+_PLAIN: Final = "check that it is a Redis or Valkey, and whether it speaks TLS there (rediss://)"
+
+
+async def check_upstream(settings: Settings) -> list[Finding]:
+    """Ask the upstream server, and return what is found.
+
+    Raises:
+        SettingsError: a certificate or the password file cannot be used.
+    """
+    upstream = Upstream(settings, settings.upstream)
+    facts = Facts(str(upstream), version=__version__)
+    connection = upstream.unnamed_connection()
+    try:
+        async with asyncio.timeout(settings.connect_timeout + _STEPS * settings.control_timeout):
+            await connection.connect()  # type: ignore[no-untyped-call]
+            await _gather(_Asker(connection), facts, upstream.database, settings.prefix.encode())
+    except (OSError, RedisError, TimeoutError, RuntimeError) as error:
+        greeting = b"" if upstream.uses_tls or isinstance(error, AuthenticationError) else await _greeting(upstream)
+        return [_unreachable(upstream, error, greeting)]
+    finally:
+        await connection.disconnect(nowait=True)
+    return [Finding(Level.OK, "upstream", f"{facts.address} answers"), *judge(facts)]
+
+
+class _Asker:
+    """One connection, on which requests are asked together."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def ask(self, requests: Sequence[Sequence[bytes]]) -> list[Any]:
+        """Return the replies; an error reply as the exception that it is."""
+        await self._connection.send_packed_command(self._connection.pack_commands(requests))
+        replies: list[Any] = []
+        for _ in requests:
+            try:
+                replies.append(await self._connection.read_response())
+            except (ResponseError, AuthenticationError, NoPermissionError) as error:
+                replies.append(error)
+        return replies
+
+
+async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> None:
+    (first,) = await asker.ask([(b"PING",)])
+    if isinstance(first, Exception) and not isinstance(first, NoPermissionError):
+        raise first
+    trips, ahead = [], []
+    for _ in range(PINGS):
+        began, wall = time.perf_counter(), time.time()
+        (moment,) = await asker.ask([(b"TIME",)])
+        took = time.perf_counter() - began
+        trips.append(1000 * took)
+        if isinstance(moment, list):
+            ahead.append(int(moment[0]) + int(moment[1]) / 1e6 - (wall + took / 2))
+    facts.round_trip_ms = statistics.median(trips)
+    facts.ahead = statistics.median(ahead) if ahead else None
+    info, section, save, command, clients, selected = await asker.ask([
+        (b"INFO", ), (b"INFO", b"expiremember"), (b"CONFIG", b"GET", b"save"), (b"COMMAND", b"INFO", b"EXPIREMEMBER"),
+        (b"CLIENT", b"LIST", b"TYPE", b"pubsub"), (b"SELECT", b"%d" % database),
+    ])  # fmt: skip
+    if isinstance(selected, Exception) and not isinstance(selected, NoPermissionError):
+        raise selected
+    facts.info = fields(_text(info))
+    facts.section = fields(_text(section))
+    facts.save = _text(save[1]) if isinstance(save, list) and len(save) == 2 else None
+    facts.has_command = isinstance(command, list) and any(command)
+    facts.proxies = _proxies(_text(clients))
+    await _try_rights(asker, facts, prefix)
+
+
+async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
+    """Try all that the proxy's user needs, on a key that there is not, and on a channel on which nobody listens."""
+    token = secrets.token_hex(8).encode()
+    names = sorted(TRIALS, key=lambda name: name == LAST)
+    replies = await asker.ask([trial(name, token, prefix + b"proxy:" + token) for name in names])
+    refused = set()
+    for name, reply in zip(names, replies, strict=True):
+        if not isinstance(reply, NoPermissionError):
+            continue
+        # Each version has words of its own; all say "run" of a command, and none of a key or a channel.
+        if " run the '" in str(reply):
+            refused.add(name)
+        elif name in ("publish", "subscribe"):
+            facts.channels_refused = True
+        else:
+            facts.keys_refused = True
+    facts.refused = [name for name in TRIALS if name in refused]
+
+
+def _text(reply: Any) -> str:
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else ""
+
+
+def _proxies(clients: str) -> list[str]:
+    """Return the versions of the proxies among the server's subscribers, as CLIENT LIST tells them."""
+    found = [dict(word.partition("=")[::2] for word in line.split()) for line in clients.splitlines()]
+    ours = [client for client in found if client.get("name") == CLIENT_NAME]
+    return [client.get("lib-ver", "") if client.get("lib-name") == CLIENT_NAME else "" for client in ours]
+
+
+async def _greeting(upstream: Upstream) -> bytes:
+    """Return the line with which the server turns clients away before they have asked for anything; mostly none."""
+    said: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    listener = _Listener(said)
+    try:
+        async with asyncio.timeout(_GREETING_SECONDS):
+            await upstream.connect(lambda: listener)
+            return await said
+    except (OSError, TimeoutError):
+        return b""
+    finally:
+        listener.close()
+
+
+class _Listener(asyncio.Protocol):
+    """Takes the first line that comes; sends nothing."""
+
+    def __init__(self, said: asyncio.Future[bytes]) -> None:
+        self._said = said
+        self._line = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._line += data
+        if b"\n" in self._line or len(self._line) > _LONGEST_LINE:
+            self._tell()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._said.done():
+            self._said.set_result(self._line.partition(b"\r\n")[0][:_LONGEST_LINE])
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _unreachable(upstream: Upstream, error: Exception, greeting: bytes) -> Finding:
+    """Say why nothing could be found out.
+
+    Args:
+        upstream: the server.
+        error: what went wrong.
+        greeting: what the server says to who has not asked for anything.
+    """
+    if greeting.startswith(b"-"):
+        answer = greeting[1:].decode("utf-8", "replace")
+        return Finding(Level.FAILURE, "upstream", f"{upstream} turns clients away: {answer}")
+    words = " ".join(str(error).split())[:_LONGEST_LINE]
+    if isinstance(error, AuthenticationError):
+        return Finding(Level.FAILURE, "login", f"{upstream} refuses it ({words}); {upstream.advice(error)}")
+    timed_out = isinstance(error, TimeoutError | RedisTimeoutError)
+    advice = upstream.advice(error)
+    if isinstance(error, BusyLoadingError):
+        return Finding(Level.FAILURE, "loading", f"{upstream} is still loading its data; try again when it is done")
+    if timed_out:
+        words = "it did not answer in time"
+    if advice is None:
+        unlike = isinstance(error, InvalidResponse) or "connecting to" not in words
+        started = "check the address, and that the server is started"
+        advice = _PLAIN if unlike and not upstream.uses_tls else started
+    if isinstance(error, ResponseError) and not isinstance(error, InvalidResponse):
+        return Finding(Level.FAILURE, "upstream", f"{upstream} answers: {words}")
+    return Finding(Level.FAILURE, "upstream", f"{upstream} cannot be used: {words}; {advice}")

@@ -1,0 +1,260 @@
+"""What the facts about an upstream server mean for a proxy in front of it; without I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+OLDEST_REDIS: Final = (6, 2)
+OLDEST_VALKEY: Final = (7, 2)
+
+SLOW_MS: Final = 5.0
+"""A round trip that is worth a word: some requests wait for one or two."""
+
+CLOCK_SECONDS: Final = 1.0
+"""A difference between two clocks that people notice."""
+
+
+class Level(Enum):
+    """How a finding counts."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Worth a look; the exit status is 0."""
+    FAILURE = "failure"
+    """The proxy cannot do its work, or not keep its promise; the exit status is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the table.
+
+    Attributes:
+        level: how it counts.
+        subject: what it is about, in a word or two.
+        text: what is so, and what to do about it.
+    """
+
+    level: Level
+    subject: str
+    text: str
+
+
+@dataclass(slots=True)
+class Facts:
+    """What has been found out about the upstream server.
+
+    Attributes:
+        address: where it is, without credentials.
+        info: what INFO says.
+        refused: the commands that the proxy's user may not run; None where that could not be tried.
+        keys_refused: whether there are keys that it may not touch.
+        channels_refused: whether it may not publish, or not subscribe, on the proxy's channels.
+        ahead: how many seconds the server's clock is ahead of this machine's.
+        round_trip_ms: how long a round trip takes.
+        save: the setting `save`; None where the user may not read it.
+        proxies: the versions of the proxies on this server; an empty one where the server does not tell.
+        section: what the server tells of itself as an expiremember-proxy, if it is one.
+        has_command: whether it has EXPIREMEMBER itself.
+        version: the version of this proxy.
+    """
+
+    address: str
+    info: Mapping[str, str] = field(default_factory=dict)
+    refused: list[str] | None = None
+    keys_refused: bool = False
+    channels_refused: bool = False
+    ahead: float | None = None
+    round_trip_ms: float | None = None
+    save: str | None = None
+    proxies: list[str] = field(default_factory=list)
+    section: Mapping[str, str] = field(default_factory=dict)
+    has_command: bool = False
+    version: str = ""
+
+
+def fields(info: str) -> dict[str, str]:
+    """Return the lines of INFO as a mapping."""
+    pairs = (line.partition(":") for line in info.splitlines() if ":" in line and not line.startswith("#"))
+    return {name: value for name, _, value in pairs}
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Return what the facts mean, a finding for each subject."""
+    return [
+        *_server(facts),
+        *_nesting(facts),
+        *_rights(facts),
+        *_role(facts.info),
+        *_eviction(facts.info),
+        *_persistence(facts.info, facts.save),
+        *_clock(facts.ahead),
+        *_proxies(facts.proxies, facts.version),
+    ]
+
+
+def _server(facts: Facts) -> Iterator[Finding]:
+    info = facts.info
+    if not info:
+        return  # the rights say why
+    valkey = info.get("server_name") == "valkey" or "valkey_version" in info
+    text = info.get("valkey_version") if valkey else info.get("redis_version")
+    name, oldest = ("Valkey", OLDEST_VALKEY) if valkey else ("Redis", OLDEST_REDIS)
+    numbers = re.match(r"(\d+)\.(\d+)", text or "")
+    needs = f"needs Redis {_dotted(OLDEST_REDIS)}, Valkey {_dotted(OLDEST_VALKEY)} or newer"
+    if numbers is None:
+        yield Finding(Level.FAILURE, "version", f"{facts.address} does not say which version it is; the proxy {needs}")
+    elif (int(numbers[1]), int(numbers[2])) < oldest:
+        yield Finding(Level.FAILURE, "version", f"{name} {text} is too old; the proxy {needs}")
+    else:
+        yield Finding(Level.OK, "version", f"{name} {text}")
+    mode = info.get("server_mode") or info.get("redis_mode")
+    if mode == "sentinel":
+        yield Finding(Level.FAILURE, "mode", "this is a Sentinel; set upstream to the primary that it watches")
+    elif mode == "cluster" or info.get("cluster_enabled") == "1":
+        yield Finding(Level.FAILURE, "mode", "Redis Cluster is not supported yet; use a server with cluster-enabled no")
+    if info.get("loading") == "1" or info.get("async_loading") == "1":
+        yield Finding(Level.FAILURE, "loading", "the server is still loading its data; try again when it is done")
+    if facts.round_trip_ms is not None:
+        slow = facts.round_trip_ms > SLOW_MS
+        advice = "; run the proxy beside the server: some requests wait for one or two of these" if slow else ""
+        level = Level.WARNING if slow else Level.OK
+        yield Finding(level, "round trip", f"{facts.round_trip_ms:.2f} ms{advice}")
+
+
+def _nesting(facts: Facts) -> Iterator[Finding]:
+    if facts.section:
+        behind = facts.section.get("upstream", "the server behind it")
+        version = facts.section.get("version", "?")
+        yield Finding(
+            Level.FAILURE,
+            "upstream",
+            f"{facts.address} is an expiremember-proxy itself (version {version}); set upstream to {behind}",
+        )
+    elif facts.has_command:
+        yield Finding(
+            Level.FAILURE,
+            "upstream",
+            f"{facts.address} has EXPIREMEMBER itself, as KeyDB does; use it without the proxy",
+        )
+
+
+def _rights(facts: Facts) -> Iterator[Finding]:
+    if facts.refused is None:
+        return
+    missing = [f"+{name}" for name in facts.refused]
+    if facts.keys_refused:
+        missing.append("~*")
+    if facts.channels_refused:
+        missing.append("the channels of the proxy")
+    if missing:
+        yield Finding(
+            Level.FAILURE,
+            "rights",
+            f"the proxy's user lacks {' '.join(missing)}; give it the rules in config/acl.example (ACL SETUSER)",
+        )
+    else:
+        yield Finding(Level.OK, "rights", "the proxy's user has all that it needs")
+
+
+def _role(info: Mapping[str, str]) -> Iterator[Finding]:
+    if info.get("role") == "slave":
+        yield Finding(
+            Level.FAILURE,
+            "replication",
+            f"this is a replica: nothing can be removed here; set upstream to its primary,"
+            f" {info.get('master_host', '?')}:{info.get('master_port', '?')}",
+        )
+        return
+    replicas = int(info.get("connected_slaves", "0"))
+    good = info.get("min_slaves_good_slaves")
+    if good is not None and int(good) == 0:
+        yield Finding(
+            Level.WARNING,
+            "replication",
+            "min-replicas-to-write is set, and no replica is in time: the server may refuse all writes, removals too;"
+            " look after the replicas",
+        )
+    elif replicas and good is None:
+        yield Finding(
+            Level.WARNING,
+            "replication",
+            f"{_count(replicas, 'replica')}, and min-replicas-to-write is 0: a failover may lose the last deadlines"
+            " with the last writes; set min-replicas-to-write 1",
+        )
+    else:
+        yield Finding(Level.OK, "replication", f"primary, {_count(replicas, 'replica')}" if "role" in info else "?")
+
+
+def _eviction(info: Mapping[str, str]) -> Iterator[Finding]:
+    policy, limit = info.get("maxmemory_policy"), int(info.get("maxmemory", "0"))
+    if policy is None:
+        return
+    if not policy.startswith("allkeys-"):
+        yield Finding(Level.OK, "eviction", policy)
+        return
+    advice = f"with {policy} the server may evict deadlines; set maxmemory-policy to noeviction or volatile-…"
+    if limit:
+        yield Finding(Level.FAILURE, "eviction", advice)
+    else:
+        yield Finding(Level.WARNING, "eviction", f"maxmemory is 0, so nothing is evicted; but {advice}")
+
+
+def _persistence(info: Mapping[str, str], save: str | None) -> Iterator[Finding]:
+    if info.get("aof_enabled") == "1":
+        yield Finding(Level.OK, "persistence", "append-only file")
+    elif save:
+        yield Finding(Level.OK, "persistence", f"snapshots ({save}); deadlines set since the last go with a crash")
+    elif save == "":
+        yield Finding(
+            Level.WARNING, "persistence", "off: deadlines go with all data when the server ends; set appendonly yes"
+        )
+    elif "aof_enabled" in info:
+        yield Finding(
+            Level.OK, "persistence", "no append-only file; whether there are snapshots the proxy's user may not see"
+        )
+
+
+def _clock(ahead: float | None) -> Iterator[Finding]:
+    if ahead is None:
+        return
+    if abs(ahead) <= CLOCK_SECONDS:
+        yield Finding(Level.OK, "clock", f"the server's is {_offset(ahead)} this machine's")
+    else:
+        yield Finding(
+            Level.WARNING,
+            "clock",
+            f"the server's is {_offset(ahead)} this machine's: EXPIREMEMBERAT goes by the server's;"
+            " have both set by a time service",
+        )
+
+
+def _proxies(versions: Iterable[str], own: str) -> Iterator[Finding]:
+    found = sorted(versions)
+    if not found:
+        yield Finding(Level.OK, "proxies", "none on this server yet")
+        return
+    told = ", ".join(version or "version not told" for version in sorted(set(found)))
+    others = {version for version in found if version and version != own}
+    if others:
+        yield Finding(
+            Level.WARNING, "proxies", f"{len(found)} on this server ({told}), this is {own}; run the same version"
+        )
+    else:
+        yield Finding(Level.OK, "proxies", f"{len(found)} on this server ({told})")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _offset(ahead: float) -> str:
+    size = f"{abs(ahead) * 1000:.1f} ms" if abs(ahead) < 1 else f"{abs(ahead):.1f} s"
+    return f"{size} {'ahead of' if ahead >= 0 else 'behind'}"

@@ -1,0 +1,73 @@
+"""The rights that the proxy's own user needs, each with a request that shows whether it is there and changes nothing.
+
+The only source of them: the check tries them, docs/security.md and config/acl.example are held to them by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+KEY: Final = b"{key}"
+CHANNEL: Final = b"{channel}"
+"""What stands for a key that there is not, and for a channel on which nobody listens."""
+
+TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
+    "hello": (b"HELLO",),
+    "client": (b"CLIENT", b"TRACKING", b"OFF"),
+    "ping": (b"PING",),
+    "subscribe": (b"SUBSCRIBE", CHANNEL),
+    "publish": (b"PUBLISH", CHANNEL, b""),
+    "pubsub": (b"PUBSUB", b"NUMSUB", CHANNEL),
+    "command": (b"COMMAND", b"COUNT"),
+    "info": (b"INFO", b"server"),
+    "eval": (b"EVAL", b"return 1", b"0"),
+    "select": (b"SELECT", b"0"),
+    "time": (b"TIME",),
+    "type": (b"TYPE", KEY),
+    "exists": (b"EXISTS", KEY),
+    "get": (b"GET", KEY),
+    "set": (b"SET", KEY, b"", b"XX"),
+    "pexpire": (b"PEXPIRE", KEY, b"1"),
+    "pttl": (b"PTTL", KEY),
+    "scan": (b"SCAN", b"0", b"COUNT", b"1"),
+    "unlink": (b"UNLINK", KEY),
+    "zadd": (b"ZADD", KEY, b"XX", b"1", b"m"),
+    "zcard": (b"ZCARD", KEY),
+    "zrange": (b"ZRANGE", KEY, b"0", b"0"),
+    "zrangebyscore": (b"ZRANGEBYSCORE", KEY, b"0", b"0"),
+    "zrevrangebyscore": (b"ZREVRANGEBYSCORE", KEY, b"0", b"0"),
+    "zrem": (b"ZREM", KEY, b"m"),
+    "zscan": (b"ZSCAN", KEY, b"0"),
+    "zscore": (b"ZSCORE", KEY, b"m"),
+    "sismember": (b"SISMEMBER", KEY, b"m"),
+    "srem": (b"SREM", KEY, b"m"),
+    "hexists": (b"HEXISTS", KEY, b"m"),
+    "hdel": (b"HDEL", KEY, b"m"),
+    "lpos": (b"LPOS", KEY, b"m"),
+    "lrem": (b"LREM", KEY, b"0", b"m"),
+}
+"""Command → the request. Servers judge the command, then the key or the channel, and only then run it."""
+
+LAST: Final = "subscribe"
+"""The one after which a connection can do little else."""
+
+
+def rules(prefix: str) -> list[str]:
+    """Return the rules, as of ACL SETUSER, that give a user what the proxy needs and nothing else.
+
+    Args:
+        prefix: what the names of the proxy's own keys, and of its channels, begin with.
+    """
+    return ["~*", f"&{prefix}*", "-@all", *(f"+{name}" for name in TRIALS)]
+
+
+def trial(name: str, key: bytes, channel: bytes) -> list[bytes]:
+    """Return the request that shows whether the user may run a command.
+
+    Args:
+        name: the command.
+        key: a key that there is not.
+        channel: a channel of the proxy's, on which nobody listens.
+    """
+    return [word.replace(KEY, key).replace(CHANNEL, channel) for word in TRIALS[name]]

@@ -1,0 +1,201 @@
+"""`check --probe`: whether the running proxy answers a PING where it listens.
+
+A container's health check runs it every few seconds, so it imports nothing that takes long.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from proxy.addresses import DEFAULT_LISTEN, TCPAddress, parse_address, split_addresses
+
+TIMEOUT: Final = 4.0
+"""Seconds that one address gets, from the connection to the reply."""
+
+LARGEST: Final = 64 * 1024
+"""Bytes of a reply that are read."""
+
+PING: Final = b"*1\r\n$4\r\nPING\r\n"
+
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
+_ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM")
+_WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+
+
+class NoAnswerError(Exception):
+    """Nobody answers as the proxy would; the text says how it is."""
+
+
+class CertificateWantedError(NoAnswerError):
+    """TLS is spoken there, and a certificate wanted that a probe has not."""
+
+
+def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout: float = TIMEOUT) -> bytes:
+    """Send a request to an address, and return the reply.
+
+    Args:
+        address: one to listen on, as in the settings.
+        request: the request.
+        is_whole: returns whether so much of a reply is enough.
+        timeout: seconds for all of it.
+
+    Raises:
+        ConnectionRefusedError: nobody listens there.
+        FileNotFoundError: there is no such socket.
+        CertificateWantedError: only clients with a certificate are answered.
+        NoAnswerError: there came no reply, or only a part of one.
+    """
+    where = parse_address(address)
+    end = time.monotonic() + timeout
+
+    def left() -> float:
+        seconds = end - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+    reply = b""
+    try:
+        by_tls = not isinstance(where, Path) and where.tls
+        with _connect(where, left()) as plain:
+            plain.settimeout(left())
+            with _tls(plain) if by_tls else plain as connection:
+                connection.settimeout(left())
+                connection.sendall(request)
+                while not is_whole(reply) and len(reply) < LARGEST:
+                    connection.settimeout(left())
+                    data = connection.recv(LARGEST)
+                    if not data and not reply and by_tls:
+                        # Whatever else is the matter, the proxy says in a reply.
+                        raise CertificateWantedError("it closed the connection after the handshake")
+                    if not data:
+                        raise NoAnswerError("it closed the connection" + (" amid a reply" if reply else ""))
+                    reply += data
+    except (ConnectionRefusedError, FileNotFoundError):
+        raise
+    except TimeoutError:
+        raise NoAnswerError(f"it did not answer in {timeout:g} s") from None
+    except OSError as error:
+        if any(reason in str(getattr(error, "reason", "")) for reason in _WANTS_CERTIFICATE):
+            raise CertificateWantedError("it wants a client certificate") from None
+        raise NoAnswerError(str(error.strerror or error)) from None
+    return reply
+
+
+def _connect(where: Path | TCPAddress, timeout: float) -> socket.socket:
+    if not isinstance(where, Path):
+        return socket.create_connection((_ANY.get(where.host, where.host), where.port), timeout)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(str(where))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _tls(connection: socket.socket) -> socket.socket:
+    """Begin TLS, with whom it may be: nothing secret is sent."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection)
+
+
+def has_line(reply: bytes) -> bool:
+    """Return whether the first line of a reply has come."""
+    return b"\r\n" in reply
+
+
+def probe(addresses: Iterable[str], say: Callable[[str], None]) -> bool:
+    """Return whether the proxy serves clients at all these addresses.
+
+    Args:
+        addresses: where it listens, as in the settings.
+        say: gets a line about each.
+    """
+    healthy = True
+    for address in addresses:
+        try:
+            line = ask(address, PING, has_line).partition(b"\r\n")[0]
+            alive = line.startswith(_ALIVE)
+            said = "answers" if alive else line[:300].decode("utf-8", "replace")
+        except CertificateWantedError:
+            alive, said = True, "answers, and wants a client certificate"
+        except (ConnectionRefusedError, FileNotFoundError):
+            alive, said = False, "nobody listens there"
+        except NoAnswerError as error:
+            alive, said = False, str(error)
+        say(f"{address}: {said}")
+        healthy = healthy and alive
+    return healthy
+
+
+def listening(arguments: list[str], environment: Mapping[str, str]) -> list[str] | None:
+    """Return where the proxy listens, as far as that can be told without reading all settings; else None.
+
+    Args:
+        arguments: those behind `check`.
+        environment: the environment variables.
+    """
+    variables = {name.upper(): value for name, value in environment.items()}
+    given: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--listen":
+            given.append(value if equals else next(rest, ""))
+        elif argument != "--probe":
+            return None
+    if "EXPIREMEMBER_CONFIG" in variables:
+        return None
+    addresses = given or split_addresses(variables.get("EXPIREMEMBER_LISTEN", ",".join(DEFAULT_LISTEN)))
+    try:
+        for address in addresses:
+            parse_address(address)
+    except ValueError:
+        return None
+    return addresses or None
+
+
+def run(addresses: Iterable[str]) -> int:
+    """Probe, with a line for each address on standard output.
+
+    Returns:
+        The exit status: 0 if all are served, else 1.
+    """
+    given = list(addresses)
+
+    def give_up(*_: object) -> None:
+        raise NoAnswerError("its name was not found in time")
+
+    # Names are resolved without a limit otherwise.
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, TIMEOUT * len(given) + 1)
+    try:
+        return 0 if probe(given, print) else 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def main() -> int | None:
+    """Probe at once if that is what the command line asks for and settings need not be read.
+
+    Returns:
+        The exit status; None where the whole command line has to be read.
+    """
+    arguments = sys.argv[1:]
+    if arguments[:1] != ["check"] or "--probe" not in arguments:
+        return None
+    addresses = listening(arguments[1:], os.environ)
+    return None if addresses is None else run(addresses)

@@ -1,0 +1,44 @@
+"""Runs the check and prints its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import uvloop
+
+from proxy.check.asking import check_upstream
+from proxy.check.findings import Finding, Level
+from proxy.check.listening import check_listening
+from proxy.embedded.binaries import EmbeddedError, find_servers
+from proxy.settings import Settings
+
+
+def table(findings: Iterable[Finding]) -> Iterator[str]:
+    """Give a line for each finding: how it counts, what it is about, and what to do."""
+    rows = list(findings)
+    width = max((len(row.subject) for row in rows), default=0)
+    for row in rows:
+        yield f"{row.level.value:<8} {row.subject:<{width}}  {row.text}"
+
+
+def run(settings: Settings) -> int:
+    """Check, and print what is found on standard output.
+
+    Returns:
+        The exit status: 1 if there is a failure, else 0.
+
+    Raises:
+        SettingsError: a certificate of the upstream, or the password file, cannot be used.
+    """
+    upstream = _embedded() if settings.embedded else uvloop.run(check_upstream(settings))
+    findings = [*upstream, *check_listening(settings)]
+    for line in table(findings):
+        print(line, flush=True)
+    return 1 if any(finding.level is Level.FAILURE for finding in findings) else 0
+
+
+def _embedded() -> list[Finding]:
+    try:
+        return [Finding(Level.OK, "embedded", f"there is a server to start: {find_servers()[0]}")]
+    except EmbeddedError as error:
+        return [Finding(Level.FAILURE, "embedded", str(error))]

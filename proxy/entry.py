@@ -1,0 +1,17 @@
+"""Starts the command line, or a probe at once: that runs every few seconds, and must not load what the server needs."""
+
+from __future__ import annotations
+
+import sys
+
+from proxy.check import probe
+
+
+def main() -> None:
+    """Run what the arguments ask for."""
+    status = probe.main()
+    if status is not None:
+        sys.exit(status)
+    from proxy.cli import main
+
+    main()
