@@ -22,8 +22,8 @@ lifetime: EXPIREMEMBER key member seconds.
   expiremember-proxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
   expiremember-proxy --embedded
 
-Point any Redis client at the listening address. Every flag can be given as an environment variable too
-(EXPIREMEMBER_LOG_LEVEL for --log-level) or in a TOML file; flags override environment variables,
+Point any Redis client at the listening address. Every flag is also an environment variable
+(EXPIREMEMBER_LOG_LEVEL for --log-level) and a line of a TOML file; flags override environment variables,
 which override the file."""
 
 
@@ -52,8 +52,8 @@ def _option(name: str, field: FieldInfo) -> click.Option:
         keywords["metavar"] = "ADDRESS"
     elif name.endswith(("_dir", "_file")):
         keywords["metavar"] = "PATH"
-    elif annotation in (int, float):
-        keywords["metavar"] = "NUMBER"
+    elif (unit := settings.unit(field)) is not None:
+        keywords["metavar"] = unit.upper()
     if field.default is not None:
         keywords["help"] += f" [default: {field.default}]"
     return click.Option([flag], **keywords)

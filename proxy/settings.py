@@ -1,14 +1,16 @@
-"""Every setting, with its default, its bounds and its one line of description: the only source of them."""
+"""Every setting with its default, bounds, unit and one line of description: the only source of them."""
 
 from __future__ import annotations
 
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -26,57 +28,66 @@ ENVIRONMENT_PREFIX = "EXPIREMEMBER_"
 _ENCODED = "in a password, / ? # @ and % are written as %2F %3F %23 %40 and %25"
 
 
+_SECONDS: Final[JsonDict] = {"unit": "seconds"}
+_BYTES: Final[JsonDict] = {"unit": "bytes"}
+
+
 class SettingsError(Exception):
     """A setting that cannot be used; the text is one line that says which and why."""
 
 
 class Settings(BaseSettings):
-    """The settings: command-line flags over environment variables over the configuration file over the defaults."""
+    """The settings. Flags override environment variables, which override the configuration file."""
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True)
 
     listen: Annotated[list[str], NoDecode] = Field(
         default=list(DEFAULT_LISTEN),
         min_length=1,
-        description="Address to accept clients on: host:port, tls://host:port or unix:///path. May be repeated.",
+        description="Address to accept clients on: host:port, tls://host:port or unix:///path. Repeatable.",
     )
     listen_tls_cert_file: Path | None = Field(
-        default=None, description="Certificate, with its chain, for clients on tls:// addresses. Reloaded on SIGHUP."
+        default=None, description="Certificate chain to show clients on tls:// addresses. Reloaded on SIGHUP."
     )
     listen_tls_key_file: Path | None = Field(default=None, description="Private key of listen_tls_cert_file.")
     listen_tls_ca_file: Path | None = Field(
         default=None,
-        description="Certificates that clients on tls:// addresses must have theirs from. Without it, they need none.",
+        description="Certificate authorities that client certificates on tls:// addresses are checked against. If "
+        "unset, clients need no certificate.",
     )
     listen_tls_timeout: float = Field(
-        default=10.0, gt=0, le=300, description="Seconds that a client on a tls:// address gets for its handshake."
+        default=10.0, gt=0, le=300, description="Timeout of a client's TLS handshake.", json_schema_extra=_SECONDS
     )
     max_clients: int = Field(
         default=10_000,
         ge=0,
-        description="Clients at once; more are refused with Redis's own error. Each takes two open files: fewer if the "
-        "limit on open files (ulimit -n) does not allow so many; 0 for as many as it allows.",
+        description="Maximum number of clients; more get Redis's own error. Each client takes two open files, so the "
+        "open-file limit (ulimit -n) may lower this; 0 for as many as that limit allows.",
+        json_schema_extra={"unit": "clients"},
     )
     idle_timeout: float = Field(
         default=0.0,
         ge=0,
-        description="Seconds after which a TCP client is closed if no byte has moved; 0 for never. It also closes "
-        "clients that wait in BLPOP or SUBSCRIBE. Prefer the server's own timeout setting: it spares them, and works "
-        "through the proxy.",
+        description="Close a TCP client after this time without traffic; 0 for never. This also closes clients that "
+        "wait in BLPOP or SUBSCRIBE. Prefer the server's own timeout setting, which spares them and works through the "
+        "proxy.",
+        json_schema_extra=_SECONDS,
     )
     tcp_keepalive: int = Field(
         default=60,
         ge=0,
         le=32_767,
-        description="Seconds of silence before TCP probes a client or the upstream; a dead one is noticed within "
-        "twice that time. 0 for never.",
+        description="Silence after which TCP probes a client or the upstream; a dead peer is noticed within twice this "
+        "time. 0 for never.",
+        json_schema_extra=_SECONDS,
     )
     tcp_user_timeout: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="Seconds that data for the upstream may stay unacknowledged, or wait for it to read, before the "
-        "connection counts as dead; 0 for the system's default, about 15 minutes.",
+        description="How long data for the upstream may stay unacknowledged, or unread by it, before the connection is "
+        "closed; 0 for the system's default, about 15 minutes.",
+        json_schema_extra=_SECONDS,
     )
     admin: str | None = Field(
         default=None,
@@ -87,82 +98,100 @@ class Settings(BaseSettings):
         default="redis://127.0.0.1:6379",
         repr=False,
         description="The Redis or Valkey to stand in front of: redis://, rediss:// (TLS) or unix://. User, password "
-        "and database in it are for the proxy itself; clients log in with theirs.",
+        "and database in the URL are for the proxy itself; clients log in with their own.",
     )
     upstream_password: SecretStr | None = Field(
         default=None,
-        description="Password for the proxy itself. Everybody on the machine can see flags: use the environment "
-        "variable or upstream_password_file.",
+        description="The proxy's own password. Other users of the machine can see flags: use the environment variable "
+        "or upstream_password_file.",
     )
     upstream_password_file: Path | None = Field(
         default=None,
-        description="File with the password for the proxy itself. Read at each login: a new password needs no restart.",
+        description="File with the proxy's own password. Read at each login, so a new password needs no restart.",
     )
     embedded: bool = Field(
         default=False,
-        description="Start a server of its own and stand in front of it, instead of an upstream: the Valkey of the pip "
-        "extra 'embedded', else a redis-server or valkey-server on the PATH.",
+        description="Start a server of the proxy's own instead of using an upstream: the Valkey of the pip extra "
+        "'embedded', else a Redis or Valkey on the PATH.",
     )
     embedded_dir: Path | None = Field(
         default=None,
-        description="Folder where the embedded server keeps its data. Without it, data is lost on exit. Data that no "
-        "server on this machine can read is refused, and left as it is.",
+        description="Folder for the embedded server's data. If unset, data is lost on exit. Data that no server on "
+        "this machine can read is refused and left as it is.",
     )
     prefix: str = Field(
         default="__expiremember__:",
         min_length=1,
         max_length=64,
         pattern=r"^[^{}\s]+$",
-        description="What the names of the proxy's own keys begin with. The same for all proxies of one Redis.",
+        description="Prefix of the proxy's own keys. Must be the same for all proxies of one server.",
     )
     tls_ca_file: Path | None = Field(
-        default=None, description="Certificates that a rediss:// upstream is checked against, instead of the system's."
+        default=None,
+        description="Certificate authorities for a rediss:// upstream, instead of the system's.",
     )
-    tls_cert_file: Path | None = Field(
-        default=None, description="Certificate that the proxy shows to a rediss:// upstream."
-    )
+    tls_cert_file: Path | None = Field(default=None, description="Client certificate to show to a rediss:// upstream.")
     tls_key_file: Path | None = Field(default=None, description="Private key of tls_cert_file.")
-    tls_verify: bool = Field(default=True, description="Check the certificate and the name of a rediss:// upstream.")
+    tls_verify: bool = Field(
+        default=True, description="Check the certificate and the host name of a rediss:// upstream."
+    )
     connect_timeout: float = Field(
-        default=5.0, gt=0, le=300, description="Seconds that a connection to the upstream may take to open."
+        default=5.0, gt=0, le=300, description="Timeout for connecting to the upstream.", json_schema_extra=_SECONDS
     )
     control_timeout: float = Field(
-        default=5.0, gt=0, le=300, description="Seconds that the upstream may take to answer the proxy's own requests."
+        default=5.0,
+        gt=0,
+        le=300,
+        description="Timeout for the upstream's answers to the proxy's own requests.",
+        json_schema_extra=_SECONDS,
     )
     shutdown_timeout: float = Field(
         default=10.0,
         ge=0,
         le=3600,
-        description="Seconds that requests get to finish after SIGTERM or SIGINT. A second signal ends at once.",
+        description="Time for running requests to finish after SIGTERM or SIGINT. A second signal ends the proxy at "
+        "once.",
+        json_schema_extra=_SECONDS,
     )
     request_limit: int = Field(
         default=1 << 30,
         ge=1 << 16,
-        description="Maximum size, in bytes, of a request that the proxy must buffer before it can judge it.",
+        description="Maximum size of a request that the proxy must buffer.",
+        json_schema_extra=_BYTES,
     )
     held_limit: int = Field(
         default=1 << 28,
         ge=1 << 16,
-        description="Maximum size, in bytes, of all requests together that the proxy has to buffer.",
+        description="Maximum size of all buffered requests together.",
+        json_schema_extra=_BYTES,
     )
     sweep: bool = Field(
-        default=True, description="Remove members when they are due. If off, they are removed on access."
+        default=True, description="Remove members when they are due. If off, members are removed on access."
     )
     sweep_batch: int = Field(
-        default=500, ge=1, le=5000, description="Members that one sweep removes at most: Redis serves nobody meanwhile."
+        default=500,
+        ge=1,
+        le=5000,
+        description="Maximum number of members that one sweep removes; the server serves nobody else meanwhile.",
+        json_schema_extra={"unit": "members"},
     )
     reserved_names: bool = Field(
-        default=True, description="Refuse clients' requests that name the proxy's own keys. Off only for maintenance."
+        default=True,
+        description="Refuse client requests that name the proxy's own keys. Turn off for maintenance only.",
     )
     leftovers_rate: int = Field(
         default=1000,
         ge=0,
-        description="Deadlines a second to check, in the background, for members that went unnoticed; 0 for none.",
+        description="How many deadlines to check in the background for members that are gone; 0 turns the background "
+        "passes off.",
+        json_schema_extra={"unit": "deadlines/second"},
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least severe messages to log."
+        default="info", description="Least severe messages to log."
     )
-    log_format: Literal["console", "json"] = Field(default="console", description="How to log, to standard error.")
+    log_format: Literal["console", "json"] = Field(
+        default="console", description="Format of the log on standard error."
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -261,6 +290,12 @@ class Settings(BaseSettings):
             raise ValueError(f"the password is given more than once: {', '.join(given)}")
         if given and self.embedded:
             raise ValueError(f"embedded and {given[0]} exclude each other")
+
+
+def unit(field: FieldInfo) -> str | None:
+    """Return the unit of a setting that is a number, such as `seconds`; None for any other."""
+    extra = field.json_schema_extra
+    return str(extra["unit"]) if isinstance(extra, dict) and "unit" in extra else None
 
 
 def load(flags: dict[str, Any], file: Path | None) -> Settings:

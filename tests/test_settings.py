@@ -9,23 +9,33 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import command
-from proxy.settings import Settings, SettingsError, TCPAddress, load, parse_address
+from proxy.settings import Settings, SettingsError, TCPAddress, load, parse_address, unit
+from tests.servers import ROOT
+from tools import settings_reference
 
-SHIPPED = Path(__file__).parents[1] / "config" / "proxy.toml"
+SHIPPED = ROOT / "config" / "proxy.toml"
 
 
-def test_the_shipped_configuration_has_every_setting_with_its_default_and_its_line() -> None:
-    text = SHIPPED.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    written = tomllib.loads(text)
+def test_the_generated_files_say_what_the_settings_say() -> None:
+    again = "run python -m tools.settings_reference"
+    assert SHIPPED.read_text("utf-8") == settings_reference.shipped_file(), again
+    assert (ROOT / "docs" / "configuration.md").read_text("utf-8") == settings_reference.page(), again
+
+
+def test_the_shipped_configuration_has_every_setting_with_its_default() -> None:
+    written = tomllib.loads(SHIPPED.read_text("utf-8"))
+    lines = SHIPPED.read_text("utf-8").splitlines()
     for name, field in Settings.model_fields.items():
         if field.default is None:
-            place = lines.index(f'# {name} = ""')
+            assert f'# {name} = ""' in lines
         else:
             assert written.pop(name) == field.default
-            place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} = "))
-        assert lines[place - 1] == f"# {field.description}"
     assert written == {}
+
+
+def test_every_number_has_a_unit() -> None:
+    for name, field in Settings.model_fields.items():
+        assert (field.annotation in (int, float)) == (unit(field) is not None), name
 
 
 def test_the_shipped_configuration_loads() -> None:

@@ -1,0 +1,1 @@
+"""Commands for whoever works on the project."""
