@@ -79,9 +79,7 @@ def _run(config: Path | None, **flags: Any) -> None:
     shown = [name for name in ("upstream", "upstream_password") if flags.get(name) and chosen.has_password(name)]
     if shown:
         advice = "use upstream_password_file, or the environment"
-        log.warning(
-            "a password on the command line can be seen by everybody on this machine", flag=shown, advice=advice
-        )
+        log.warning("password on the command line is visible to other users", flag=shown, advice=advice)
     # Imported late, so that --help and a bad setting answer at once.
     from proxy.server import run
 

@@ -1,14 +1,26 @@
-"""Sets up structured logging to standard error, for people or for machines."""
+"""Structured logging to standard error, for people or for machines."""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable
 from typing import Literal
 
 import structlog
+
+
+def page_of(event: str) -> str:
+    """Return where the documentation says what a warning or an error means, and what to do about it."""
+    return "docs/operations.md#" + re.sub(r"[^\w -]", "", event.lower()).replace(" ", "-")
+
+
+def _point_to_page(_logger: object, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if fields["level"] in ("warning", "error"):
+        fields["see"] = page_of(fields["event"])
+    return fields
 
 
 def configure(level: str, style: Literal["console", "json"]) -> None:
@@ -39,6 +51,7 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             *shared,
+            _point_to_page,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -58,7 +71,7 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
 
 
 class Seldom:
-    """Log an event that may come in floods: at most once in a while, with how often it has happened since.
+    """Log an event that may come in floods: at most once in a while, with a count since the last line.
 
     Args:
         say: the logger's method.

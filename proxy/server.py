@@ -57,7 +57,7 @@ log = structlog.get_logger("proxy.server")
 
 ARRIVAL_SECONDS: Final = 5.0
 """How long a key's first deadline waits for the end of a request for that key that is sent on while it arrives."""
-REFUSED: Final = "the upstream lets no members be removed, as a replica does: clients may see expired members"
+REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
 class Server:
@@ -114,8 +114,8 @@ class Server:
         self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self), metrics)
         self._say_refused = Seldom(log.warning, REFUSED)
         self._say_failed = Seldom(log.warning, "expired members could not be removed before a request")
-        self._say_handshake = Seldom(log.warning, "TLS handshake with the upstream failed")
-        self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of files")
+        self._say_handshake = Seldom(log.warning, "upstream TLS handshake failed")
+        self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of open files")
 
     def _section(self) -> bytes:
         """Return the lines of the proxy's section of INFO."""
@@ -181,8 +181,8 @@ class Server:
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
         self.metrics.client_connections_rejected_total["upstream"] += 1
-        reason = _one_line(error) or "it did not answer in time"
-        text = f"-ERR expiremember-proxy: upstream {self._upstream} is not available: {reason}\r\n"
+        reason = _one_line(error) or "no answer in time"
+        text = f"-ERR expiremember-proxy: upstream {self._upstream} is unavailable: {reason}\r\n"
         return text.encode("utf-8", "replace")
 
     async def answer(self, question: Question) -> None:
@@ -348,8 +348,8 @@ class Server:
                 "max_clients lowered: too few open files", max_clients=self._limit, files=self._files, advice=MORE_FILES
             )
         if self._upstream.uses_tls and not settings.tls_verify:
-            advice = "anybody on the way can read and change the data: set tls_ca_file instead of tls_verify off"
-            log.warning("the upstream's certificate is not verified", advice=advice)
+            advice = "others on the network can read and change the data: set tls_ca_file instead"
+            log.warning("upstream certificate not verified", advice=advice)
         await self._logins.asked.wait()
         exposed = self._listeners.exposed()
         if exposed and not self._logins.wanted:
@@ -408,7 +408,7 @@ class Signals:
         if not self.stop.is_set():
             self.stop.set()
             return
-        log.warning("stopped at once by a second signal")
+        log.warning("stopped by a second signal")
         for work in self.before_end:
             work()
         # Nothing can hold this up. The kernel closes the connections; the guard of an embedded server ends it.
@@ -438,7 +438,7 @@ async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstr
 
     async def watch() -> None:
         status = await embedded.wait()
-        log.error("the embedded server has ended", status=status)
+        log.error("embedded server exited", status=status)
         signals.stop.set()
 
     watcher = asyncio.create_task(watch())
@@ -481,6 +481,6 @@ def run(settings: Settings) -> int:
     try:
         uvloop.run(_serve(settings, files))
     except EmbeddedError as error:
-        log.error("stopped", reason=str(error))
+        log.error("stopped: embedded server failed", error=str(error))
         return 1
     return 0

@@ -492,7 +492,7 @@ class Lane:
 
 
 _IDENTITY: Final = re.compile(rb"(\$2\r\nid\r\n):[0-9]+\r\n")
-_LIMIT: Final = b"-ERR request is larger than the proxy's limit"
+_LIMIT: Final = b"-ERR expiremember-proxy: request larger than request_limit"
 _MANY: Final = re.compile(rb"\*[0-9]{7}")
 """A count that Redis 6.2 refuses at once, and the proxy only later."""
 

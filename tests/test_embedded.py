@@ -131,7 +131,7 @@ def test_runs_in_memory_on_a_private_socket(run: Run, temporary: Path, label: st
         server = EmbeddedServer(binaries=[BINARIES[label].path])
         with structlog.testing.capture_logs() as logs:
             await server.start()
-        assert any("goes with the process" in line["event"] for line in logs)
+        assert any("lost on exit" in line["event"] for line in logs)
         assert any(line["log_level"] == "debug" and "starting" in line.get("line", "") for line in logs)
         assert server.url == f"unix://{server.socket}"
         assert stat.S_IMODE(server.socket.stat().st_mode) == 0o700

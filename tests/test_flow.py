@@ -365,7 +365,7 @@ def test_a_request_beyond_the_limit_is_refused(upstream: Server, start_proxy: St
     with proxy.connect() as client:
         assert client.command("SET", "k", value) == b"+OK\r\n"
         client.send(request("MSET", "a", value)[:200_000])
-        assert client.line().startswith(b"-ERR request is larger than the proxy's limit")
+        assert client.line().startswith(b"-ERR expiremember-proxy: request larger than request_limit")
         assert client.rest() == b""
     assert upstream.command("EXISTS", "a") == b":0\r\n"
 
@@ -382,7 +382,7 @@ def test_a_client_that_is_turned_away_gets_its_replies_first(upstream: Server, s
         client.end_of_requests()
         upstream.command("RPUSH", "queue", "x")
         rest = client.rest()
-        assert rest.startswith(b"*2\r\n$5\r\nqueue\r\n$1\r\nx\r\n:2\r\n-ERR request is larger"), rest
+        assert rest.startswith(b"*2\r\n$5\r\nqueue\r\n$1\r\nx\r\n:2\r\n-ERR expiremember-proxy: request larger"), rest
     assert upstream.command("GET", "n") == b"$1\r\n2\r\n"
     assert "Traceback" not in proxy.process.output, proxy.process.output
 
@@ -395,7 +395,7 @@ def test_a_client_that_is_turned_away_is_told_so_though_its_replies_do_not_come(
         client.command("SADD", "s", "m")
         client.command("EXPIREMEMBER", "s", "m", 100)
         client.send(request("BLPOP", "queue", 0) + b"*5\r\n$4\r\nMSET\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000)
-        assert client.line().startswith(b"-ERR request is larger")
+        assert client.line().startswith(b"-ERR expiremember-proxy: request larger")
         upstream.command("RPUSH", "queue", "x")  # too late: its reply would stand behind the last words
         assert client.rest() == b""
     until(lambda: b"cmd=blpop" not in upstream.command("CLIENT", "LIST"))

@@ -295,7 +295,7 @@ def check_all_that_is_held_is_bounded(upstream: Server, proxy: Proxy) -> None:
                 return len(refused) >= 12  # no more than eight can hold their two megabytes
 
             until(twelve_are_told)
-            line = b"-ERR expiremember-proxy: too many bytes of unfinished requests are held (held_limit)\r\n"
+            line = b"-ERR expiremember-proxy: too many unfinished requests are buffered (held_limit)\r\n"
             assert {client.line() for client in refused} == {line}
             small = proxy.connect()
             assert small.command("MSET", "a", b"x" * 50_000, "b", 1) == b"+OK\r\n"

@@ -114,7 +114,7 @@ def test_what_arrives_too_slowly_is_cut_off(
     with first_deadline_meanwhile(name, upstream, proxy, talk(proxy)) as (client, key, slow, rest, other):
         assert other.reply() == b":1\r\n"
         slow.send(rest)
-        assert slow.reply().startswith(b"-ERR expiremember-proxy: not done")
+        assert slow.reply().startswith(b"-ERR expiremember-proxy: not run")
         assert slow.rest() == b""
     # Nothing of it has run.
     assert client.say(f"EXPIREMEMBER {key} m1 1") == 0
@@ -171,7 +171,7 @@ def test_what_arrives_while_another_proxy_sets_the_first_deadline_is_cut_off(
         until(lambda: is_underway(upstream))
         assert other.say(f"EXPIREMEMBER {key} m0 1000") == 1
         slow.send(whole[len(whole) * 3 // 4 :])
-        assert slow.reply().startswith(b"-ERR expiremember-proxy: not done")
+        assert slow.reply().startswith(b"-ERR expiremember-proxy: not run")
     assert other.say(f"SCARD {key}") == 1
 
 

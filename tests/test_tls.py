@@ -141,7 +141,7 @@ def test_a_failing_handshake_is_told_to_the_client_and_the_operator(
         with proxy.connect(timeout=5) as client:
             client.send(greeting)
             told = client.rest()
-        assert told.startswith(f"-ERR expiremember-proxy: upstream rediss://127.0.0.1:{port} is not available".encode())
+        assert told.startswith(f"-ERR expiremember-proxy: upstream rediss://127.0.0.1:{port} is unavailable".encode())
         assert told.count(b"\r\n") == 1
     lines = [line for line in proxy.log() if "advice" in line]
     assert any(said in line["advice"] for line in lines), proxy.process.output
@@ -199,7 +199,7 @@ def test_verification_off_is_warned_of(files: Files, start_server: StartServer, 
     proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", "--no-tls-verify")
     assert proxy.command("PING") == b"+PONG\r\n"
     warnings = [line for line in proxy.log() if line["level"] == "warning"]
-    assert [line["event"] for line in warnings] == ["the upstream's certificate is not verified"]
+    assert [line["event"] for line in warnings] == ["upstream certificate not verified"]
     assert "tls_ca_file" in warnings[0]["advice"]
     proxy.stop()
 
@@ -303,7 +303,7 @@ def test_clients_must_show_a_certificate(files: Files, server: Server, start_pro
         # In TLS 1.3 the client has finished before the server has looked at its certificate.
         with pytest.raises((ssl.SSLError, ConnectionError)), TLSClient(address, context(files, wrong)) as client:
             client.command("PING")
-    told = proxy.process.line(lambda line: "TLS handshake with a client failed" in line)
+    told = proxy.process.line(lambda line: "client TLS handshake failed" in line)
     assert "127.0.0.1:" in told
     proxy.stop()
 

@@ -76,7 +76,7 @@ class EmbeddedServer:
             if self._data is None:
                 self._process = ServerProcess(binaries[0])
                 await self._process.start()
-                log.info("embedded server runs in memory: its data goes with the process", binary=str(binaries[0]))
+                log.info("embedded server started in memory: data is lost on exit", binary=str(binaries[0]))
             else:
                 await self._start_on(self._data, binaries)
         except OSError as error:
@@ -92,7 +92,7 @@ class EmbeddedServer:
             except BaseException:
                 data.take_back()
                 raise
-        log.info("embedded server runs", binary=str(binary), directory=str(data.path))
+        log.info("embedded server started", binary=str(binary), directory=str(data.path))
         if data.is_converted:
             log.warning(
                 "the data was converted: servers before Redis 7 do not find it any more",
@@ -286,7 +286,7 @@ class ServerProcess:
                 text = line[:LINE_LIMIT].decode(errors="replace").strip()
                 if text:
                     self._last_lines.append(text)
-                    log.debug("embedded server says", line=text)
+                    log.debug("embedded server output", line=text)
 
     async def _until_ready(self) -> None:
         """Wait until the server answers a PING."""

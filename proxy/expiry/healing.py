@@ -61,7 +61,7 @@ class Healing:
                     await self._go_round(database)
             except Exception as error:  # noqa: BLE001 (the next round begins anew)
                 say = log.debug if is_outage(error) else log.warning
-                say("round ended early", error=one_line(error), exc_info=not is_outage(error))
+                say("background check ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(BETWEEN_ROUNDS)
 
     async def _go_round(self, database: int) -> None:
@@ -84,9 +84,5 @@ class Healing:
             involved = [self._names.index, *(name for key in page for name in (key, self._names.shadow(key)))]
             healed = await self._control.eval(script("heal"), len(involved), *involved, database)  # type: ignore[arg-type]
             if healed:
-                log.warning(
-                    "index corrected: a client wrote to it, or it was evicted (docs/security.md)",
-                    keys=len(healed),
-                    database=database,
-                )
+                log.warning("index corrected", keys=len(healed), database=database)
                 await self._engine.learn(healed)

@@ -51,7 +51,7 @@ class Leftovers:
                 await self._round()
             except Exception as error:  # noqa: BLE001 (the next round begins anew)
                 say = log.debug if is_outage(error) else log.warning
-                say("round ended early", error=one_line(error), exc_info=not is_outage(error))
+                say("background check ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(_BETWEEN_ROUNDS)
 
     async def _round(self) -> None:
@@ -67,4 +67,4 @@ class Leftovers:
                     if cursor == b"0":
                         break
         if voided:
-            log.debug("deadlines of members that had gone are void", count=voided)
+            log.debug("leftover deadlines voided", count=voided)

@@ -68,10 +68,8 @@ class Sweeper:
 
     def _clock_stepped(self, milliseconds: float) -> None:
         if abs(milliseconds) >= _TOLD_STEP_MS:
-            log.warning(
-                "the upstream's clock was stepped: deadlines move with it; have its time service slew instead",
-                ms=round(milliseconds),
-            )
+            advice = "deadlines follow that clock: have its time service slew it, not step it"
+            log.warning("upstream clock stepped", ms=round(milliseconds), advice=advice)
         self._wake.set()
 
     async def run(self) -> None:
@@ -88,7 +86,7 @@ class Sweeper:
     def _failed(self, error: Exception) -> None:
         failure = one_line(error)
         if failure != self._failure:
-            log.warning("sweep failed; trying again", error=failure, exc_info=not is_outage(error))
+            log.warning("sweep failed", error=failure, exc_info=not is_outage(error))
         self._failure = failure
 
     async def _sweep_and_sleep(self) -> None:

@@ -118,7 +118,7 @@ class Tracker:
         if state != self._upstream.state:
             advice = self._upstream.advice(error)
             log.warning(
-                "no control connection to the upstream; trying again",
+                "no control connection to the upstream",
                 upstream=str(self._upstream),
                 state=state,
                 exc_info=not is_outage(error),
@@ -237,7 +237,7 @@ class Tracker:
         try:
             self._commands.read(await self._engine.commands())
         except ResponseError as error:
-            log.warning("COMMAND is refused: requests cannot be checked as the server does", error=one_line(error))
+            log.warning("COMMAND refused", error=one_line(error), advice="give the proxy's user the right to +command")
 
     async def _load(self) -> None:
         """Read the index of every database, earliest deadlines first; then forget known keys that were not there."""

@@ -46,7 +46,7 @@ class UserWatch:
                 self._users.unlimited = all_unlimited(await self._engine.users())
             except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
                 self._users.unlimited = False
-                log.debug("cannot list the users: clients are asked what they may do", error=str(error))
+                log.debug("cannot list users", error=str(error))
             self.asked.set()
             await asyncio.sleep(AGAIN_SECONDS)
 

@@ -104,8 +104,8 @@ class Listeners:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
-        self._say_failed = Seldom(log.error, "cannot accept clients; trying again")
-        self._say_handshake = Seldom(log.warning, "TLS handshake with a client failed")
+        self._say_failed = Seldom(log.error, "cannot accept clients")
+        self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
     async def open(self) -> None:
         """Listen on all addresses.

@@ -45,7 +45,7 @@ class Proxies:
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
         self._lost = lease_clock()  # since when there is none
-        self._say_refused = Seldom(log.warning, "a first deadline was refused: other proxies could not be told")
+        self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._pending = 0  # requests that have no answer yet
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -62,11 +62,8 @@ class Proxies:
         self._connection = connection
         refusal = await self._subscribe(connection)
         if refusal is not None and not self._refused:
-            log.warning(
-                "publishing is refused: another proxy may miss a key's first deadline for some ms;"
-                " give the proxy's user the rights in docs/security.md",
-                error=str(refusal),
-            )
+            advice = "give the proxy's user the rights in docs/security.md"
+            log.warning("publishing refused", error=str(refusal), advice=advice)
         self._refused = refusal is not None
         if self._refused:
             self._known.trusted_until = float("inf")
@@ -152,7 +149,7 @@ class Proxies:
         try:
             message = unpack(payload)
         except ValueError as error:
-            log.warning("not a message of a proxy; somebody else publishes on its channel", error=str(error))
+            log.warning("unreadable message on a proxy channel", error=str(error))
             return
         if not self._refused and self._member.connected:
             self._member.receive(message, lease_clock())

@@ -449,12 +449,12 @@ class ClientConnection(asyncio.Protocol):
             out = judge()
         except RequestTooLargeError:
             self._surroundings.metrics.requests_refused_total["request_limit"] += 1
-            log.warning("client closed: its request is larger than request_limit", bytes=session.held)
-            self._turn_away(b"-ERR request is larger than the proxy's limit (request_limit)\r\n")
+            log.warning("client closed: request larger than request_limit", bytes=session.held)
+            self._turn_away(b"-ERR expiremember-proxy: request larger than request_limit\r\n")
             return
         except OvertakenError:
             self._surroundings.metrics.requests_refused_total["overtaken"] += 1
-            log.warning("client closed: a key got member deadlines while a request for it was arriving slowly")
+            log.warning("client closed: key got its first deadline during a slow upload")
             self._turn_away(_OVERTAKEN)
             return
         except RefusedAtItsHeadError as error:
@@ -467,8 +467,8 @@ class ClientConnection(asyncio.Protocol):
         before, self._held = self._held, session.held
         if not self._surroundings.held.account(before, self._held):
             self._surroundings.metrics.requests_refused_total["held_limit"] += 1
-            log.warning("client closed: all clients together hold more than held_limit", bytes=self._held)
-            self._turn_away(b"-ERR expiremember-proxy: too many bytes of unfinished requests are held (held_limit)\r\n")
+            log.warning("client closed: held_limit reached", bytes=self._held)
+            self._turn_away(b"-ERR expiremember-proxy: too many unfinished requests are buffered (held_limit)\r\n")
             return
         question = session.question
         if question is None:
@@ -735,7 +735,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 _OVERTAKEN: Final = (
-    b"-ERR expiremember-proxy: not done, a key got member deadlines while this request was arriving; send it again\r\n"
+    b"-ERR expiremember-proxy: not run, the key got its first deadline while this request arrived; send it again\r\n"
 )
 
 

@@ -51,7 +51,7 @@ _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.
 """Effects that need a script on a key that has deadlines, and that nobody wants to meet on others."""
 
 _TOO_LONG: Final = Refusal(
-    b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key that may have member deadlines"
+    b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key with member deadlines"
     % UNPACKED,
     "too_long",
 )
@@ -97,8 +97,8 @@ class Rewriter:
         for name in names:
             if name.startswith(prefix):
                 return Refusal(
-                    b"ERR names that begin with '%b' are reserved for expiremember-proxy"
-                    b" (for maintenance, start it with --no-reserved-names)" % prefix,
+                    b"ERR expiremember-proxy: names that begin with '%b' are reserved"
+                    b" (for maintenance, turn reserved_names off)" % prefix,
                     "reserved_name",
                 )
         return None

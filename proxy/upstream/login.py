@@ -41,7 +41,7 @@ class LoginWatch:
                 self.asked.set()
                 seconds = AGAIN_SECONDS
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
-                log.debug("cannot ask the upstream whether it wants a login", error=str(error))
+                log.debug("cannot ask the upstream whether it requires a login", error=str(error))
                 seconds = _AFTER_FAILURE
             await asyncio.sleep(seconds)
 
