@@ -1,3 +1,3 @@
 """expiremember-proxy: member expiry (EXPIREMEMBER) for every Redis and Valkey."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
