@@ -1,4 +1,4 @@
-"""Runs the command line: python -m proxy."""
+"""Run the command line: python -m proxy."""
 
 from proxy.entry import main
 

@@ -1,4 +1,4 @@
-"""The life of the proxy: from its settings to listening sockets, and back to nothing in good order."""
+"""The life of the proxy: from its settings to listening sockets, and an orderly end."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Server:
         return self._ground.is_plain
 
     def _others_changed(self) -> None:
-        """There have come to be other proxies, or none any more."""
+        """Follow the appearance of the first other proxy, or the end of the last."""
         for connection in self._connections:
             connection.rebind()
 
@@ -200,7 +200,7 @@ class Server:
         except ReadOnlyError as error:
             self._say_refused(error=_one_line(error))
             raise ConnectionError(str(error)) from error
-        except Exception as error:  # whatever the server answers: the client's request can go all the same
+        except Exception as error:  # whatever the server answers: the client's request can still go
             self._say_failed(error=_one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
 
@@ -245,7 +245,7 @@ class Server:
             self._empty.set()
 
     def _open_sockets(self) -> list[tuple[ClientConnection, socket.socket]]:
-        """Return the connections with their sockets; those amid a TLS handshake have a timeout of their own."""
+        """Return the connections with their sockets; those in a TLS handshake have a timeout of their own."""
         clients = self._listeners.clients.items()
         return [(connection, client) for connection, client in clients if connection in self._connections]
 
@@ -329,7 +329,7 @@ class Server:
             outlook.readiness.drain()
             outlook.notifier.stopping()
             for task in done:
-                task.result()  # the others run for ever: one that has ended has failed
+                task.result()  # they run until cancelled: one that has ended has failed
             await self._finish()
             log.info("stopped")
         finally:
@@ -339,7 +339,7 @@ class Server:
             await self._control.aclose()
 
     async def _warn(self) -> None:
-        """Say once what is otherwise than asked for, or leaves the data open to others."""
+        """Warn once of what differs from the settings, or leaves the data open to others."""
         settings = self._settings
         if self._limit < settings.max_clients:
             # Who has asked for the number has to know; the default is only as many as are possible.
@@ -369,7 +369,7 @@ class Server:
             log.info("certificates reloaded")
 
     async def _finish(self) -> None:
-        """Accept no more, let requests that run be answered for a bounded time, and close."""
+        """Accept no more clients, wait for running requests for a bounded time, and close."""
         self._listeners.close()
         if not self._connections:
             return
@@ -429,7 +429,7 @@ def _raise_file_limit() -> int:
 
 @contextlib.asynccontextmanager
 async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstream]:
-    """Name the upstream server; start it, and stop it in the end, if it is to be the proxy's own."""
+    """Name the upstream server; if it is the proxy's own, start it and stop it in the end."""
     if not settings.embedded:
         yield Upstream(settings, settings.upstream)
         return

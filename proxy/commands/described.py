@@ -123,7 +123,7 @@ class ServerCommands:
         return described is not None and b"readonly" in described.flags
 
     def accepts(self, name: bytes, count: int) -> bool:
-        """Tell whether the server has a command of that upper-case name that takes so many arguments."""
+        """Return whether the server has a command of that upper-case name that takes so many arguments."""
         if not self._described:
             return True
         described = self._described.get(name)

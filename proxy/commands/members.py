@@ -1,4 +1,4 @@
-"""Finds, in the arguments of a command that adds or removes members, the members themselves."""
+"""Find, in the arguments of a command that adds or removes members, the members themselves."""
 
 from __future__ import annotations
 

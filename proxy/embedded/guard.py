@@ -1,4 +1,4 @@
-"""Runs one command as a child that ends when the guard's standard input does: a server that cannot outlive the proxy.
+"""Run one command as a child that ends when the guard's standard input does: a server that cannot outlive the proxy.
 
 A script for an interpreter of its own, ``python -I -S guard.py GRACE FOLDER COMMAND...``, and nothing to import.
 Standard input is a pipe whose only other end the proxy holds. The kernel closes that end however the proxy dies,

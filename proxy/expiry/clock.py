@@ -12,7 +12,7 @@ DRIFT: Final = 500e-6
 more. If it is exceeded, that looks like many small steps, each noticed with the next answer."""
 
 _RESOLUTION_MS: Final = 0.001
-"""The server tells its time in whole µs, rounded down."""
+"""The server reports its time in whole µs, rounded down."""
 
 
 class ServerClock:

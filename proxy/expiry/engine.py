@@ -131,7 +131,7 @@ class Engine:
             await self._control.connection_pool.release(connection)
 
     async def has_traces(self) -> bool:
-        """Tell whether a sweeper's lease is there: it outlives the last deadline for a moment."""
+        """Return whether there is a sweeper's lease: it outlives the last deadline for a moment."""
         return bool(await self._control.exists(self._names.lease))
 
     async def find_databases(self) -> None:

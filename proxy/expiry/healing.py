@@ -1,4 +1,4 @@
-"""Makes the index anew from the shadows, slowly and in the background, wherever the two differ.
+"""Rebuild the index from the shadows, slowly and in the background, wherever the two differ.
 
 The index is derived, and every user who may set deadlines may write it: by a script of their own they can remove it,
 put something else in its place, or write times that are not true. A deadline that the index does not tell, or tells as
@@ -41,7 +41,7 @@ class Healing:
         engine: learns the deadlines that were missing.
         names: the names of the proxy's own keys.
         known: which databases there are.
-        tracker: tells whether the server is there.
+        tracker: knows whether the server is reachable.
     """
 
     def __init__(self, control: Redis, engine: Engine, names: Names, known: KnownKeys, tracker: Tracker) -> None:
@@ -53,13 +53,13 @@ class Healing:
         self._pattern = re.sub(rb"([][*?\\^-])", rb"\\\1", names.prefix) + b"*"
 
     async def run(self) -> None:
-        """Go round for ever; ends when cancelled."""
+        """Check in rounds until cancelled."""
         while True:
             await self._tracker.connected.wait()
             try:
                 for database in sorted(self._known.databases):
                     await self._go_round(database)
-            except Exception as error:  # noqa: BLE001 (the next round begins anew)
+            except Exception as error:  # noqa: BLE001 (the next round tries again)
                 say = log.debug if is_outage(error) else log.warning
                 say("background check ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(BETWEEN_ROUNDS)

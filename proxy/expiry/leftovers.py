@@ -1,4 +1,4 @@
-"""Finds, slowly and in the background, deadlines of members that went by ways the proxy does not see, and voids them.
+"""Void the deadlines of members that are gone without the proxy having seen it, slowly and in the background.
 
 Members go by pops, scripts, eviction, the expiry of their key, a writer beside the proxy. Their deadlines would do no
 harm to a member that comes back through the proxy, which voids them then; this pass frees what they take, and protects
@@ -31,7 +31,7 @@ class Leftovers:
     Args:
         engine: does it.
         known: which keys there are.
-        tracker: tells whether the server is there.
+        tracker: knows whether the server is reachable.
         rate: deadlines a second to check at most.
         metrics: where to count.
     """
@@ -44,12 +44,12 @@ class Leftovers:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Go round for ever; ends when cancelled."""
+        """Check in rounds until cancelled."""
         while True:
             await self._tracker.connected.wait()
             try:
                 await self._round()
-            except Exception as error:  # noqa: BLE001 (the next round begins anew)
+            except Exception as error:  # noqa: BLE001 (the next round tries again)
                 say = log.debug if is_outage(error) else log.warning
                 say("background check ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(_BETWEEN_ROUNDS)

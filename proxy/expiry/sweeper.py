@@ -1,4 +1,4 @@
-"""Removes members on time: sleeps until the next deadline, not for a fixed interval, and works in bounded batches."""
+"""Remove members on time: sleep until the next deadline, not for a fixed interval, and work in bounded batches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LONGEST_SLEEP: Final = 60.0
 """Seconds after which the index is looked at in any case."""
 
 _WATCH_SECONDS: Final = 0.25
-"""The same while any key is known: each look tells the server's clock too. If that is stepped forward, members whose
-deadline it jumps over may be seen for so long."""
+"""The same while any key is known. Each look also samples the server's clock: if that is stepped forward, members whose
+deadline it jumps over may be seen for this long."""
 
 _LONGEST_TURN: Final = 0.25
 """Seconds after which to see again whether the proxy that has the lease does its work."""
@@ -73,13 +73,13 @@ class Sweeper:
         self._wake.set()
 
     async def run(self) -> None:
-        """Sweep for ever; ends when cancelled."""
+        """Sweep until cancelled."""
         while True:
             await self._tracker.connected.wait()
             try:
                 await self._sweep_and_sleep()
                 self._failure = ""
-            except Exception as error:  # noqa: BLE001 (whatever the server answers, what is due has to go at last)
+            except Exception as error:  # noqa: BLE001 (whatever the server answers, keep sweeping)
                 self._failed(error)
                 await asyncio.sleep(_AFTER_FAILURE)
 

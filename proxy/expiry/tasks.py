@@ -1,4 +1,4 @@
-"""Help for the tasks that run as long as the proxy does."""
+"""End long-running tasks, and describe why they failed."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def one_line(error: Exception) -> str:
 
 
 def is_outage(error: Exception) -> bool:
-    """Return whether the server refused, or could not be reached; any other error comes from an answer of no sense."""
+    """Return whether the server refused, or could not be reached; any other error comes from a nonsensical reply."""
     return isinstance(error, RedisError | OSError | TimeoutError)

@@ -1,7 +1,7 @@
-"""Keeps the known keys current: reads the index at start, then follows the server's own invalidation messages.
+"""Keep the known keys current: read the index at start, then follow the server's own invalidation messages.
 
 The server tells, on one RESP3 connection in broadcasting mode (`CLIENT TRACKING ON BCAST PREFIX`), the name of every
-key under the reserved prefix that changes, whoever changes it. The name of a shadow tells the key.
+key under the reserved prefix that changes, whoever changes it. The name of a shadow contains the key.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Tracker:
         self._databases_read = -math.inf
 
     async def run(self) -> None:
-        """Follow the server for ever, whatever happens to it; ends when cancelled."""
+        """Follow the server, whatever happens to it, until cancelled."""
         backoff = _FIRST_BACKOFF
         loop = asyncio.get_running_loop()
         while True:
@@ -109,7 +109,7 @@ class Tracker:
                 self._known.loaded = False
                 self._proxies.end()
                 self.tried.set()
-            # Several proxies shall not all come back in the same instant.
+            # Keep several proxies from coming back in the same instant.
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
             backoff = min(backoff * 2, _LAST_BACKOFF)
 
@@ -199,7 +199,7 @@ class Tracker:
                 await self._find_databases()
 
     async def _settle(self) -> None:
-        """See to the keys that are known for the sake of requests: which have run, and which are still on their way."""
+        """Settle claims and marks: see which requests have run and which are still on their way."""
         known, now = self._known, lease_clock()
         if now - self._settled_at < _TICK_SECONDS:
             return

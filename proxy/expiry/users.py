@@ -1,4 +1,4 @@
-"""Follows whether the server has users who may not do everything: only then are clients asked what they may do."""
+"""Watch whether the server has users who may not do everything: only then are clients asked what they may do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UserWatch:
 
     Args:
         engine: asks the server.
-        tracker: tells whether it is there.
+        tracker: knows whether it is reachable.
         users: what is kept current.
 
     Attributes:
@@ -37,7 +37,7 @@ class UserWatch:
         self._users = users
 
     async def run(self) -> None:
-        """Look for ever; ends when cancelled."""
+        """Look at intervals until cancelled."""
         while True:
             if not self._tracker.connected.is_set():
                 self._users.unlimited = False

@@ -87,7 +87,7 @@ class Listeners:
         metrics: where to count.
 
     Attributes:
-        clients: every client that was let in, with its socket, until `left`; also those amid a TLS handshake.
+        clients: every client that was let in, with its socket, until `left`; including those in a TLS handshake.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Listeners:
     async def _connect(
         self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None
     ) -> None:
-        """Hand a client over to its protocol, after the handshake if there is to be one."""
+        """Hand a client over to its protocol, after the TLS handshake if it needs one."""
         seconds = self._settings.listen_tls_timeout if context is not None else None
         peer = _name(client) if context is not None else ""
         try:

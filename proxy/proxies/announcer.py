@@ -33,7 +33,7 @@ class Proxies:
         known: the keys that this proxy knows.
         names: the channels begin like the names of the proxy's own keys.
         patience: seconds that the server may take to answer.
-        changed: is called when there come to be other proxies, or none any more.
+        changed: called when the first other proxy appears, and when the last has gone.
     """
 
     def __init__(self, known: KnownKeys, names: Names, patience: float, changed: Callable[[], None]) -> None:
@@ -98,12 +98,12 @@ class Proxies:
         self._distrust()
 
     def leave(self) -> None:
-        """Tell the others that this proxy judges no more requests."""
+        """Tell the others that this proxy handles no more requests."""
         if self._connection is not None and not self._refused:
             self._member.leave()
 
     async def keep(self) -> None:
-        """Keep the lease for ever; ends when cancelled.
+        """Keep the lease until cancelled.
 
         Raises:
             TimeoutError: the server does not answer.
@@ -132,7 +132,7 @@ class Proxies:
         if self._refused:
             return
         if isinstance(answer, ResponseError):
-            raise answer  # the rights have been taken away: begin anew
+            raise answer  # the rights have been taken away: start again
         if isinstance(answer, list):
             answer = [name.removeprefix(self._channel) for name, count in zip(answer[::2], answer[1::2], strict=True)
                       if not count]  # fmt: skip
@@ -179,7 +179,7 @@ class Proxies:
         """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells."""
         patience = 2 * LEASE + self._patience
         if self._connection is None:
-            patience += self._lost - lease_clock()  # an outage is waited for once, not by each request anew
+            patience += self._lost - lease_clock()  # an outage is waited for once, not by each request
         if patience <= 0:
             self._say_refused(keys=len(keys))
             return

@@ -75,7 +75,7 @@ class Keys(Protocol):
         """Note that all others know these keys, by an announcement that was published at that moment."""
 
     def forget_announced(self) -> None:
-        """Have every key announced anew: others may have come meanwhile that have not heard."""
+        """Announce every key again: others may have joined that have not been told."""
 
     def outstanding(self) -> list[bytes]:
         """Return the keys to which requests may give deadlines that have been sent, or may be without announcement."""
@@ -85,7 +85,7 @@ class Member:
     """One proxy's part.
 
     Args:
-        name: tells it from all others.
+        name: unique among all proxies.
         keys: the keys that it knows.
         link: its connection.
         lease: in seconds.
@@ -163,7 +163,7 @@ class Member:
             self._flight.awaited = None
 
     def leave(self) -> None:
-        """Tell all that this proxy judges no more requests."""
+        """Tell all others that this proxy handles no more requests."""
         if self.connected:
             self._trusts = False
             self._publish("leave", None, Message(Kind.LEAVE, self.name), -math.inf)

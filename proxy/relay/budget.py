@@ -1,4 +1,4 @@
-"""Bounds what all clients together make the proxy hold of requests that it cannot send on yet."""
+"""Bound the bytes of requests that the proxy buffers for all clients together."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ UNHEARD_SECONDS: Final = 10.0
 """How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
 
 LOOK_SECONDS: Final = 1.0
-"""How often to see, while replies are awaited, if the client has gone: nothing tells while it is not read."""
+"""How often to check, while replies are awaited, whether the client has gone: its socket is not read then."""
 
 _GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 
@@ -577,7 +577,7 @@ class ClientConnection(asyncio.Protocol):
             self._wake()
 
     def replies_passed(self) -> None:
-        """Note that replies have come while some are to be put in place."""
+        """Take replies while some have to be replaced."""
         if self._upstream is None:
             return
         if not self._session.replies.outstanding:
@@ -591,7 +591,7 @@ class ClientConnection(asyncio.Protocol):
             self._regulate()
 
     def _settled(self) -> None:
-        """All replies that were to be put in place have been."""
+        """Note that all replies that had to be replaced have been."""
         self._wake()
         if self._state is State.DRAINING:
             self._say_farewell(b"")
@@ -648,7 +648,7 @@ class ClientConnection(asyncio.Protocol):
         self._say_farewell(self._last_words)
 
     def _turn_away(self, line: bytes) -> None:
-        """Tell the client why, behind the replies to what it has sent before, and close."""
+        """Send the client the error after the replies to what it sent before, and close."""
         sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
         if self._state is State.ORPHANED:
             self._send_out(sign or b"")  # behind what was judged before
@@ -661,7 +661,7 @@ class ClientConnection(asyncio.Protocol):
         self._move(State.DRAINING)
         self._receive_by(_drop)
         self._send_out(sign)
-        # Where the replies do not come, it is told all the same.
+        # On timeout, send the error anyway.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
 
     def _let_refuse(self, error: RefusedAtItsHeadError) -> None:

@@ -1,4 +1,4 @@
-"""Closes clients that have been silent for too long: the kernel is asked when they last said or heard something."""
+"""Close clients that have been idle for too long: the kernel knows when they last sent or received data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class IdleWatch:
         self._closed = Seldom(log.info, "idle clients closed")
 
     async def run(self) -> None:
-        """Watch for ever; ends when cancelled."""
+        """Watch until cancelled."""
         while True:
             await asyncio.sleep(self._timeout / 4)
             for number, (connection, client) in enumerate(self._clients(), 1):

@@ -32,7 +32,7 @@ class Downstream(Protocol):
         """Note that the server's replies show the client to be logged in."""
 
     def replies_passed(self) -> None:
-        """Note that replies have come while some are to be put in place."""
+        """Take replies while some have to be replaced."""
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """Note that the server has closed; `refusal` says why it would not even begin."""

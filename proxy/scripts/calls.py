@@ -1,4 +1,4 @@
-"""Loads the Lua scripts, one file an operation, and puts together the pieces that they share."""
+"""Load the Lua scripts, one file per operation, and put together the pieces that they share."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Beginnings:
             self.found = (b"",)
 
     def clear(self) -> None:
-        """Begin anew: there is no key any more."""
+        """Start again: there are no keys left."""
         self.found = ()
 
 

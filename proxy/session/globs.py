@@ -1,4 +1,4 @@
-"""The server's glob patterns: whether one matches a name, and whether it can match any that begins in a given way."""
+"""Match the server's glob patterns: against a name, and against all names that begin in a given way."""
 
 from __future__ import annotations
 

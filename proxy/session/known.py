@@ -143,7 +143,7 @@ class KnownKeys:
         return len(self.deadlines)
 
     def is_known(self, key: bytes) -> bool:
-        """Tell whether a key may have members with deadlines."""
+        """Return whether a key may have members with deadlines."""
         return self.blind or key in self.deadlines
 
     def look(self) -> None:
@@ -155,7 +155,7 @@ class KnownKeys:
             self.distrust()
 
     def distrust(self) -> None:
-        """Take no key for one without deadlines until the other proxies have been heard again."""
+        """Become blind until the other proxies have been heard again."""
         self.blind = self.shared = True
 
     def see(self) -> None:
@@ -193,7 +193,7 @@ class KnownKeys:
             self.databases.add(database)
 
     def any_due(self, now: float) -> bool:
-        """Tell whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
+        """Return whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
         return min(self.next_deadline, self._horizon) <= now + ASK_MS or (self.shared and bool(self._marks))
 
     # Keys that are about to get deadlines.
@@ -239,7 +239,7 @@ class KnownKeys:
         self.on_announced(keys)
 
     def suspect(self, key: bytes) -> None:
-        """Make a key known because its deadlines have changed; `learn` tells how."""
+        """Make a key known because its deadlines have changed; `learn` follows."""
         self._doubtful.add(key)
         if key not in self.deadlines:
             self._put(key, math.inf)
@@ -358,7 +358,7 @@ class KnownKeys:
             self._announced[key] = moment
 
     def forget_announced(self) -> None:
-        """Have every key announced anew: others may have come meanwhile that have not heard."""
+        """Announce every key again: others may have joined that have not been told."""
         self._announced.clear()
 
     def unannounced(self, keys: Iterable[bytes]) -> list[bytes]:

@@ -16,8 +16,8 @@ class Question:
         unclear: keys of which to ask whether they have deadlines at all.
         replied: whether to wait until everything that the client sent before has been answered.
         absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
-        tentative: whether the server may refuse the request, so that what TTL tells of the absent members is to stay.
-        again: whether the request is to be judged anew then.
+        tentative: whether the server may refuse the request, so that what TTL shows of the absent members has to stay.
+        again: whether to judge the request again afterwards.
         announce: keys that other proxies have to know before, because they may get their first deadlines.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
     """

@@ -43,7 +43,7 @@ class Stream:
         self._waiting.append(call)
 
     def ended(self) -> None:
-        """Call what is to be called."""
+        """Make the calls that were asked for."""
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()

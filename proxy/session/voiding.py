@@ -1,4 +1,4 @@
-"""Cuts the voiding of absent members' deadlines, over many keys and databases, into bounded calls of one script."""
+"""Cut the voiding of absent members' deadlines, over many keys and databases, into bounded calls of one script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Voiding:
 
     Attributes:
         keys: KEYS of the script.
-        tentative: whether what TTL tells of the members is to stay.
+        tentative: whether what TTL shows of the members has to stay.
         rest: the end of ARGV: databases, members.
     """
 

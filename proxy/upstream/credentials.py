@@ -1,4 +1,4 @@
-"""The user and the password of the proxy's own connections; a password from a file is read anew for each of them."""
+"""The user and the password of the proxy's own connections; a password from a file is read again for each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out whether the server wants its clients to log in: before that it reads little, and so does the proxy."""
+"""Find out whether the server requires a login: before one it reads little from a client, and so does the proxy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LoginWatch:
         self._connect = connect
 
     async def run(self) -> None:
-        """Ask now and then for ever; ends when cancelled."""
+        """Ask at intervals until cancelled."""
         while True:
             try:
                 self.wanted = await self._ask()

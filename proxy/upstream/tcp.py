@@ -1,4 +1,4 @@
-"""TCP options that make a peer's silent death known: keepalive, and a limit on data that nobody acknowledges."""
+"""TCP options that detect a peer that has died silently: keepalive, and a limit on unacknowledged data."""
 
 from __future__ import annotations
 

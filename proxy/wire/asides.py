@@ -1,4 +1,4 @@
-"""Takes the replies to requests of the proxy's own out of the replies of one transaction, however those are cut.
+"""Take the replies to requests of the proxy's own out of the replies of one transaction, however those are cut.
 
 Within MULTI no request can carry a mark that its reply shows, so replies are counted, from a mark in front of MULTI on.
 Nothing is held but the line that has not come whole, and a reply that is to be amended.
@@ -45,7 +45,7 @@ class Asides:
         self.any = False
         self.done = False
         self.shut = False
-        self._closed = False  # whether no more requests are to be noted
+        self._closed = False  # whether no more requests will be noted
         self._coming: deque[Kind] = deque()
         self._queued = 0  # requests that the server has queued
         self._places: set[int] = set()  # which of them are the proxy's own

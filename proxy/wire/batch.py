@@ -1,7 +1,7 @@
-"""Parses a chunk of ordinary requests at the speed of C, and says so when a chunk is not ordinary.
+"""Parse a chunk of ordinary requests at the speed of C; report a chunk that is not ordinary.
 
 hiredis reads replies, not requests. Both are the same bytes as long as a request is an array of bulk strings, and
-`framing` sees to it that hiredis is shown nothing else. What else there is (inline requests, other RESP types) is left
+`framing` makes sure that hiredis is shown nothing else. Everything else (inline requests, other RESP types) is left
 to `RequestReader`.
 """
 

@@ -1,4 +1,4 @@
-"""Cuts a stretch of a reply stream into the replies and push messages that it consists of."""
+"""Cut a stretch of a reply stream into the replies and push messages that it consists of."""
 
 from __future__ import annotations
 

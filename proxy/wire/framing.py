@@ -1,4 +1,4 @@
-"""Finds how far a chunk is nothing but array headers and bulk strings: all that hiredis may be shown.
+"""Find how far a chunk is nothing but array headers and bulk strings: all that hiredis may be shown.
 
 hiredis reads replies. Shown a map, a push or a status where a request should be, it would build, or refuse to build,
 what no server takes for a request: a map with an unhashable key raises TypeError, `>300000000` makes a list of that

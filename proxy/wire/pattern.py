@@ -22,7 +22,7 @@ def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
     """Make an expression that matches one or more requests of some commands, in the form that client libraries send.
 
     Args:
-        names: the commands, each spelled as it is to be matched. They are tried in this order.
+        names: the commands, each spelled as it should match. They are tried in this order.
 
     Returns:
         The expression. It matches as many whole requests, each with 1 to `MOST` - 1 arguments behind its name, as there

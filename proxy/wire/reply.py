@@ -1,4 +1,4 @@
-"""Finds an error line in a stream of replies and puts another reply in its place, without framing the replies.
+"""Find an error line in a stream of replies and replace it, without framing the replies.
 
 The line is the server's answer to a command whose name is a fresh random token, so it stands exactly where the reply to
 that request belongs, and its text stands nowhere else.
@@ -26,7 +26,7 @@ CROWD: Final = 4096
 
 
 class ReplySubstitution:
-    """The replies that are to be put in place on one connection.
+    """The replies to replace on one connection.
 
     Attributes:
         outstanding: whether there are any.
@@ -42,7 +42,7 @@ class ReplySubstitution:
         self._begins: set[bytes] = set()  # tokens in front of what is not for the client
         self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
         self._aside: list[bytes] | None = None
-        self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to tell that its line has come
+        self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
         self._opens: dict[bytes, Asides] = {}  # token in front of a MULTI: what is taken out of its replies
         self._asides: Asides | None = None
         self.silenced = False
@@ -63,12 +63,12 @@ class ReplySubstitution:
         return encode([secrets.token_hex(16).encode()])
 
     def expect(self, reply: bytes, *, by_greeting: bool = False, found: Callable[[], None] | None = None) -> bytes:
-        """Have a reply put in place of the answer to a request that is to be sent now.
+        """Replace the answer to a request that is about to be sent.
 
         Args:
             reply: the bytes that the client is to get, may be empty.
             by_greeting: whether to ask by a HELLO with an option that there is not, which changes nothing and is
-                answered before a login too: some servers do not tell strangers what they know. Not in a transaction.
+                answered before a login too: some servers tell strangers nothing. Not in a transaction.
             found: is called when the answer comes; not when a later one shows that it never will.
 
         Returns:
@@ -137,7 +137,7 @@ class ReplySubstitution:
         return hear(said)
 
     def receive(self, data: bytes) -> bytes:
-        """Pass bytes of the stream on, with replies put in place.
+        """Pass bytes of the stream on, with replies replaced.
 
         A token that is found settles those expected before it as well: under CLIENT REPLY OFF their lines never come.
 
@@ -223,7 +223,7 @@ class LoginEvidence:
         lines = (self._line + data).split(b"\r\n")
         if any(line and not _REFUSAL.match(line) for line in lines[:-1]):
             return True
-        # Of an error line that goes on no more is kept than tells it from another.
+        # Of an error line that goes on, keep only what identifies it.
         self._line = lines[-1][:8] + (b"\r" if lines[-1][8:].endswith(b"\r") else b"")
         return bool(self._line) and not _REFUSAL.match(self._line) and not b"+RESET".startswith(self._line)
 

@@ -1,4 +1,4 @@
-"""Reads a client's stream of requests at exactly the boundaries at which Redis reads it.
+"""Read a client's stream of requests at exactly the boundaries at which Redis reads it.
 
 The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of a tidy
 protocol description, because a proxy that saw another boundary than the server would judge other requests than
@@ -24,7 +24,7 @@ JOINED: Final = 256 * 1024
 """Bytes that are joined at a time to what is being read: the rest may be much, and others wait."""
 
 COPIED: Final = 64 * 1024
-"""Bytes that have been read of an incomplete request and are copied all the same when more of it comes."""
+"""Bytes of an incomplete request that have been read and are still copied when more arrives."""
 
 _STAR = 0x2A
 BLANK_LINES: Final = 50
@@ -81,7 +81,7 @@ class Request:
         raw: the bytes that the client sent; but a line of blanks, which servers do not read alike, is replaced.
         count: how many arguments the request has in all.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
-        odd: whether some line of it ends otherwise than with CRLF, for which newer servers close the connection.
+        odd: whether some line of it does not end in CRLF, for which newer servers close the connection.
     """
 
     __slots__ = ("arguments", "count", "header", "kind", "odd", "raw")
@@ -104,12 +104,12 @@ class RequestReader:
     """Cuts a stream of bytes into requests, without I/O.
 
     Feed it with `feed`, then call `next_request` until it returns None. What it holds is at most one incomplete
-    request and what was fed after it; `held` tells how many bytes.
+    request and what was fed after it; `held` is how many bytes.
 
     Args:
         blanks: what the server makes of a line of blanks. With the default, other servers than those read all requests
             as they should be read as well.
-        strict: whether the server closes the connection for a line that ends otherwise than with CRLF.
+        strict: whether the server closes the connection for a line that does not end in CRLF.
         quoting: how the server splits an inline request.
     """
 
@@ -312,7 +312,7 @@ class RequestReader:
         return Request(kind, arguments, raw, count, header, odd=self._odd)
 
     def _break(self, raw: bytes | None = None) -> Request:
-        """End the requests: return all that there is, or what is to be sent instead of it."""
+        """End the requests: return everything, or what to send instead."""
         self._broken = True
         self._end_request()
         request = self._take(Kind.BROKEN, [], len(self._buffer))
