@@ -17,6 +17,7 @@ import pytest
 from proxy.cli import command
 from proxy.commands.table import COMMANDS, Effect
 from proxy.logs import page_of
+from proxy.metrics.table import DECLARATIONS, PREFIX
 from proxy.settings import Settings, load
 from tests.log_events import log_events
 from tests.pages import Block, Page, page, pages
@@ -290,6 +291,18 @@ def test_events_are_fixed_lower_case_phrases() -> None:
         assert re.fullmatch(r"[^%{}.;]+", event), event
         for word in event.split():
             assert word.islower() or word in ("TLS", "COMMAND", "Redis", "Valkey") or word.isdecimal(), event
+
+
+def test_every_metric_is_explained_and_no_other() -> None:
+    section = OPERATIONS.text.split("\n## Metrics\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w*) *\| [^|]+ \| [^|]*\|$", section, re.M)
+    assert rows == [(PREFIX + name, one.kind.value, one.label or "") for name, one in DECLARATIONS.items()]
+
+
+def test_metrics_in_examples_exist() -> None:
+    for one in PAGES:
+        for name in re.findall(rf"\b{PREFIX}(\w+)", one.text):
+            assert re.sub("_bucket$|_sum$|_count$", "", name) in DECLARATIONS, f"{one.path}: {name}"
 
 
 def test_every_error_to_clients_is_explained() -> None:

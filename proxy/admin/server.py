@@ -85,7 +85,7 @@ class AdminServer:
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections that await a request, longest first
-        self._say_failed = Seldom(log.error, "cannot accept connections on the admin port; trying again")
+        self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
 
     async def open(self) -> None:
         """Listen.
