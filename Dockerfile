@@ -36,8 +36,5 @@ ENV PATH=/opt/expiremember-proxy/bin:$PATH \
 USER 10001:10001
 EXPOSE 6379
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
-    CMD ["python3", "-c", "import socket; from proxy.settings import load, parse_address; \
-a = parse_address(load({}, None).listen[0]); s = socket.create_connection(('127.0.0.1', a.port), 4); \
-s.sendall(b'PING\\r\\n'); assert s.recv(9)[:5] in (b'+PONG', b'-NOAU'), 'no answer'"]
+HEALTHCHECK --interval=10s --timeout=6s --start-period=30s CMD ["expiremember-proxy", "check", "--probe"]
 ENTRYPOINT ["expiremember-proxy"]
