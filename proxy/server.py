@@ -52,6 +52,7 @@ from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch
+from proxy.upstream.lookups import expect_late_failures
 
 log = structlog.get_logger("proxy.server")
 
@@ -453,6 +454,7 @@ async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstr
 
 
 async def _serve(settings: Settings, files: int) -> None:
+    expect_late_failures(asyncio.get_running_loop())
     outlook = Outlook(Notifier())
     signals = Signals()
     async with (
