@@ -255,7 +255,7 @@ class Server:
     def _obstacle(self) -> str | None:
         """Return why clients cannot be served at present, or None."""
         if not self._tracker.connected.is_set():
-            return f"upstream {self._upstream} is not available: {self._upstream.state}"
+            return f"upstream {self._upstream} is unavailable: {self._upstream.state}"
         if not (self._known.loaded and all(asked.is_set() for asked in self._all_asked)):
             return "deadlines are not loaded yet"
         return None

@@ -94,12 +94,12 @@ def test_it_tells_the_truth_about_an_upstream_that_comes_and_goes(
     proxy, port = with_admin(start_proxy, upstream, "--control-timeout", "1")
     status, body = port.ask("/readyz")
     assert status == 503
-    assert f"not ready: upstream {upstream.url} is not available: " in body
+    assert f"not ready: upstream {upstream.url} is unavailable: " in body
     assert port.ask("/livez")[0] == 200
     assert port.metrics()["upstream_up"] == 0
     assert port.metrics()["blind"] == 1
     with proxy.connect() as client:
-        assert b"is not available" in client.rest()
+        assert b"is unavailable" in client.rest()
     until(lambda: port.metrics()["client_connections_rejected_total{reason=upstream}"] == 1)
     for reconnects in (0, 1):
         upstream.start()
@@ -121,7 +121,7 @@ def test_it_listens_before_an_upstream_that_does_not_answer_is_reached(start_pro
         assert port.ask("/livez")[0] == 200
         assert until(lambda: port.ask("/readyz")) == (
             503,
-            f"not ready: upstream {url} is not available: not tried yet\n",
+            f"not ready: upstream {url} is unavailable: not tried yet\n",
         )
         assert not any(line["event"] == "ready" for line in proxy.log())
         assert port.ask("/drain", "POST")[0] == 202

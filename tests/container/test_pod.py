@@ -79,7 +79,7 @@ def test_a_killed_redis_comes_back_behind_the_same_proxy(pods: Pods) -> None:
         server.get_wrapped_container().kill()
         assert watched.rest() == b""
     with pod.connect(PORT) as refused:
-        assert b"-ERR expiremember-proxy: upstream redis://127.0.0.1:6379 is not available" in refused.command("PING")
+        assert b"-ERR expiremember-proxy: upstream redis://127.0.0.1:6379 is unavailable" in refused.command("PING")
     server.get_wrapped_container().start()
     pod.until_up(PORT)
     straight = pod.client(REDIS_PORT)
