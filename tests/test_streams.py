@@ -194,3 +194,24 @@ def test_a_member_whose_deadline_passes_while_its_request_arrives_begins_a_new_l
         slow.send(whole[len(whole) * 3 // 4 :])
         assert slow.reply() == b":%d\r\n" % (len(MEMBERS) + (name == "RPUSH"))
     assert client.say(f"TTL {key} m0") == -1
+
+
+@pytest.mark.parametrize("name", ["SADD", "RPUSH"])  # the others have so many arguments that they are read whole
+def test_what_a_user_without_scripts_adds_is_looked_at_before_its_last_byte(
+    name: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    """A member that goes while the request that adds it arrives begins a new life, for every user."""
+    upstream.command("ACL", "SETUSER", "limited", "on", ">limited", "~*", "&*", "+@all", "-eval", "-evalsha")
+    client, key = talk(proxy), new_key()
+    make(name, client, key)
+    client.say(f"EXPIREMEMBER {key} m0 1000")
+    whole = upload(name, key, upstream)
+    with proxy.connect() as limited:
+        assert limited.command("AUTH", "limited", "limited") == b"+OK\r\n"
+        limited.send(whole[:-10])
+        until(lambda: is_underway(upstream))
+        # By a way that does not tell the proxy which member goes.
+        assert client.say(f"{'LPOP' if name == 'RPUSH' else 'SPOP'} {key}") == b"m0"
+        limited.send(whole[-10:])
+        assert not limited.reply().startswith(b"-")
+    assert client.say(f"TTL {key} m0") == -1

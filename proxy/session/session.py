@@ -533,4 +533,4 @@ class Session:
                 out.put_aside(self._rewriter.void(key, members))
         out.append(request.raw)
         if request.kind is Kind.HEAD and transaction is None and command.effect in JUDGED | BLIND:
-            self._upload.begin(command, command.keys(request.arguments) or [])
+            self._upload.begin(command, request)

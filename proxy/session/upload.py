@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.commands.table import BLIND, Command
+from proxy.session import additions
 from proxy.session.ground import Ground
 from proxy.session.outgoing import Outgoing
 from proxy.session.question import Question
@@ -29,7 +30,7 @@ class Upload:
         stream: the request, while others may have to wait for its end.
     """
 
-    __slots__ = ("_adds", "_keys", "_known", "_out", "_signed", "_standing", "_streams", "stream")
+    __slots__ = ("_adding", "_keys", "_known", "_out", "_signed", "_standing", "_streams", "stream")
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing) -> None:
         self._known = ground.known
@@ -38,26 +39,31 @@ class Upload:
         self._out = out
         self.stream: Stream | None = None
         self._keys: list[bytes] = []  # those that are looked at once more before its last byte goes
-        self._adds = False  # whether it may add members to them, without a script that looks which are absent
+        self._adding: list[bytes] = []  # those to which it may add members without a script that looks which are absent
         self._signed: list[Stream] = []  # those whose replies are to show that they have run
 
-    def begin(self, command: Command, keys: list[bytes]) -> None:
+    def begin(self, command: Command, request: Request) -> None:
         """Note that the head of a request goes as it came. Not within a transaction: there EXEC is looked at again."""
         standing = self._standing
-        self._keys, self._adds = keys if command.effect in BLIND else [], True
+        keys = command.keys(request.arguments) or []
+        # Nobody else removes what is due for a user who may run no scripts.
+        self._keys = keys if standing.limited or command.effect in BLIND else []
+        self._adding = additions.blind_keys(command, request, limited=standing.limited)
         trusted = not standing.limited and not standing.rights.unasked
         self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
 
     def begin_unnamed(self, keys: list[bytes]) -> None:
         """Note the head of a request that the table does not name, with the key in front; or none, of a whole one."""
-        self._keys, self._adds = keys, False
+        self._keys, self._adding = keys, []
 
     def last_look(self, now: float) -> Question | None:
         """Return what has to be done before its last byte goes, with which it runs: more may be due, and absent."""
         keys, self._keys = self._keys, []
+        adding, self._adding = self._adding, []
         due = self._known.to_ask_about(keys, now)
-        absent = [(key, None) for key in keys if self._known.is_known(key)] if self._adds else []
-        return Question(due=tuple(due), absent=tuple(absent)) if due or absent else None
+        absent = [(key, None) for key in adding if self._known.is_known(key)]
+        tentative = bool(absent) and self._standing.limited
+        return Question(due=tuple(due), absent=tuple(absent), tentative=tentative) if due or absent else None
 
     def follow(self, part: Request, *, ended: bool, broken: bool) -> None:
         """Note what has been sent on of it.

@@ -89,15 +89,17 @@ class Asides:
         """
         data, self._begun = self._begun + data, b""
         passed: list[bytes] = []
-        position = 0
+        position = singly = 0
         while position < len(data) and not self.done:
             if self._body:
                 piece = data[position : position + self._body]
                 self._body -= len(piece)
-            elif self._pending > _RUN and (run := _LEAVES.match(data, position)):
+            elif self._pending > _RUN and not singly and (run := _LEAVES.match(data, position)):
                 piece = run.group()
                 self._pending -= _RUN
             else:
+                # What broke a run is among the next parts: another try in front of each would be for nothing.
+                singly = (singly or _RUN) - 1
                 end = data.find(b"\r\n", position)
                 if end < 0:
                     self._begun = data[position:]
