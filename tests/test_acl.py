@@ -295,6 +295,33 @@ def test_nothing_is_put_between_requests_that_belong_together(pair: Pair) -> Non
         assert client.command("SISMEMBER", "app:s", "x") == b":0\r\n"
 
 
+@pytest.mark.parametrize("before", ["CLIENT REPLY OFF", "CLIENT REPLY SKIP", "CLIENT CACHING YES"])
+def test_who_goes_on_where_nobody_can_be_asked_has_been_asked_before(pair: Pair, before: str) -> None:
+    """The first that a new user says forbids the proxy to put anything behind it."""
+    pair.user("limited", *WITHOUT_SCRIPTS["no scripts"])
+    pair.give_deadlines("app:s")
+    with pair.login("limited") as client:
+        if "CACHING" in before:
+            assert client.command("HELLO", 3).startswith(b"%")
+            assert client.command("CLIENT", "TRACKING", "ON", "OPTIN") == b"+OK\r\n"
+        assert client.command("AUTH", "limited", "pw") == b"+OK\r\n"
+        words = [request(*line.split()) for line in (before, "SADD app:s x", "CLIENT REPLY ON", "SISMEMBER app:s x")]
+        client.send(b"".join(words))
+        until(lambda: client.reply() == b":1\r\n", what="the member that was added without a script")
+
+
+@pytest.mark.parametrize("then", ["CLIENT REPLY SKIP", "CLIENT CACHING YES"])
+def test_replies_switched_off_in_a_transaction_stay_off(pair: Pair, then: str) -> None:
+    """Whatever is said of them behind it: who waited for a reply would wait for ever."""
+    pair.give_deadlines("app:h")
+    with pair.proxy.connect() as client, pair.server.connect() as straight:
+        lines = ("MULTI", "CLIENT REPLY OFF", then, "EXEC", "PING", "HINCRBY app:h n 1", "CLIENT REPLY ON", "QUIT")
+        for connection in (client, straight):
+            connection.send(b"".join(request(*line.split()) for line in lines))
+        # The server leaves EXEC's array short, so that there are no replies to be told apart.
+        assert client.rest() == straight.rest()
+
+
 def test_a_client_that_watches_all_requests_is_answered_too(pair: Pair) -> None:
     """MONITOR shows, on the connection itself, what the proxy puts into it."""
     pair.give_deadlines("app:s")

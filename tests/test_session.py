@@ -294,6 +294,30 @@ def test_what_a_transaction_marks_counts_as_held() -> None:
     assert driver.session.held == before
 
 
+def test_what_a_transaction_remembers_counts_as_held_and_leaves_out_values() -> None:
+    driver = Driver()
+    driver.feed(encode([b"MULTI"]))
+    before = driver.session.held
+    driver.feed(b"".join(encode([b"SET", b"k%d" % number, b"v" * 10_000]) for number in range(100)))
+    assert before + 100 * len(b"k00") < driver.session.held < before + 100 * 1000
+
+
+def test_what_is_due_after_a_wait_is_removed_too() -> None:
+    """A request that waits for the replies to earlier ones is looked at again: more may be due by then."""
+    driver = Driver()
+    driver.known.learn(b"h", NOW + 1000, NOW)
+    driver.session.receive(encode([b"BLPOP", b"nokey", b"0"]) + encode([b"HINCRBY", b"h", b"f", b"1"]), NOW)
+    question = driver.session.question
+    assert question is not None
+    assert question.replied
+    assert not question.due
+    driver.session.resume(NOW + 1001)
+    question = driver.session.question
+    assert question is not None
+    assert (question.replied, question.due, [key for key, _ in question.absent]) == (False, (b"h",), [b"h"])
+    assert driver.session.resume(NOW + 1002) == encode([b"HINCRBY", b"h", b"f", b"1"])
+
+
 def test_a_claim_outlives_the_transaction_that_it_waits_in() -> None:
     """However long that is open: no sign can be put behind what is queued, and nothing else ends a claim."""
     driver = Driver()

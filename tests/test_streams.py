@@ -202,6 +202,7 @@ def test_what_a_user_without_scripts_adds_is_looked_at_before_its_last_byte(
 ) -> None:
     """A member that goes while the request that adds it arrives begins a new life, for every user."""
     upstream.command("ACL", "SETUSER", "limited", "on", ">limited", "~*", "&*", "+@all", "-eval", "-evalsha")
+    wait_until_proxies_know_the_users(upstream)
     client, key = talk(proxy), new_key()
     make(name, client, key)
     client.say(f"EXPIREMEMBER {key} m0 1000")

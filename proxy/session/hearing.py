@@ -6,6 +6,11 @@ from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Next, Standing
 
 
+def speaks_of_replies(arguments: list[bytes]) -> bool:
+    """Return whether nothing may be put behind a request, or is answered there: what is unclear is asked before."""
+    return len(arguments) > 2 and arguments[0].upper() == b"CLIENT" and arguments[1].upper() in (b"REPLY", b"CACHING")
+
+
 class Hearing:
     """Keeps the part of a connection's state that CLIENT changes.
 
@@ -22,19 +27,20 @@ class Hearing:
 
     def hush(self, arguments: list[bytes]) -> None:
         """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
-        words = [word.upper() for word in arguments[1:]]
-        if words[:1] not in ([b"REPLY"], [b"CACHING"]):
+        if not speaks_of_replies(arguments):
             return
+        words = [word.upper() for word in arguments[1:]]
         if self._standing.transaction is not None:
-            self._standing.queued_words = words
+            self._standing.queued_words.append(words)
         else:
             self._heed(words)
 
     def end_transaction(self, *, runs: bool) -> None:
         """Take into account what has been queued, if it `runs` now."""
-        words, self._standing.queued_words = self._standing.queued_words, []
+        queued, self._standing.queued_words = self._standing.queued_words, []
         if runs:
-            self._heed(words, queued=True)
+            for words in queued:
+                self._heed(words, queued=True)
 
     def _heed(self, words: list[bytes], *, queued: bool = False) -> None:
         replies = self._standing.replies
@@ -47,7 +53,7 @@ class Hearing:
             self._out.append(replies.expect(b"", found=self._not_silenced))
         elif words == [b"REPLY", b"ON"]:
             replies.silenced = False
-        elif words == [b"REPLY", b"SKIP"]:
+        elif words == [b"REPLY", b"SKIP"] and not replies.silenced:
             self._standing.next = Next.SKIPPED
         elif words[:1] == [b"CACHING"]:
             self._standing.next = Next.JOINED

@@ -31,20 +31,25 @@ class Inquiry:
         self._standing = standing
         self._without = without
 
-    def question(self, command: Command | None, request: Request, now: float) -> Question | None:
+    def question(
+        self, command: Command | None, request: Request, now: float, *, waited: bool = False
+    ) -> Question | None:
         """Return what has to be done before a request may go.
 
         In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
+        What others have to finish before comes first, and by itself: more may be due when they have.
+
+        `waited`: whether that has been.
         """
         known, standing, without = self._known, self._standing, self._without
         if without.unaided:
             return None
-        arriving = self._arriving(command, request, now) if self._streams.keys else ()
+        arriving = self._arriving(command, request, now) if self._streams.keys and not waited else ()
         transaction, limited = standing.transaction, standing.limited
         if without.is_needed and transaction is None and standing.askable and not limited:
-            return Question(arriving) if arriving else None  # the rest has been done
+            return Question(arriving, again=True) if arriving else None  # the rest has been done
         if not known.deadlines and not known.blind:
-            return Question(arriving) if arriving else None
+            return Question(arriving, again=True) if arriving else None
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
@@ -59,10 +64,12 @@ class Inquiry:
         unclear, replied = self._limited(command, request) if limited else ((), False)
         if absent and transaction is None and standing.askable:
             replied = True  # what the client has sent before may remove what this brings back
-        if not (arriving or due or everywhere or unclear or absent or replied):
+        if arriving or (replied and not waited):
+            return Question(arriving, replied=replied, again=True)
+        if not (due or everywhere or unclear or absent):
             return None
         tentative = bool(absent) and limited
-        return Question(arriving, due, everywhere, unclear, tuple(absent), replied, tentative)
+        return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative)
 
     def _arriving(self, command: Command | None, request: Request, now: float) -> tuple[bytes, ...]:
         """Return the keys that a request may give deadlines while others send requests for them."""

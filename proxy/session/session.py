@@ -14,7 +14,7 @@ from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import PLAIN_NAMES, Ground
-from proxy.session.hearing import Hearing
+from proxy.session.hearing import Hearing, speaks_of_replies
 from proxy.session.inquiry import Inquiry
 from proxy.session.known import Claims
 from proxy.session.multi import Multi
@@ -372,8 +372,11 @@ class Session:
 
     # Each request is judged: first what it has to wait for.
 
-    def _judge(self, request: Request, now: float) -> None:
-        """Send a request on, refuse it, or ask the question that has to be answered before."""
+    def _judge(self, request: Request, now: float, *, waited: bool = False) -> None:
+        """Send a request on, refuse it, or ask the question that has to be answered before.
+
+        `waited`: whether what was sent before it has been answered meanwhile.
+        """
         standing = self._standing
         if standing.has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
             self._pass(request, now)
@@ -397,7 +400,7 @@ class Session:
             or (self._doubt(command, request, now) if standing.transaction is None else None)
             or (self._announcing.question(command, request) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
-            or self._inquiry.question(command, request, now)
+            or self._inquiry.question(command, request, now, waited=waited)
             or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
         )
         if question is not None:
@@ -425,6 +428,7 @@ class Session:
             self._rewriter.stands_in(command, request)
             or (rights.by_state and is_own(command, request))
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
+            or (rights.unasked and speaks_of_replies(request.arguments))
         )
         if not concerned and not self._without.shows(command, request):
             return None
@@ -439,7 +443,7 @@ class Session:
         if question.announce and unannounced:
             self._fail_to_announce(command, request, now)
         elif question.again or unannounced:
-            self._judge(request, now)
+            self._judge(request, now, waited=question.replied or bool(question.arriving))
         elif not answered and not self._standing.limited:
             self._without.unaided = True
             self._judge(request, now)

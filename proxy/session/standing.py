@@ -40,7 +40,7 @@ class Standing:
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: the replies that are put in place on it.
         next: what its last request says of the next one.
-        queued_words: what the last CLIENT in the open transaction says of replies.
+        queued_words: what each CLIENT in the open transaction says of replies.
     """
 
     __slots__ = ("has_quit", "login", "next", "queued_words", "replies", "rights", "subscribed", "transaction")
@@ -53,7 +53,7 @@ class Standing:
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()
         self.next = Next.FREE
-        self.queued_words: list[bytes] = []
+        self.queued_words: list[list[bytes]] = []
 
     @property
     def is_stranger(self) -> bool:
@@ -62,8 +62,9 @@ class Standing:
 
     @property
     def limited(self) -> bool:
-        """Whether the user may not run every script. In a transaction nobody can be asked any more."""
-        return self.rights.limited or (self.transaction is not None and self.rights.unasked)
+        """Whether the user may not run every script. In a transaction, or without replies, nobody can be asked."""
+        rights = self.rights
+        return rights.limited or (rights.unasked and (self.transaction is not None or self.replies.silenced))
 
     @property
     def askable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command
@@ -10,6 +11,12 @@ from proxy.session.known import Claims, KnownKeys
 REMEMBERED: Final = 100_000
 """Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
 
+
+LONGEST: Final = 1024
+"""Bytes of an argument that is remembered, unless it is a known key; longer ones are hardly keys."""
+
+NAME_SIZE: Final = 96
+"""Bytes that a remembered name takes, about, beside its own."""
 
 MARK_SIZE: Final = 256
 """Bytes that a key takes which has been marked for a transaction, about, beside its name."""
@@ -32,11 +39,12 @@ class Transaction:
         self._blind: set[bytes] = set()
         self._unjudged: set[bytes] = set()
         self._writes = 0
+        self._size = 0
 
     @property
     def size(self) -> int:
-        """Bytes, about, that the marks take which last until it ends."""
-        return MARK_SIZE * len(self._marked)
+        """Bytes, about, that is taken by what is remembered, and by the marks that last until it ends."""
+        return self._size + MARK_SIZE * len(self._marked)
 
     @property
     def names(self) -> set[bytes]:
@@ -71,14 +79,28 @@ class Transaction:
         """
         self._writes += not reads
         if len(self._arguments) <= REMEMBERED:
-            self._arguments.update(arguments[1:])
+            self._remember(arguments)
         if command is None:
             return
         self._everywhere = self._everywhere or command.everywhere(arguments)
-        self._blind.update(blind_keys)
+        self._keep(blind_keys, self._blind)
         if not blind_keys and command.effect in JUDGED:
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            self._unjudged.update(key for key in command.keys(arguments) or () if not self._known.is_known(key))
+            self._keep((key for key in command.keys(arguments) or () if not self._known.is_known(key)), self._unjudged)
+
+    def _remember(self, arguments: list[bytes]) -> None:
+        names = arguments[1:]
+        if max(map(len, names), default=0) > LONGEST:
+            # Values, in all likelihood, unless one stands where keys do.
+            self._everywhere = self._everywhere or len(names[0]) > LONGEST
+            names = [name for name in names if len(name) <= LONGEST or name in self._known.deadlines]
+        self._keep(names, self._arguments)
+
+    def _keep(self, names: Iterable[bytes], where: set[bytes]) -> None:
+        for name in names:
+            if name not in where:
+                where.add(name)
+                self._size += NAME_SIZE + len(name)
 
     def rewritten(self, command: Command, arguments: list[bytes]) -> None:
         """Remember which keys a request that was replaced may give deadlines."""
