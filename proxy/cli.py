@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,6 +12,7 @@ import structlog
 from pydantic.fields import FieldInfo
 
 from proxy import __version__, logs, settings
+from proxy.keydb import options as importing
 from proxy.settings import Settings, SettingsError
 
 log = structlog.get_logger("proxy.cli")
@@ -76,16 +78,20 @@ def _run(config: Path | None, **flags: Any) -> None:
         return
     chosen = _load(config, flags)
     logs.configure(chosen.log_level, chosen.log_format)
-    shown = [name for name in ("upstream", "upstream_password") if flags.get(name) and chosen.has_password(name)]
-    if shown:
-        advice = "use upstream_password_file, or the environment"
-        log.warning("password on the command line is visible to other users", flag=shown, advice=advice)
+    _warn_of_passwords(chosen, flags)
     # Imported late, so that --help and a bad setting answer at once.
     from proxy.server import run
 
     code = run(chosen)
     if code:
         sys.exit(code)
+
+
+def _warn_of_passwords(chosen: Settings, flags: dict[str, Any]) -> None:
+    shown = [name for name in ("upstream", "upstream_password") if flags.get(name) and chosen.has_password(name)]
+    if shown:
+        advice = "use upstream_password_file, or the environment"
+        log.warning("password on the command line is visible to other users", flag=shown, advice=advice)
 
 
 def _check(config: Path | None, *, probe: bool, **flags: Any) -> None:
@@ -99,7 +105,19 @@ def _check(config: Path | None, *, probe: bool, **flags: Any) -> None:
     sys.exit(run(chosen))
 
 
-def _options() -> list[click.Parameter]:
+def _import(config: Path | None, **flags: Any) -> None:
+    order = importing.take_order(flags)
+    chosen = _load(config, flags)
+    if chosen.embedded:
+        raise SettingsError("import: embedded: import into a server that runs (upstream)")
+    logs.configure(chosen.log_level, chosen.log_format)
+    _warn_of_passwords(chosen, flags)
+    from proxy.keydb.command import run
+
+    sys.exit(run(chosen, order))
+
+
+def _options(names: Iterable[str] = tuple(Settings.model_fields)) -> list[click.Parameter]:
     """Make the flags: one for each setting, and the configuration file."""
     config = click.Option(
         ["--config"],
@@ -108,18 +126,18 @@ def _options() -> list[click.Parameter]:
         metavar="FILE",
         help="Read settings from a TOML file.",
     )
-    return [*(_option(name, field) for name, field in Settings.model_fields.items()), config]
+    return [*(_option(name, Settings.model_fields[name]) for name in names), config]
 
 
 def command() -> click.Command:
-    """Build the command, and its one subcommand."""
+    """Build the command, and its subcommands."""
     help_options = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     made = click.Group(
         "expiremember-proxy",
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        subcommand_metavar="[check]",
+        subcommand_metavar="[check|import]",
         help=_INTRODUCTION,
         context_settings=help_options,
     )
@@ -130,6 +148,15 @@ def command() -> click.Command:
     )
     made.add_command(
         click.Command("check", params=[probe, *_options()], callback=_check, help=_CHECK, context_settings=help_options)
+    )
+    made.add_command(
+        click.Command(
+            "import",
+            params=[*importing.options(), *_options(importing.SETTINGS)],
+            callback=_import,
+            help=importing.HELP,
+            context_settings=help_options,
+        )
     )
     return click.version_option(__version__, prog_name="expiremember-proxy")(made)
 

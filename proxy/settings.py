@@ -317,14 +317,15 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
     try:
         return _Settings(**flags)
     except ValidationError as error:
-        raise SettingsError("; ".join(_describe(dict(detail)) for detail in error.errors())) from None
+        raise SettingsError("; ".join(describe(dict(detail)) for detail in error.errors())) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"configuration file {file}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"configuration file {file}: {error}") from None
 
 
-def _describe(detail: dict[str, Any]) -> str:
+def describe(detail: dict[str, Any]) -> str:
+    """Say in one line what is wrong with a setting, given what pydantic says of it."""
     name = ".".join(str(part) for part in detail["loc"])
     text = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":

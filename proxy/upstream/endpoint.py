@@ -65,6 +65,15 @@ class Upstream:
         """Whether the proxy's own connections log in as a user who was made for it, with few rights perhaps."""
         return self._credentials.names_a_user
 
+    @property
+    def login(self) -> tuple[str, ...]:
+        """What AUTH is given: the password, or user and password; nothing where there is no need to log in.
+
+        Raises:
+            RedisError: the password file cannot be used.
+        """
+        return self._credentials.get_credentials() if self._credentials else ()
+
     def __str__(self) -> str:
         """The address, without credentials."""
         if self._path is not None:

@@ -1,0 +1,1 @@
+"""What moving from KeyDB takes: its RDB files read, and the deadlines of members in them brought into a server."""

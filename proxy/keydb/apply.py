@@ -1,0 +1,214 @@
+"""Gives members the deadlines that were read, in batches, each by one script; or only tells what that would do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from proxy.keydb.joining import Membership, NotToldError
+from proxy.keydb.spool import Batch, Spool
+from proxy.scripts.calls import script
+from proxy.scripts.naming import Names
+from proxy.upstream.endpoint import Upstream
+
+TOLD_AT_ONCE: Final = 16
+"""Batches whose keys other proxies are told together."""
+
+NAMED: Final = 10
+"""Members that are named of each outcome that needs a look."""
+
+
+class Outcome(Enum):
+    """What became of a deadline; the values are what the script answers."""
+
+    SET = "s"
+    """It is set; comparing: the member has exactly this one."""
+    REMOVED = "r"
+    """It had passed, and the member was there still: removed."""
+    PASSED = "p"
+    """It had passed, or its key had expired, and the member had gone."""
+    NO_KEY = "k"
+    """There is no such key."""
+    NO_MEMBER = "m"
+    """There is no such member."""
+    OTHER_TYPE = "t"
+    """The key is no set, hash or sorted set."""
+    AMBIGUOUS = "a"
+    """Either of two members may be meant."""
+    DIFFERS = "d"
+    """Comparing: the member has another deadline, or none."""
+    NO_DATABASE = "n"
+    """There is no database of that number."""
+
+
+GOOD: Final = frozenset({Outcome.SET, Outcome.REMOVED, Outcome.PASSED})
+"""The outcomes after which nothing is missing."""
+
+
+class Mode(Enum):
+    """What to do; the values are what the script is told."""
+
+    SET = "set"
+    LOOK = "look"
+    """Only tell what setting would do."""
+    COMPARE = "compare"
+    """Compare with the deadlines that there are."""
+
+
+class ApplyError(Exception):
+    """It could not be done to the end; the text is one line for people."""
+
+
+@dataclass
+class Tally:
+    """What became of the deadlines.
+
+    Attributes:
+        counts: how many, by outcome.
+        names: of each outcome that is not good the first `NAMED`: database, key and member.
+    """
+
+    counts: Counter[Outcome] = field(default_factory=Counter)
+    names: dict[Outcome, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many deadlines have been seen to."""
+        return self.counts.total()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is missing."""
+        return not any(count for outcome, count in self.counts.items() if outcome not in GOOD)
+
+    def add(self, batch: Batch, letters: str) -> None:
+        """Take in what the script has answered for a batch."""
+        for outcome, count in Counter(letters).items():
+            self.counts[Outcome(outcome)] += count
+        if all(Outcome(letter) in GOOD for letter in set(letters)):
+            return
+        members = ((of_key.key, row[0]) for of_key in batch.keys for row in of_key.rows)
+        for letter, (key, member) in zip(letters, members, strict=True):
+            if (bad := Outcome(letter)) not in GOOD and len(names := self.names.setdefault(bad, [])) < NAMED:
+                names.append((batch.database, key, member))
+
+
+class Importer:
+    """Brings deadlines into a server.
+
+    Args:
+        upstream: the server.
+        names: the names of the proxy's own keys there.
+        patience: seconds that it may take to answer.
+
+    Every method raises `ApplyError`, with advice, if the server does not do it.
+    """
+
+    def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:
+        self._upstream = upstream
+        self._names = names
+        self._patience = patience
+
+    async def reach(self) -> None:
+        """See whether the server answers."""
+        async with self._control() as control:
+            await control.ping()
+
+    async def run(self, spool: Spool, mode: Mode, tally: Tally, step: Callable[[int], None]) -> None:
+        """Go through all deadlines.
+
+        Args:
+            spool: the deadlines.
+            mode: what to do.
+            tally: takes what became of them.
+            step: is called with how many more have been done.
+        """
+        async with self._control() as control, contextlib.AsyncExitStack() as stack:
+            connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+            stack.push_async_callback(control.connection_pool.release, connection)
+            membership = None
+            if mode is Mode.SET:
+                membership = await stack.enter_async_context(Membership(self._upstream, self._names, self._patience))
+            for batches in _several(spool.batches()):
+                if membership is not None:
+                    membership.turn_to(of_key.key for batch in batches for of_key in batch.keys)
+                for batch in batches:
+                    await self._apply(connection, batch, mode, tally, membership)
+                    step(batch.size)
+
+    async def _apply(
+        self, connection: Any, batch: Batch, mode: Mode, tally: Tally, membership: Membership | None
+    ) -> None:
+        keys = [of_key.key for of_key in batch.keys]
+        request = connection.pack_command(*self._request(batch, mode))
+        while membership is not None and not membership.may_begin(keys):
+            await membership.tell()
+        await connection.send_packed_command(request)
+        letters = (await connection.read_response()).decode()
+        if not letters:
+            letters = Outcome.NO_DATABASE.value * batch.size
+        if len(letters) != batch.size:
+            raise ApplyError(f"{self._upstream} answered what makes no sense")
+        tally.add(batch, letters)
+
+    def _request(self, batch: Batch, mode: Mode) -> Iterable[bytes | int | str]:
+        names = list(chain.from_iterable((of_key.key, self._names.shadow(of_key.key)) for of_key in batch.keys))
+        yield from ("EVAL", script("import"), 1 + len(names), self._names.index, *names, batch.database, mode.value)
+        for of_key in batch.keys:
+            yield from (of_key.expires, len(of_key.rows))
+            for member, deadline, cut in of_key.rows:
+                yield from (member, deadline, b"" if cut is None else b"=" + cut)
+
+    @contextlib.asynccontextmanager
+    async def _control(self) -> AsyncIterator[Redis]:
+        """Give connections to the server, and say in one line what fails there."""
+        control = self._upstream.control()
+        try:
+            yield control
+        except NotToldError:
+            raise ApplyError(
+                f"other proxies in front of {self._upstream} could not be told of the keys:"
+                " see whether they all run, and run this again"
+            ) from None
+        except (RedisError, OSError, TimeoutError) as error:
+            raise ApplyError(self._say(error)) from error
+        finally:
+            with contextlib.suppress(RedisError, OSError, TimeoutError, asyncio.TimeoutError):
+                await control.aclose()
+
+    def _say(self, error: Exception) -> str:
+        text = " ".join(str(error).split()) or "it did not answer in time"
+        advice = self._upstream.advice(error) or next(
+            (advice for sign, advice in _ADVICE if sign in text or sign == type(error).__name__), None
+        )
+        return f"{self._upstream}: {text}" + ("" if advice is None else f": {advice}")
+
+
+_ADVICE: Final = (
+    ("ReadOnlyError", "it is a replica still: end that by REPLICAOF NO ONE"),
+    ("BusyLoadingError", "it is reading its data: run this again when it has"),
+    ("OutOfMemoryError", "it has no memory left: raise its maxmemory, and run this again"),
+    ("NOPERM", "the user lacks rights: docs/security.md has those that the proxy's user needs"),
+    ("NoPermissionError", "the user lacks rights: docs/security.md has those that the proxy's user needs"),
+)
+
+
+def _several(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    """Give batches by some at once."""
+    some: list[Batch] = []
+    for batch in batches:
+        some.append(batch)
+        if len(some) == TOLD_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some

@@ -1,0 +1,227 @@
+"""The subcommand `import`: from what is asked for to its summary and its exit status."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import structlog
+import uvloop
+
+from proxy.keydb.apply import NAMED, ApplyError, Importer, Mode, Outcome, Tally
+from proxy.keydb.options import Order, of_source
+from proxy.keydb.rdb import LARGEST, DamagedError, Findings, Reader, Row
+from proxy.keydb.source import FileSource, ServerSource, SourceError
+from proxy.keydb.spool import Spool
+from proxy.scripts.naming import Names
+from proxy.settings import Settings, SettingsError
+from proxy.upstream.endpoint import Upstream
+
+log = structlog.get_logger("proxy.import")
+
+DONE: Final = 0
+STOPPED: Final = 1
+INCOMPLETE: Final = 3
+"""The exit status where all that could be set has been, and something could not. 2 is for settings, as everywhere."""
+
+
+def run(settings: Settings, order: Order) -> int:
+    """Import, and print a summary.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SettingsError: a certificate or a password file cannot be used.
+    """
+    importer = Importer(
+        Upstream(settings, settings.upstream), Names(settings.prefix.encode()), settings.control_timeout
+    )
+    try:
+        source = _source(order)
+        uvloop.run(importer.reach())
+        with Spool() as spool:
+            found = _gather(source, spool)
+            _print_findings(order.name if order.server is None else str(source), found)
+            good = found.too_large == found.out_of_range == found.ambiguous == 0
+            mode = Mode.LOOK if order.dry_run else Mode.SET
+            good = _apply(importer, spool, mode) and good
+            if order.verify:
+                good = _apply(importer, spool, Mode.COMPARE) and good
+    except DamagedError as error:
+        return _stop(f"{order.name}: {error}; nothing has been changed")
+    except (SourceError, ApplyError) as error:
+        return _stop(str(error))
+    except KeyboardInterrupt:
+        _stop("interrupted; it can be repeated")
+        return 130
+    return DONE if good else INCOMPLETE
+
+
+def _source(order: Order) -> FileSource | ServerSource:
+    if order.server is None:
+        return FileSource(None if order.rdb == "-" else Path(order.rdb or ""))
+    try:
+        return ServerSource(Upstream(order.server, order.server.upstream))
+    except SettingsError as error:
+        raise of_source(str(error)) from None
+
+
+def _stop(text: str) -> int:
+    print("expiremember-proxy: import: " + text, file=sys.stderr)
+    return STOPPED
+
+
+def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
+    """Read all of the source.
+
+    Raises:
+        DamagedError: it is no whole RDB file.
+        SourceError: it cannot be read, or there is no room to keep its deadlines.
+    """
+    reader = Reader()
+
+    def take(rows: Iterable[Row]) -> None:
+        try:
+            spool.add(rows)
+        except OSError as error:
+            folder = tempfile.gettempdir()
+            raise SourceError(f"temporary file in {folder}: {error.strerror}: set TMPDIR to a roomier folder") from None
+
+    async def receive(source: ServerSource) -> None:
+        async for chunk in source.chunks():
+            progress.begin(source.size)
+            take(reader.feed(chunk))
+            progress.step(len(chunk))
+
+    with _Progress("reading", "bytes") as progress:
+        if isinstance(source, ServerSource):
+            uvloop.run(receive(source))
+        else:
+            progress.begin(source.size)
+            for chunk in source.chunks():
+                take(reader.feed(chunk))
+                progress.step(len(chunk))
+    return reader.finish()
+
+
+def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
+    """Go through all deadlines, and say what became of them; return whether nothing is missing."""
+    tally = Tally()
+    label = {Mode.SET: "importing", Mode.LOOK: "looking", Mode.COMPARE: "comparing"}[mode]
+    try:
+        with _Progress(label, "deadlines") as progress:
+            progress.begin(spool.size)
+            uvloop.run(importer.run(spool, mode, tally, progress.step))
+    except BaseException:
+        if tally.total:
+            click.echo(f"stopped after {tally.total:,} of {spool.size:,} deadlines")
+        raise
+    _print_tally(mode, tally)
+    return tally.is_good
+
+
+# What people see.
+
+
+class _Progress:
+    """Shows on a terminal how far it has come, and elsewhere now and then in the log."""
+
+    def __init__(self, label: str, unit: str) -> None:
+        self._label = label
+        self._unit = unit
+        self._done = 0
+        self._total: int | None = None
+        self._bar: AbstractContextManager[Any] | None = None
+        self._update: Callable[[int], None] = lambda _: None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def begin(self, total: int | None) -> None:
+        """Begin, now that it is known how much there is; None if it is not."""
+        if self._bar is not None:
+            return
+        self._bar = nullcontext()
+        self._total = total
+        if total and sys.stderr.isatty():
+            bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
+            self._bar, self._update = bar, bar.update
+            bar.__enter__()
+
+    def step(self, count: int) -> None:
+        """Note that so much more has been done."""
+        self._done += count
+        self._update(count)
+        if isinstance(self._bar, nullcontext) and time.monotonic() - self._said > _SAID_EVERY:
+            self._said = time.monotonic()
+            log.info(self._label, done=self._done, total=self._total, unit=self._unit)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*error)
+
+
+_SAID_EVERY: Final = 10.0
+
+
+def _print_findings(name: str, found: Findings) -> None:
+    checksum = "its checksum is right" if found.checked else "it has no checksum, so damage would go unnoticed"
+    click.echo(
+        f"{name}: {found.keys:,} keys; {found.with_deadlines:,} of them have members with deadlines:"
+        f" {found.rows:,} deadlines; {checksum}"
+    )
+    for count, text in (
+        (found.too_large, f"left out: the key or the member is larger than {LARGEST:,} bytes"),
+        (found.out_of_range, "left out: the deadline is out of range"),
+        (found.ambiguous, "left out: KeyDB cuts members off at a NUL byte, and several begin alike"),
+        (found.modules, "values of modules skipped"),
+    ):
+        if count:
+            click.echo(f"{count:>12,}  {text}")
+    if found.cron_jobs:
+        names = ", ".join(map(_show, found.cron_names)) + (", …" if found.cron_jobs > len(found.cron_names) else "")
+        click.echo(f"{found.cron_jobs:>12,}  KEYDB.CRON jobs skipped, which no other server loads: {names}")
+
+
+_WORDS: Final = {
+    Outcome.SET: ("set", "to be set", "the same"),
+    Outcome.REMOVED: ("passed: member removed", "passed: member to be removed", ""),
+    Outcome.PASSED: ("passed: member had gone", "passed: member has gone", "passed: member has gone"),
+    Outcome.NO_KEY: ("no such key",) * 3,
+    Outcome.NO_MEMBER: ("no such member",) * 3,
+    Outcome.OTHER_TYPE: ("the key has another type",) * 3,
+    Outcome.AMBIGUOUS: ("KeyDB cut the member off at a NUL byte: two may be meant",) * 3,
+    Outcome.NO_DATABASE: ("no such database",) * 3,
+    Outcome.DIFFERS: ("", "", "another deadline, or none"),
+}
+_COLUMN: Final = {Mode.SET: 0, Mode.LOOK: 1, Mode.COMPARE: 2}
+
+
+def _print_tally(mode: Mode, tally: Tally) -> None:
+    heading = {Mode.SET: "imported", Mode.LOOK: "dry run, nothing changed", Mode.COMPARE: "compared"}[mode]
+    click.echo(f"{heading}: {tally.total:,} deadlines")
+    for outcome, words in _WORDS.items():
+        count = tally.counts[outcome]
+        if count or (outcome is Outcome.SET):
+            click.echo(f"{count:>12,}  {words[_COLUMN[mode]]}")
+            for database, key, member in tally.names.get(outcome, ()):
+                click.echo(f"{'':14}database {database}: {_show(key)} {_show(member)}")
+            if tally.names.get(outcome) and count > NAMED:
+                click.echo(f"{'':14}…")
+
+
+def _show(name: bytes) -> str:
+    """Return a key or a member in a form that fits on a line of a terminal."""
+    text = repr(name)[1:]
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+_SHOWN: Final = 60

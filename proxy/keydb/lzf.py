@@ -1,0 +1,43 @@
+"""LZF, the compression of strings in RDB files: only its way back, for strings whose size is known and bounded."""
+
+from __future__ import annotations
+
+
+def decompress(packed: bytes, size: int) -> bytes:
+    """Return what was compressed.
+
+    Args:
+        packed: the compressed bytes.
+        size: how many bytes they stand for; no more than that is ever made of them.
+
+    Raises:
+        ValueError: they do not stand for so many bytes.
+    """
+    made = bytearray()
+    at, end = 0, len(packed)
+    try:
+        while at < end:
+            control = packed[at]
+            at += 1
+            if control < 32:  # a run of literal bytes
+                made += packed[at : at + control + 1]
+                at += control + 1
+                continue
+            length = control >> 5
+            if length == 7:
+                length += packed[at]
+                at += 1
+            back = ((control & 31) << 8 | packed[at]) + 1
+            at += 1
+            begin, length = len(made) - back, length + 2
+            if begin < 0 or len(made) + length > size:
+                raise ValueError("a reference to what is not there")
+            if length <= back:
+                made += made[begin : begin + length]
+            else:  # it overlaps what it makes
+                made += (made[begin:] * (length // back + 1))[:length]
+    except IndexError:
+        raise ValueError("it ends too early") from None
+    if at != end or len(made) != size:
+        raise ValueError("it has another size")
+    return bytes(made)

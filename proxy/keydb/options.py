@@ -1,0 +1,146 @@
+"""The options of the subcommand `import`, and what they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from proxy.settings import ENVIRONMENT_PREFIX, Settings, SettingsError, describe
+
+SETTINGS: Final = (
+    "upstream",
+    "upstream_password",
+    "upstream_password_file",
+    "prefix",
+    "tls_ca_file",
+    "tls_cert_file",
+    "tls_key_file",
+    "tls_verify",
+    "connect_timeout",
+    "control_timeout",
+    "log_level",
+    "log_format",
+)
+"""The settings of the proxy that count here."""
+
+HELP: Final = """Bring the deadlines of members from KeyDB into a Redis or Valkey that has the data.
+
+\b
+  expiremember-proxy import --rdb dump.rdb --upstream redis://127.0.0.1:6379
+  expiremember-proxy import --from redis://keydb:6379 --upstream redis://127.0.0.1:6379
+
+The source is only read: an RDB file of a KeyDB, or a KeyDB that is asked for one. Nothing is set before all of it has
+been read and its checksum is right. Deadlines that have passed remove their members, as KeyDB would have. It can be
+repeated. Proxies in front of the server may run meanwhile.
+
+The exit status is 0 if no deadline is missing, 3 if members, keys or types do not match some, 1 if it stopped
+before the end, 2 if an option or a setting cannot be used. docs/moving-from-keydb.md goes through the whole move."""
+
+
+class _SourceSettings(Settings):
+    """The settings of the server that the deadlines come from: only what is given here."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **more: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take neither environment nor file: they speak of the upstream."""
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for.
+
+    Attributes:
+        rdb: the file; "-" for standard input.
+        server: the server instead, with its settings.
+        dry_run: whether to change nothing.
+        verify: whether to compare in the end.
+    """
+
+    rdb: str | None
+    server: Settings | None
+    dry_run: bool
+    verify: bool
+
+    @property
+    def name(self) -> str:
+        """What the source is called."""
+        return "standard input" if self.rdb == "-" else self.rdb or "the RDB file of the server"
+
+
+_FROM: Final = {
+    "from_": "upstream",
+    "from_password": "upstream_password",
+    "from_password_file": "upstream_password_file",
+    "from_tls_ca_file": "tls_ca_file",
+    "from_tls_cert_file": "tls_cert_file",
+    "from_tls_key_file": "tls_key_file",
+    "from_tls_verify": "tls_verify",
+}
+"""Option → the setting that means the same of the upstream."""
+
+
+def options() -> list[click.Parameter]:
+    """Make the options that are not settings."""
+
+    def of(flag: str, text: str, **more: Any) -> click.Option:
+        name = flag.split("/")[0].removeprefix("--").replace("-", "_")
+        return click.Option(
+            [flag, name + "_" * (name == "from")],
+            help=text,
+            envvar=ENVIRONMENT_PREFIX + name.upper() if name.startswith("from") else None,
+            **more,
+        )
+
+    return [
+        of("--rdb", "RDB file of a KeyDB; - for standard input.", metavar="FILE|-"),
+        of(
+            "--from",
+            "KeyDB to take an RDB file from, as its replicas do: redis://, rediss:// or unix://.",
+            metavar="URL",
+        ),
+        of("--dry-run", "Change nothing: only say what would be done.", is_flag=True),
+        of("--verify", "Read every deadline back in the end, and compare.", is_flag=True),
+        of("--from-password", "Password for --from. Everybody on the machine can see flags.", metavar="TEXT"),
+        of("--from-password-file", "File with the password for --from.", metavar="PATH"),
+        of("--from-tls-ca-file", "Certificates that a rediss:// --from is checked against.", metavar="PATH"),
+        of("--from-tls-cert-file", "Certificate to show to a rediss:// --from.", metavar="PATH"),
+        of("--from-tls-key-file", "Private key of --from-tls-cert-file.", metavar="PATH"),
+        of(
+            "--from-tls-verify/--no-from-tls-verify",
+            "Check the certificate and the name of a rediss:// --from. [default: on]",
+            default=None,
+        ),
+    ]
+
+
+def take_order(given: dict[str, Any]) -> Order:
+    """Take what was asked for out of the options; what is left are settings.
+
+    Raises:
+        SettingsError: it cannot be done.
+    """
+    of_server = {setting: given.pop(option) for option, setting in _FROM.items()}
+    order = Order(given.pop("rdb"), None, given.pop("dry_run"), given.pop("verify"))
+    if (order.rdb is None) == (of_server["upstream"] is None):
+        raise SettingsError("import: give one of --rdb and --from")
+    if order.rdb is not None:
+        return order
+    try:
+        server = _SourceSettings(**{name: value for name, value in of_server.items() if value is not None})
+    except ValidationError as error:
+        raise of_source("; ".join(describe(dict(detail)) for detail in error.errors())) from None
+    return Order(None, server, order.dry_run, order.verify)
+
+
+def of_source(text: str) -> SettingsError:
+    """Tell of the source what was said of the settings that it has in common with the upstream."""
+    for option, setting in sorted(_FROM.items(), key=lambda pair: -len(pair[1])):
+        text = text.replace(setting, "--" + option.strip("_").replace("_", "-").replace("from", "\0"))
+    return SettingsError("import: " + text.replace("\0", "from"))

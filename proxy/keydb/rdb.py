@@ -1,0 +1,631 @@
+"""Reads the deadlines of members from KeyDB's RDB format, as its bytes come, and skips all else. No I/O.
+
+After a value KeyDB writes two auxiliary fields for each member that has a deadline: `keydb-subexpire-key`, the member,
+and `keydb-subexpire-when`, the deadline in Unix ms as text. Values are skipped without being held, whatever size they
+claim; of keys and members no more than `LARGEST` bytes are held.
+
+In these fields KeyDB cuts a member off at its first NUL byte. So members that contain one are picked out of the values
+(`Cut`), and a deadline whose member could be several is left out.
+
+The last eight bytes are a checksum of all before: nothing that was read may be acted on until `Reader.finish` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+import anycrc
+
+from proxy.keydb import lzf, ziplist
+
+LARGEST: Final = 1 << 20
+"""Bytes of a key or a member that is held; the deadlines of larger ones are counted, and left out."""
+
+OLDEST: Final = 5
+"""The first version of the format with a checksum."""
+
+NEWEST: Final = 9
+"""The version that KeyDB writes."""
+
+LATEST_DEADLINE: Final = 1 << 53
+"""The latest deadline that the proxy keeps exactly, in Unix ms; later and equally early ones are left out."""
+
+CUT_AT_MOST: Final = 1 << 26
+"""Memory for the members of one collection that contain NUL bytes, about; with more, its deadlines are left out."""
+
+_ENTRY: Final = 200
+
+HIGHEST_DATABASE: Final = (1 << 31) - 1
+NAMED: Final = 10
+"""Names that are kept of what is only counted."""
+
+_MEMBER: Final = b"keydb-subexpire-key"
+_WHEN: Final = b"keydb-subexpire-when"
+_MEMBER_FIELD: Final = b"\xfa%c%b" % (len(_MEMBER), _MEMBER)
+_WHEN_FIELD: Final = b"\xfa%c%b" % (len(_WHEN), _WHEN)
+_SHORT: Final = 64
+"""Strings of fewer bytes have a length of one byte, which is that number."""
+_LONGEST_SHORT_ROW: Final = len(_MEMBER_FIELD) + len(_WHEN_FIELD) + 2 * _SHORT
+
+_INTEGERS: Final = {0xC0: 2, 0xC1: 3, 0xC2: 5}
+"""First byte → size of strings that are stored as integers."""
+
+_MODULE_AUX: Final = 0xF7
+_IDLE: Final = 0xF8
+_FREQUENCY: Final = 0xF9
+_AUX: Final = 0xFA
+_SIZES: Final = 0xFB
+_EXPIRES_MS: Final = 0xFC
+_EXPIRES: Final = 0xFD
+_DATABASE: Final = 0xFE
+_END: Final = 0xFF
+_LZF: Final = 3
+_CRON: Final = 64
+_DIGITS: Final = 19
+
+_Need: TypeAlias = Generator[None, None, None]
+
+_CRC: Final = anycrc.Model("CRC64-REDIS")
+
+
+class DamagedError(Exception):
+    """The bytes are no RDB file that KeyDB has written whole; the text is one line, with the offset."""
+
+
+class Row(NamedTuple):
+    """The deadline of one member.
+
+    Attributes:
+        database: its number.
+        key: the key.
+        member: the member.
+        deadline: in Unix ms.
+        key_expires: when the whole key expires, in Unix ms; 0 for never.
+        cut: the member as the file has it, where that is only what precedes its first NUL byte: if the collection
+            contains that too, nobody knows which of the two is meant.
+    """
+
+    database: int
+    key: bytes
+    member: bytes
+    deadline: int
+    key_expires: int = 0
+    cut: bytes | None = None
+
+
+@dataclass
+class Findings:
+    """What a file turned out to contain.
+
+    Attributes:
+        version: the version of the format.
+        checked: whether there was a checksum (KeyDB can be told to write none).
+        keys: how many keys there were.
+        with_deadlines: how many of them have members with deadlines.
+        rows: how many deadlines were given out.
+        too_large: deadlines left out, as the key or the member has more than `LARGEST` bytes.
+        out_of_range: deadlines left out, as the proxy cannot keep them.
+        ambiguous: deadlines left out, as KeyDB cut their members off, and several begin like that.
+        cron_jobs: how many KEYDB.CRON jobs were skipped.
+        cron_names: their keys, the first `NAMED` of them.
+        modules: how many values of modules were skipped.
+    """
+
+    version: int = 0
+    checked: bool = False
+    keys: int = 0
+    with_deadlines: int = 0
+    rows: int = 0
+    too_large: int = 0
+    out_of_range: int = 0
+    ambiguous: int = 0
+    cron_jobs: int = 0
+    cron_names: list[bytes] = field(default_factory=list)
+    modules: int = 0
+
+
+class Cut:
+    """The members of one collection that contain a NUL byte, by what precedes it."""
+
+    def __init__(self) -> None:
+        self._whole: dict[bytes, bytes | None] = {}
+        self._room = CUT_AT_MOST
+        self._unknown = False
+
+    def __bool__(self) -> bool:
+        """Whether there may be any."""
+        return self._unknown or bool(self._whole)
+
+    def add(self, member: bytes) -> None:
+        """Take a member into account, if it contains a NUL byte."""
+        begin, nul, _ = member.partition(b"\0")
+        if nul:
+            self._room -= len(member) + _ENTRY
+            if self._room < 0:
+                self.forget()
+            else:
+                self._whole[begin] = None if begin in self._whole else member
+
+    def add_unnamed(self, begin: bytes) -> None:
+        """Take a member into account that is too large to be held."""
+        self.add(begin + b"\0")
+        if begin in self._whole:
+            self._whole[begin] = None
+
+    def forget(self) -> None:
+        """Give up: there may be any."""
+        self._whole.clear()
+        self._unknown = True
+
+    def whole(self, begin: bytes) -> bytes:
+        """Return the member that begins so in front of its first NUL byte, or else is just this.
+
+        Raises:
+            LookupError: there are several, or may be.
+        """
+        found = self._whole.get(begin, begin)
+        if found is None or self._unknown:
+            raise LookupError
+        return found
+
+
+class Reader:
+    """Reads one file.
+
+    Attributes:
+        found: what it contains, as far as it has been read.
+        offset: how many bytes have been understood.
+    """
+
+    def __init__(self) -> None:
+        self.found = Findings()
+        self._bytes = bytearray()
+        self._at = 0  # where in them to go on
+        self._before = 0  # bytes of the file in front of them
+        self._crc = 0  # of these
+        self._rows: list[Row] = []
+        self._done = False
+        self._broken: DamagedError | None = None
+        self._cut = Cut()  # of the value that was read last
+        self._run = self._file()
+
+    @property
+    def offset(self) -> int:
+        """How many bytes have been understood."""
+        return self._before + self._at
+
+    def feed(self, data: bytes) -> list[Row]:
+        """Take the next bytes of the file.
+
+        Returns:
+            The deadlines that they complete.
+
+        Raises:
+            DamagedError: they cannot be; it is raised again by whatever is called after that.
+        """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            self._advance(data)
+        except DamagedError as error:
+            self._broken = error
+            raise
+        rows, self._rows = self._rows, []
+        return rows
+
+    def finish(self) -> Findings:
+        """Return what the file contains, now that all of it has been fed: it is whole, and the checksum is right.
+
+        Raises:
+            DamagedError: it is not.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if not self._done:
+            size = self._before + len(self._bytes)
+            raise DamagedError(f"offset {size}: it ends here, in the middle of the data")
+        return self.found
+
+    def _advance(self, data: bytes) -> None:
+        self._settle()
+        if self._done:
+            if data:
+                raise self._damaged("more follows after its end: is it an append-only file? Use the RDB file (BGSAVE)")
+            return
+        self._bytes += data
+        try:
+            next(self._run)
+        except StopIteration:
+            self._done = True
+            self._settle()
+            self._advance(bytes(self._bytes))
+
+    def _settle(self) -> None:
+        """Drop what has been understood, when it has been counted into the checksum."""
+        if self._at:
+            with memoryview(self._bytes)[: self._at] as understood:
+                self._crc = _CRC.calc(understood, self._crc)
+            del self._bytes[: self._at]
+            self._before += self._at
+            self._at = 0
+
+    def _damaged(self, reason: str, begin: int | None = None) -> DamagedError:
+        return DamagedError(f"offset {self.offset if begin is None else begin}: {reason}")
+
+    # What follows are the rules of the format. Each yields when it needs more bytes than there are.
+
+    def _file(self) -> _Need:
+        magic = yield from self._take(9)
+        if not magic.startswith(b"REDIS") or not magic[5:].isdigit():
+            raise self._damaged("it does not begin as an RDB file", 0)
+        version = self.found.version = int(magic[5:])
+        if not OLDEST <= version <= NEWEST:
+            raise self._damaged(
+                f"it has version {version} of the format; KeyDB writes {NEWEST}: is it from another server?",
+                5,
+            )
+        yield from self._records()
+        self._settle()
+        expected = self._crc
+        begin = self.offset
+        told = int.from_bytes((yield from self._take(8)), "little")
+        self.found.checked = told != 0
+        if told and told != expected:
+            raise self._damaged(f"the checksum is {told:016x}, that of the data {expected:016x}", begin)
+
+    def _records(self) -> _Need:
+        found = self.found
+        database = next_expires = 0
+        while True:
+            begin = self.offset
+            (kind,) = yield from self._take(1)
+            if kind < _MODULE_AUX:
+                found.keys += 1
+                key = yield from self._text()
+                yield from self._value(kind, begin)
+                if kind == _CRON:
+                    self._note_job(key)
+                yield from self._deadlines(database, key, next_expires, of_job=kind == _CRON)
+                next_expires = 0
+            elif kind == _END:
+                return
+            elif kind == _DATABASE:
+                database = yield from self._count()
+                if database > HIGHEST_DATABASE:
+                    raise self._damaged(f"there is no database {database}", begin)
+            elif kind == _EXPIRES_MS:
+                next_expires = int.from_bytes((yield from self._take(8)), "little", signed=True)
+            elif kind == _EXPIRES:
+                next_expires = 1000 * int.from_bytes((yield from self._take(4)), "little", signed=True)
+            elif kind == _SIZES:
+                yield from self._count()
+                yield from self._count()
+            elif kind == _IDLE:
+                yield from self._count()
+            elif kind == _FREQUENCY:
+                yield from self._skip(1)
+            elif kind == _MODULE_AUX:
+                yield from self._count()
+                yield from self._module_parts()
+            else:
+                name = yield from self._text()
+                if name is not None and name.lower() in (_MEMBER, _WHEN):
+                    raise self._damaged("a deadline of a member belongs to no key", begin)
+                yield from self._skip_string()
+
+    def _deadlines(self, database: int, key: bytes | None, key_expires: int, *, of_job: bool) -> _Need:
+        """Read what follows a value: the deadlines of its members, as long as there are such fields."""
+        count = 0
+        while True:
+            if key is not None and not self._cut and not of_job:
+                count += self._short_rows(database, key, key_expires)
+            begin = self.offset
+            if not (yield from self._comes(_MEMBER_FIELD)):
+                break
+            member = yield from self._text()
+            if not (yield from self._comes(_WHEN_FIELD)):
+                raise self._damaged("a member has no deadline", begin)
+            deadline = yield from self._deadline()
+            if of_job:
+                continue  # when the job runs next
+            count += 1
+            if key is None or member is None:
+                self.found.too_large += 1
+                continue
+            try:
+                whole = self._cut.whole(member)
+            except LookupError:
+                self.found.ambiguous += 1
+            else:
+                self._add(Row(database, key, whole, deadline, key_expires, None if whole == member else member))
+        self.found.with_deadlines += count > 0
+
+    def _short_rows(self, database: int, key: bytes, key_expires: int) -> int:
+        """Read deadlines of short members that are there whole, nearly all, without a call for each of their parts."""
+        data, at = self._bytes, self._at
+        last = len(data) - _LONGEST_SHORT_ROW
+        count = 0
+        while at <= last and data.startswith(_MEMBER_FIELD, at):
+            begin = at + len(_MEMBER_FIELD)
+            middle = begin + 1 + data[begin]
+            if data[begin] >= _SHORT or not data.startswith(_WHEN_FIELD, middle):
+                break
+            size = middle + len(_WHEN_FIELD)
+            end = size + 1 + data[size]
+            digits = bytes(data[size + 1 : end])
+            if data[size] > _DIGITS or not digits.isdigit():
+                break
+            self._add(Row(database, key, bytes(data[begin + 1 : middle]), int(digits), key_expires))
+            at = end
+            count += 1
+        self._at = at
+        return count
+
+    def _deadline(self) -> Generator[None, None, int]:
+        begin = self.offset
+        text = yield from self._text()
+        digits = (text or b"").removeprefix(b"-")
+        if text is None or not digits.isdigit() or len(digits) > _DIGITS:
+            raise self._damaged("a deadline is no number", begin)
+        return int(text)
+
+    def _add(self, row: Row) -> None:
+        if abs(row.deadline) > LATEST_DEADLINE:
+            self.found.out_of_range += 1
+        else:
+            self.found.rows += 1
+            self._rows.append(row)
+
+    def _note_job(self, key: bytes | None) -> None:
+        self.found.cron_jobs += 1
+        if len(self.found.cron_names) < NAMED and key is not None:
+            self.found.cron_names.append(key)
+
+    def _value(self, kind: int, begin: int) -> _Need:
+        """Skip a value of this type, but for members that contain NUL bytes."""
+        self._cut = Cut()
+        if kind in (12, 13):
+            yield from self._packed()
+        elif kind == 0 or 9 <= kind <= 11:
+            yield from self._skip_string()
+        elif kind in (1, 14):
+            yield from self._skip_strings((yield from self._count()))
+        elif kind == 2:
+            yield from self._skip_members((yield from self._count()))
+        elif kind == 4:
+            yield from self._skip_members(2 * (yield from self._count()), every=2)
+        elif kind == 3:
+            for _ in range((yield from self._count())):
+                yield from self._skip_member()
+                (size,) = yield from self._take(1)
+                yield from self._skip(size if size < 253 else 0)
+        elif kind == 5:
+            yield from self._skip_members((yield from self._count()), behind=8)
+        elif kind == 15:
+            yield from self._stream()
+        elif kind == 7:
+            self.found.modules += 1
+            yield from self._count()
+            yield from self._module_parts()
+        elif kind == _CRON:
+            yield from self._skip_string()
+            yield from self._skip(16)
+            yield from self._skip_strings((yield from self._count()))
+            yield from self._skip_strings((yield from self._count()))
+        elif kind == 6:
+            raise self._damaged("a module's value in a format that does not tell its size: remove the key first", begin)
+        else:
+            raise self._damaged(f"a value of type {kind}, which KeyDB does not write", begin)
+
+    def _stream(self) -> _Need:
+        yield from self._skip_strings(2 * (yield from self._count()))
+        for _ in range(3):
+            yield from self._count()
+        for _ in range((yield from self._count())):
+            yield from self._skip_string()
+            yield from self._count()
+            yield from self._count()
+            for _ in range((yield from self._count())):
+                yield from self._skip(24)
+                yield from self._count()
+            for _ in range((yield from self._count())):
+                yield from self._skip_string()
+                yield from self._skip(8)
+                yield from self._skip(16 * (yield from self._count()))
+
+    def _module_parts(self) -> _Need:
+        while True:
+            begin = self.offset
+            part = yield from self._count()
+            if part == 0:
+                return
+            if part in (1, 2):
+                yield from self._count()
+            elif part in (3, 4):
+                yield from self._skip(4 if part == 3 else 8)
+            elif part == 5:
+                yield from self._skip_string()
+            else:
+                raise self._damaged(f"a module's value has a part of type {part}, which there is not", begin)
+
+    def _packed(self) -> _Need:
+        """Read a small hash or sorted set, in which every other string is a member."""
+        begin = self.offset
+        packed = yield from self._text()
+        # Only where deadlines follow does it matter what is in it.
+        if packed is None:
+            self._cut.forget()
+        elif (yield from self._aux_comes()):
+            try:
+                for member in ziplist.members(packed):
+                    self._cut.add(member)
+            except ValueError as error:
+                raise self._damaged(str(error), begin) from None
+
+    def _aux_comes(self) -> Generator[None, None, bool]:
+        while len(self._bytes) == self._at:
+            yield
+        return self._bytes[self._at] == _AUX
+
+    def _skip_members(self, count: int, *, every: int = 1, behind: int = 0) -> _Need:
+        """Skip strings, but for members that contain NUL bytes; those that are there whole without a call for each.
+
+        Args:
+            count: how many.
+            every: each how many of them is a member.
+            behind: how many other bytes stand behind each.
+        """
+        data, cut = self._bytes, self._cut
+        while count:
+            at, end = self._at, len(data) - 1
+            while count and at < end:
+                first = data[at]
+                if first < 0x40:
+                    begin, after = at + 1, at + 1 + first
+                elif first < 0x80:
+                    begin = at + 2
+                    after = begin + (first & 63) * 256 + data[at + 1]
+                elif first in _INTEGERS:
+                    begin = after = at + _INTEGERS[first]
+                else:
+                    break
+                if after + behind > end:
+                    break
+                if not count % every and data.find(0, begin, after) >= 0:
+                    cut.add(bytes(data[begin:after]))
+                at = after + behind
+                count -= 1
+            self._at = at
+            if count:
+                if count % every:
+                    yield from self._skip_string()
+                else:
+                    yield from self._skip_member()
+                yield from self._skip(behind)
+                count -= 1
+
+    def _skip_member(self) -> _Need:
+        begin = self.offset
+        size, encoding = yield from self._length()
+        if encoding is None and size > LARGEST:
+            # Too large to be named, but its beginning may be taken for a smaller member.
+            head = yield from self._take(LARGEST)
+            yield from self._skip(size - LARGEST)
+            if (nul := head.find(0)) >= 0:
+                self._cut.add_unnamed(head[:nul])
+            return
+        member = yield from self._text_of(size, encoding, begin)
+        if member is None:
+            self._cut.forget()
+        else:
+            self._cut.add(member)
+
+    def _skip_strings(self, count: int) -> _Need:
+        """Skip strings; those that are there whole without a call for each."""
+        data = self._bytes
+        while count:
+            at, end = self._at, len(data) - 1
+            while count and at < end:
+                first = data[at]
+                if first < 0x40:
+                    after = at + 1 + first
+                elif first < 0x80:
+                    after = at + 2 + (first & 63) * 256 + data[at + 1]
+                elif first in _INTEGERS:
+                    after = at + _INTEGERS[first]
+                else:
+                    break
+                if after > end:
+                    break
+                at = after
+                count -= 1
+            self._at = at
+            if count:
+                yield from self._skip_string()
+                count -= 1
+
+    def _skip_string(self) -> _Need:
+        size, encoding = yield from self._length()
+        if encoding is None:
+            yield from self._skip(size)
+        elif encoding == _LZF:
+            packed = yield from self._count()
+            yield from self._count()
+            yield from self._skip(packed)
+        else:
+            yield from self._skip(1 << encoding)
+
+    def _text(self) -> Generator[None, None, bytes | None]:
+        """Read a string; None, and it is skipped, if it is larger than `LARGEST`."""
+        begin = self.offset
+        size, encoding = yield from self._length()
+        return (yield from self._text_of(size, encoding, begin))
+
+    def _text_of(self, size: int, encoding: int | None, begin: int) -> Generator[None, None, bytes | None]:
+        if encoding is None:
+            if size > LARGEST:
+                yield from self._skip(size)
+                return None
+            return (yield from self._take(size))
+        if encoding != _LZF:
+            return b"%d" % int.from_bytes((yield from self._take(1 << encoding)), "little", signed=True)
+        packed = yield from self._count()
+        size = yield from self._count()
+        if packed > LARGEST or size > LARGEST:
+            yield from self._skip(packed)
+            return None
+        try:
+            return lzf.decompress((yield from self._take(packed)), size)
+        except ValueError as error:
+            raise self._damaged(f"a compressed string is wrong: {error}", begin) from None
+
+    def _count(self) -> Generator[None, None, int]:
+        """Read a number, such as how many parts follow."""
+        begin = self.offset
+        number, encoding = yield from self._length()
+        if encoding is not None:
+            raise self._damaged("a string where there should be a number", begin)
+        return number
+
+    def _length(self) -> Generator[None, None, tuple[int, int | None]]:
+        """Read a size, or the encoding of a string that has no size of its own."""
+        begin = self.offset
+        (first,) = yield from self._take(1)
+        if first < 0x40:
+            return first, None
+        if first < 0x80:
+            (second,) = yield from self._take(1)
+            return (first & 63) << 8 | second, None
+        if first == 0x80:
+            return int.from_bytes((yield from self._take(4)), "big"), None
+        if first == 0x81:
+            return int.from_bytes((yield from self._take(8)), "big"), None
+        if first >= 0xC0 and first & 63 <= _LZF:
+            return 0, first & 63
+        raise self._damaged(f"a length begins with {first:#x}, which there is not", begin)
+
+    def _comes(self, wanted: bytes) -> Generator[None, None, bool]:
+        """Return whether certain bytes come next, and take them if so."""
+        while True:
+            there = bytes(self._bytes[self._at : self._at + len(wanted)])
+            if not wanted.startswith(there):
+                return False
+            if len(there) == len(wanted):
+                self._at += len(wanted)
+                return True
+            yield
+
+    def _take(self, size: int) -> Generator[None, None, bytes]:
+        while len(self._bytes) - self._at < size:
+            yield
+        self._at += size
+        return bytes(self._bytes[self._at - size : self._at])
+
+    def _skip(self, size: int) -> _Need:
+        while (there := len(self._bytes) - self._at) < size:
+            self._at += there
+            size -= there
+            yield
+        self._at += size

@@ -1,0 +1,213 @@
+"""Where an RDB file comes from: a file, standard input, or a KeyDB that sends one to its replicas. Only read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+import sys
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from pathlib import Path
+from typing import IO, Final, TypeVar, cast
+
+from redis.exceptions import RedisError
+
+from proxy.upstream.endpoint import Upstream
+from proxy.wire.request import encode
+
+T = TypeVar("T")
+
+CHUNK: Final = 1 << 18
+"""Bytes that are read at once."""
+
+SILENCE_SECONDS: Final = 60.0
+"""How long a server may send nothing, as long as replicas wait. While it makes the file it sends a sign every 10 s."""
+
+_LINE: Final = 4096
+_MARK_SIZE: Final = 40
+
+
+class SourceError(Exception):
+    """The source cannot be read; the text is one line for people."""
+
+
+class FileSource:
+    """A file, or standard input.
+
+    Args:
+        path: the file; None for standard input.
+
+    Raises:
+        SourceError: it cannot be opened.
+
+    Attributes:
+        size: in bytes; None if it is not known.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._name = "standard input" if path is None else str(path)
+        self.size: int | None = None
+        try:
+            self._file: IO[bytes] = sys.stdin.buffer if path is None else path.open("rb")
+            about = os.fstat(self._file.fileno())
+        except OSError as error:
+            raise SourceError(f"{self._name}: cannot be read: {error.strerror or error}") from None
+        if path is None and sys.stdin.isatty():
+            raise SourceError("standard input is a terminal: give a file, or pipe one in")
+        if stat.S_ISREG(about.st_mode):
+            self.size = about.st_size
+
+    def chunks(self) -> Iterator[bytes]:
+        """Give the bytes, as they come.
+
+        Raises:
+            SourceError: they cannot be read.
+        """
+        try:
+            with self._file as file:
+                while chunk := os.read(file.fileno(), CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise SourceError(f"{self._name}: cannot be read: {error.strerror or error}") from None
+
+
+class ServerSource:
+    """A KeyDB that is asked for an RDB file as its replicas ask (SYNC).
+
+    Args:
+        server: how to reach it.
+
+    Attributes:
+        size: in bytes; None if it is not known (yet).
+    """
+
+    def __init__(self, server: Upstream) -> None:
+        self._server = server
+        self.size: int | None = None
+        self._reader: asyncio.StreamReader
+
+    def __str__(self) -> str:
+        """The address, without credentials."""
+        return str(self._server)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Give the bytes, as they come.
+
+        Raises:
+            SourceError: the server cannot be reached, refuses, or falls silent.
+        """
+        self._reader = asyncio.StreamReader(limit=CHUNK)
+        protocol = _Stream(self._reader)
+        try:
+            await self._server.connect(lambda: protocol)
+            assert protocol.transport is not None
+            async for chunk in self._receive(protocol.transport):
+                yield chunk
+        except TimeoutError as error:
+            raise self._failed(error, f"nothing has come for {SILENCE_SECONDS:.0f} s") from error
+        except (OSError, EOFError, RedisError) as error:
+            raise self._failed(error, "it has closed the connection") from error
+        finally:
+            if protocol.transport is not None:
+                protocol.transport.abort()
+
+    def _failed(self, error: Exception, otherwise: str) -> SourceError:
+        known = not isinstance(error, EOFError) and str(error)
+        advice = self._server.advice(error)
+        return SourceError(
+            f"{self._server}: {' '.join(str(known or otherwise).split())}" + ("" if advice is None else f": {advice}")
+        )
+
+    async def _receive(self, transport: asyncio.WriteTransport) -> AsyncIterator[bytes]:
+        login = self._server.login
+        if login:
+            await self._ask(transport, "AUTH", *login, must=True)
+        # A server that does not know one of these sends the file otherwise, which is just as well.
+        await self._ask(transport, "REPLCONF", "capa", "eof")
+        await self._ask(transport, "REPLCONF", "rdb-only", "1")
+        transport.write(_request("SYNC"))
+        head = b""
+        while not head:  # empty lines: it is still making the file
+            head = await self._line()
+        self._refused(head, "SYNC")
+        if mark := re.fullmatch(rb"\$EOF:([!-~]{%d})" % _MARK_SIZE, head):
+            async for chunk in self._until(mark[1]):
+                yield chunk
+            return
+        size = re.fullmatch(rb"\$([0-9]{1,18})", head)
+        if size is None:
+            raise SourceError(f"{self._server}: it answers SYNC in a way that KeyDB does not: {head[:80]!r}")
+        self.size = int(size[1])
+        left = self.size
+        while left:
+            chunk = await self._some(min(left, CHUNK))
+            left -= len(chunk)
+            yield chunk
+
+    async def _until(self, mark: bytes) -> AsyncIterator[bytes]:
+        """Give the bytes in front of the mark, whose size the server did not know beforehand."""
+        held = b""
+        while True:
+            held += await self._some(CHUNK)
+            end = held.find(mark)
+            if end >= 0:
+                yield held[:end]
+                return
+            sure = max(0, len(held) - len(mark) + 1)
+            if sure:
+                yield held[:sure]
+                held = held[sure:]
+
+    async def _ask(self, transport: asyncio.WriteTransport, *words: str, must: bool = False) -> None:
+        transport.write(_request(*words))
+        answer = await self._line()
+        if must or answer.startswith(b"-NOAUTH"):
+            self._refused(answer, words[0])
+
+    def _refused(self, answer: bytes, name: str) -> None:
+        if not answer.startswith(b"-"):
+            return
+        text = answer[1:].decode(errors="replace")
+        advice = ""
+        if name == "AUTH" or text.startswith(("NOAUTH", "WRONGPASS")):
+            advice = ": check user and password in --from, or --from-password-file"
+        elif text.startswith("NOPERM"):
+            advice = ": its user needs +sync, or +psync, and +replconf"
+        raise SourceError(f"{self._server}: {name} is refused: {text}{advice}")
+
+    async def _line(self) -> bytes:
+        try:
+            line = await _in_time(self._reader.readuntil(b"\n"))
+        except asyncio.LimitOverrunError:
+            line = b""
+        if not line or len(line) > _LINE:
+            raise SourceError(f"{self._server}: it does not answer as KeyDB does")
+        return line.strip()
+
+    async def _some(self, size: int) -> bytes:
+        chunk = await _in_time(self._reader.read(size))
+        if not chunk:
+            raise EOFError
+        return chunk
+
+
+class _Stream(asyncio.StreamReaderProtocol):
+    """Feeds a stream reader, and has the transport to write to."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
+        self.transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.WriteTransport, transport)
+        super().connection_made(transport)
+
+
+async def _in_time(coming: Awaitable[T]) -> T:
+    async with asyncio.timeout(SILENCE_SECONDS):
+        return await coming
+
+
+def _request(*words: str) -> bytes:
+    return encode([word.encode() for word in words])

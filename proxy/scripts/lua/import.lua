@@ -1,0 +1,55 @@
+-- Gives members of keys in one database the deadlines that they had in KeyDB; or tells what that would do, or how they
+-- compare with those that there are. A member whose deadline has passed is removed, as KeyDB would have.
+-- uses: has, index, now, remove, mend, need
+-- KEYS: the index, then each key followed by its shadow
+-- ARGV: the database; set, look or compare; then for each key: when it expires in Unix ms (0: never), how many members,
+--   and for each member: the member, its deadline in Unix ms, and '' or, behind a '=', another member that would be
+--   meant just as well if it is there
+-- Result: for each member a letter: s set (to be set; the same), r had passed: removed (to be removed), p had passed, and it
+--   had gone, k no such key, m no such member, t another type, a either of two members may be meant, d it differs; '' if
+--   there is no such database
+-- Complexity: O(log n) for each member
+local moment, exactly = now()
+local index, mode, letters, place = KEYS[1], ARGV[2], {}, 3
+if redis.pcall('select', ARGV[1]).err then return '' end
+local setting = mode == 'set'
+if setting then mend(index) end
+local function judge(kind, key, shadow, expires, member, deadline, other)
+  local passed = deadline <= moment
+  if kind == 'none' then return (passed or expires ~= 0 and expires <= moment) and 'p' or 'k' end
+  if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' then return 't' end
+  if not has(kind, key, member) then return passed and 'p' or 'm' end
+  if other ~= '' and has(kind, key, string.sub(other, 2)) then return 'a' end
+  if mode == 'compare' then
+    return tonumber(call('zscore', shadow, member) or nil) == deadline and 's' or 'd'
+  end
+  return passed and 'r' or 's'
+end
+for position = 2, #KEYS, 2 do
+  local key, shadow, expires, count = KEYS[position], KEYS[position + 1], tonumber(ARGV[place]), tonumber(ARGV[place + 1])
+  local kind = call('type', key).ok
+  local kept, gone = {}, {}
+  for at = place + 2, place + 3 * count + 1, 3 do
+    local letter = judge(kind, key, shadow, expires, ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2])
+    letters[#letters + 1] = letter
+    if setting and letter == 's' then
+      kept[#kept + 1] = ARGV[at + 1]
+      kept[#kept + 1] = ARGV[at]
+    elseif setting and letter == 'r' then
+      gone[#gone + 1] = ARGV[at]
+    end
+  end
+  place = place + 2 + 3 * count
+  if #kept + #gone > 0 then
+    mend(shadow)
+    if #gone > 0 then
+      for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
+      need('zrem', shadow, gone[1])
+      remove(kind, key, gone)
+      call('zrem', shadow, unpack(gone))
+    end
+    if #kept > 0 then call('zadd', shadow, unpack(kept)) end
+    if #gone > 0 and call('exists', key) == 0 then drop(key, shadow, index) else refresh(key, shadow, index) end
+  end
+end
+return table.concat(letters)
