@@ -27,6 +27,9 @@ NAMED: Final = 10
 """Members that are named of each outcome that needs a look."""
 
 
+_CLOSING_SECONDS: Final = 1.0
+
+
 class Outcome(Enum):
     """What became of a deadline; the values are what the script answers."""
 
@@ -182,8 +185,9 @@ class Importer:
         except (RedisError, OSError, TimeoutError) as error:
             raise ApplyError(self._say(error)) from error
         finally:
-            with contextlib.suppress(RedisError, OSError, TimeoutError, asyncio.TimeoutError):
-                await control.aclose()
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    await control.connection_pool.disconnect()
 
     def _say(self, error: Exception) -> str:
         text = " ".join(str(error).split()) or "it did not answer in time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 import time
@@ -12,7 +13,6 @@ from typing import Any, Final
 
 import click
 import structlog
-import uvloop
 
 from proxy.keydb.apply import NAMED, ApplyError, Importer, Mode, Outcome, Tally
 from proxy.keydb.options import Order, of_source
@@ -45,7 +45,7 @@ def run(settings: Settings, order: Order) -> int:
     )
     try:
         source = _source(order)
-        uvloop.run(importer.reach())
+        asyncio.run(importer.reach())
         with Spool() as spool:
             found = _gather(source, spool)
             _print_findings(order.name if order.server is None else str(source), found)
@@ -102,7 +102,7 @@ def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
 
     with _Progress("reading", "bytes") as progress:
         if isinstance(source, ServerSource):
-            uvloop.run(receive(source))
+            asyncio.run(receive(source))
         else:
             progress.begin(source.size)
             for chunk in source.chunks():
@@ -118,7 +118,7 @@ def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
     try:
         with _Progress(label, "deadlines") as progress:
             progress.begin(spool.size)
-            uvloop.run(importer.run(spool, mode, tally, progress.step))
+            asyncio.run(importer.run(spool, mode, tally, progress.step))
     except BaseException:
         if tally.total:
             click.echo(f"stopped after {tally.total:,} of {spool.size:,} deadlines")
