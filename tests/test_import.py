@@ -103,6 +103,12 @@ def holding(start: StartServer, kind: str, folder: Path, data: bytes, *args: str
     return start(kind, "--dir", str(folder), *args)
 
 
+@pytest.fixture
+def target(start_server: StartServer) -> Server:
+    """An empty server, of one kind: where it matters what the source does, and not where it goes."""
+    return start_server(KIND)
+
+
 def untouched(server: Server) -> bool:
     """Whether nothing of the proxy's is in the server."""
     return server.command("KEYS", "__expiremember__:*") == b"*0\r\n"
@@ -245,16 +251,16 @@ def test_the_last_members_go_with_their_key_and_leave_nothing(kind: str, start_s
 
 
 @pytest.mark.parametrize("cut", [0, 5, 9, 1000, 3336])
-def test_a_file_cut_short_changes_nothing(cut: int, upstream: Server) -> None:
-    upstream.command("SADD", "s", *(f"m{number}" for number in range(50)))
-    ended = bring("--rdb", "-", "--upstream", upstream.url, stdin=recorded("passed")[:cut])
+def test_a_file_cut_short_changes_nothing(cut: int, target: Server) -> None:
+    target.command("SADD", "s", *(f"m{number}" for number in range(50)))
+    ended = bring("--rdb", "-", "--upstream", target.url, stdin=recorded("passed")[:cut])
     assert ended.status == 1
     assert re.fullmatch(
         rf"expiremember-proxy: import: standard input: offset {cut}: it ends here,[^\n]*; nothing has been changed\n",
         ended.complained,
     )
-    assert untouched(upstream)
-    assert upstream.command("SCARD", "s") == b":50\r\n"
+    assert untouched(target)
+    assert target.command("SCARD", "s") == b":50\r\n"
 
 
 def within(*flags: str, rdb: Path | None = None, server: str | None = None, **more: object) -> int:
@@ -358,17 +364,15 @@ def test_the_rights_of_the_proxy_are_enough(start_server: StartServer, tmp_path:
     assert "docs/security.md" in ended.complained
 
 
-def test_settings_come_from_the_environment_and_from_in_front(upstream: Server, tmp_path: Path) -> None:
-    upstream.command("SADD", "s", "a")
+def test_settings_come_from_the_environment_and_from_in_front(target: Server, tmp_path: Path) -> None:
+    target.command("SADD", "s", "a")
     data = closed(entry(b"s", 2, strings([b"a"]), [(b"a", FAR)]))
-    ended = bring(
-        "--rdb", "-", stdin=data, env={"EXPIREMEMBER_UPSTREAM": upstream.url, "EXPIREMEMBER_PREFIX": "other:"}
-    )
+    ended = bring("--rdb", "-", stdin=data, env={"EXPIREMEMBER_UPSTREAM": target.url, "EXPIREMEMBER_PREFIX": "other:"})
     assert ended.status == 0, ended
-    assert upstream.command("ZSCORE", "other:k:{s}", "a") == b"$13\r\n%d\r\n" % FAR
-    (tmp_path / "proxy.toml").write_text(f'upstream = "{upstream.url}"\nprefix = "third:"\n')
+    assert target.command("ZSCORE", "other:k:{s}", "a") == b"$13\r\n%d\r\n" % FAR
+    (tmp_path / "proxy.toml").write_text(f'upstream = "{target.url}"\nprefix = "third:"\n')
     assert bring("--rdb", "-", "--config", tmp_path / "proxy.toml", stdin=data).status == 0
-    assert upstream.command("ZSCORE", "third:k:{s}", "a") == b"$13\r\n%d\r\n" % FAR
+    assert target.command("ZSCORE", "third:k:{s}", "a") == b"$13\r\n%d\r\n" % FAR
 
 
 # Proxies in front of the server.
@@ -448,33 +452,33 @@ def test_from_a_server(manner: Manner, sender: Server, start_server: StartServer
     assert sender.command("DEBUG", "DIGEST") == before
 
 
-def test_from_a_server_that_wants_a_login(sender: Server, upstream: Server, tmp_path: Path) -> None:
-    upstream.command("SADD", "set:int", "0")
+def test_from_a_server_that_wants_a_login(sender: Server, target: Server, tmp_path: Path) -> None:
+    target.command("SADD", "set:int", "0")
     assert sender.command("CONFIG", "SET", "requirepass", "hidden/1") == b"+OK\r\n"
     with SyncRelay(sender.address, [(0, b"set:int", b"0", FAR)]) as relay:
-        ended = bring("--from", relay.url, "--upstream", upstream.url)
+        ended = bring("--from", relay.url, "--upstream", target.url)
         assert ended.status == 1
         assert "NOAUTH" in ended.complained
         assert "--from-password-file" in ended.complained
-        ended = bring("--from", relay.url, "--upstream", upstream.url, env={"EXPIREMEMBER_FROM_PASSWORD": "wrong"})
+        ended = bring("--from", relay.url, "--upstream", target.url, env={"EXPIREMEMBER_FROM_PASSWORD": "wrong"})
         assert ended.status == 1
         assert "AUTH is refused: WRONGPASS" in ended.complained
         (tmp_path / "password").write_text("hidden/1\n")
-        ended = bring("--from", relay.url, "--from-password-file", tmp_path / "password", "--upstream", upstream.url)
+        ended = bring("--from", relay.url, "--from-password-file", tmp_path / "password", "--upstream", target.url)
         assert ended.status == 0, ended
         assert relay.seen == [*[b"REPLCONF"] * 2, b"AUTH", b"AUTH", *[b"REPLCONF"] * 2, b"SYNC"]
     assert "hidden" not in ended.said + ended.complained
-    assert upstream.command("ZSCORE", NAMES.shadow(b"set:int"), "0") == b"$13\r\n%d\r\n" % FAR
+    assert target.command("ZSCORE", NAMES.shadow(b"set:int"), "0") == b"$13\r\n%d\r\n" % FAR
 
 
-def test_from_a_server_by_tls(start_server: StartServer, files: Files, upstream: Server) -> None:
+def test_from_a_server_by_tls(start_server: StartServer, files: Files, target: Server) -> None:
     server, port = tls_server(start_server, files, files.server, clients="yes")
     url = f"rediss://127.0.0.1:{port}"
-    ended = bring("--from", url, "--upstream", upstream.url)
+    ended = bring("--from", url, "--upstream", target.url)
     assert ended.status == 1
     assert "certificate" in ended.complained
     trusted = ("--from-tls-ca-file", files.authority.file, "--from-tls-cert-file", files.client.file)
-    ended = bring("--from", url, *trusted, "--from-tls-key-file", files.client.key, "--upstream", upstream.url)
+    ended = bring("--from", url, *trusted, "--from-tls-key-file", files.client.key, "--upstream", target.url)
     # This far it has come: the file of this server is no KeyDB's.
     assert ended.status == 1
     assert "offset 5: it has version 10 of the format" in ended.complained
@@ -497,17 +501,17 @@ def test_from_a_server_by_tls(start_server: StartServer, files: Files, upstream:
     ],
 )  # fmt: skip
 def test_a_server_that_fails_changes_nothing(
-    manner: Manner, said: str, sender: Server, upstream: Server, capsys: pytest.CaptureFixture[str],
+    manner: Manner, said: str, sender: Server, target: Server, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(source, "SILENCE_SECONDS", 0.5)
-    upstream.command("SADD", "set:int", "0")
+    target.command("SADD", "set:int", "0")
     with SyncRelay(sender.address, [(0, b"set:int", b"0", FAR)], manner) as relay:
-        assert within(upstream.url, server=relay.url) == 1
+        assert within(target.url, server=relay.url) == 1
     complained = capsys.readouterr().err
     assert said in complained
     assert complained.count("\n") == 1
-    assert untouched(upstream)
+    assert untouched(target)
 
 
 # How much it takes.

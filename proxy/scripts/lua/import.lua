@@ -46,10 +46,14 @@ for position = 2, #KEYS, 2 do
       for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
       need('zrem', shadow, gone[1])
       remove(kind, key, gone)
-      call('zrem', shadow, unpack(gone))
     end
     if #kept > 0 then call('zadd', shadow, unpack(kept)) end
-    if #gone > 0 and call('exists', key) == 0 then drop(key, shadow, index) else refresh(key, shadow, index) end
+    if #gone > 0 and call('exists', key) == 0 then
+      drop(key, shadow, index)
+    else
+      if #gone > 0 then call('zrem', shadow, unpack(gone)) end
+      refresh(key, shadow, index)
+    end
   end
 end
 return table.concat(letters)
