@@ -83,7 +83,7 @@ def test_a_byte_flipped_is_noticed(name: str, request: pytest.FixtureRequest) ->
     data = recorded(name)
     step = 1 if request.config.getoption("--long") or len(data) < 10_000 else 61
     for place in range(0, min(4096, len(data)), step):
-        for flip in (0xFF, 1 << place % 8):
+        for flip in (0xFF, 1 << place % 8)[: 2 if step == 1 else 1]:
             damaged = bytearray(data)
             damaged[place] ^= flip
             refusal(bytes(damaged))
@@ -419,6 +419,7 @@ def test_deadlines_come_back_in_their_order_and_in_bounded_batches(rows: list[Ro
         rows = [row._replace(member=row.member + bytes(BYTES_AT_ONCE // 3)) for row in rows[:10]]
     with Spool() as spool:
         spool.add(rows)
+        spool.finish()
         assert spool.size == len(rows)
         back = []
         for batch in spool.batches():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +15,9 @@ import structlog
 
 from proxy.keydb.apply import NAMED, ApplyError, Importer, Mode, Outcome, Tally
 from proxy.keydb.options import Order, of_source
-from proxy.keydb.rdb import LARGEST, DamagedError, Findings, Reader, Row
+from proxy.keydb.rdb import LARGEST, DamagedError, Findings, Reader
 from proxy.keydb.source import FileSource, ServerSource, SourceError
-from proxy.keydb.spool import Spool
+from proxy.keydb.spool import Spool, SpoolError
 from proxy.scripts.naming import Names
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
@@ -56,7 +55,7 @@ def run(settings: Settings, order: Order) -> int:
                 good = _apply(importer, spool, Mode.COMPARE) and good
     except DamagedError as error:
         return _stop(f"{order.name}: {error}; nothing has been changed")
-    except (SourceError, ApplyError) as error:
+    except (SourceError, SpoolError, ApplyError) as error:
         return _stop(str(error))
     except KeyboardInterrupt:
         _stop("interrupted; it can be repeated")
@@ -83,21 +82,15 @@ def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
 
     Raises:
         DamagedError: it is no whole RDB file.
-        SourceError: it cannot be read, or there is no room to keep its deadlines.
+        SourceError: it cannot be read.
+        SpoolError: there is no room to keep its deadlines.
     """
     reader = Reader()
-
-    def take(rows: Iterable[Row]) -> None:
-        try:
-            spool.add(rows)
-        except OSError as error:
-            folder = tempfile.gettempdir()
-            raise SourceError(f"temporary file in {folder}: {error.strerror}: set TMPDIR to a roomier folder") from None
 
     async def receive(source: ServerSource) -> None:
         async for chunk in source.chunks():
             progress.begin(source.size)
-            take(reader.feed(chunk))
+            spool.add(reader.feed(chunk))
             progress.step(len(chunk))
 
     with _Progress("reading", "bytes") as progress:
@@ -106,8 +99,9 @@ def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
         else:
             progress.begin(source.size)
             for chunk in source.chunks():
-                take(reader.feed(chunk))
+                spool.add(reader.feed(chunk))
                 progress.step(len(chunk))
+    spool.finish()
     return reader.finish()
 
 

@@ -6,6 +6,7 @@ for each; what else the source contains is not kept.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -56,8 +57,26 @@ class Batch:
     size: int = 0
 
 
+class SpoolError(Exception):
+    """There is no room for the deadlines; the text is one line for people."""
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpoolError(
+            f"temporary file in {tempfile.gettempdir()}: {reason}: set TMPDIR to a roomier folder"
+        ) from None
+
+
 class Spool:
     """The deadlines, in the order in which they came.
+
+    Raises:
+        SpoolError: there can be no temporary file.
 
     Attributes:
         size: how many.
@@ -65,7 +84,8 @@ class Spool:
 
     def __init__(self) -> None:
         self.size = 0
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="expiremember-import-")  # noqa: SIM115 (closed by close)
+        with _writing():
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="expiremember-import-")  # noqa: SIM115
         self._last: tuple[int, bytes, int] | None = None
 
     def __enter__(self) -> Self:
@@ -74,14 +94,28 @@ class Spool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is left to be written is not needed
+            self._file.close()
 
     def add(self, rows: Iterable[Row]) -> None:
         """Keep deadlines.
 
         Raises:
-            OSError: there is no room for them.
+            SpoolError: there is no room for them.
         """
+        with _writing():
+            self._add(rows)
+
+    def finish(self) -> None:
+        """Keep what has been added: no more will be.
+
+        Raises:
+            SpoolError: there is no room for it.
+        """
+        with _writing():
+            self._file.flush()
+
+    def _add(self, rows: Iterable[Row]) -> None:
         write = self._file.write
         for database, key, member, deadline, expires, cut in rows:
             if self._last != (database, key, expires):
@@ -94,8 +128,7 @@ class Spool:
             self.size += 1
 
     def batches(self) -> Iterator[Batch]:
-        """Give all of them, from the first on; nothing may be added afterwards."""
-        self._file.flush()
+        """Give all of them, from the first on; not before `finish`."""
         self._file.seek(0)
         read = self._file.read
         batch: Batch | None = None
