@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from proxy.keydb import lzf
 from proxy.keydb.rdb import LARGEST, DamagedError, Reader, Row
-from proxy.keydb.spool import BYTES_AT_ONCE, ROWS_AT_ONCE, Spool
+from proxy.keydb.spool import BYTES_AT_ONCE, KEYS_AT_ONCE, ROWS_AT_ONCE, Spool
 from tests.conftest import StartServer
 from tests.keydb_files import (
     HEAD,
@@ -425,6 +425,7 @@ def test_deadlines_come_back_in_their_order_and_in_bounded_batches(rows: list[Ro
         for batch in spool.batches():
             assert 0 < batch.size == sum(len(of_key.rows) for of_key in batch.keys) <= ROWS_AT_ONCE
             assert all(of_key.rows for of_key in batch.keys)
+            assert len(batch.keys) <= KEYS_AT_ONCE
             assert sum(len(row[0]) for of_key in batch.keys for row in of_key.rows[1:]) <= 2 * BYTES_AT_ONCE
             back += [
                 Row(batch.database, of_key.key, member, when, of_key.expires, cut)

@@ -20,7 +20,7 @@ from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.upstream.endpoint import Upstream
 
-TOLD_AT_ONCE: Final = 16
+TOLD_AT_ONCE: Final = 32
 """Batches whose keys other proxies are told together."""
 
 NAMED: Final = 10

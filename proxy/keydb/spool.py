@@ -19,6 +19,9 @@ from proxy.keydb.rdb import Row
 ROWS_AT_ONCE: Final = 250
 """Deadlines of one batch: the server serves nobody else meanwhile."""
 
+KEYS_AT_ONCE: Final = 64
+"""Keys of one batch: each costs more than a member does."""
+
 BYTES_AT_ONCE: Final = 1 << 18
 """Bytes of the keys and members of one batch, about."""
 
@@ -149,7 +152,7 @@ class Spool:
             _, deadline, size = _MEMBER.unpack(kind + read(_MEMBER.size - 1))
             member = read(size)
             cut = read(*_SIZE.unpack(read(_SIZE.size))) if kind == b"C" else None
-            if batch is not None and (batch.size >= ROWS_AT_ONCE or room < size):
+            if batch is not None and (batch.size >= ROWS_AT_ONCE or room < size or len(batch.keys) > KEYS_AT_ONCE):
                 if not of_key.rows:
                     batch.keys.pop()
                 yield batch
