@@ -71,6 +71,11 @@ class _OnTheirWay(KnownKeys):
         return [key for key in keys if self._told.get(key, -1.0) < now - FRESH_SECONDS]
 
 
+async def _unasked(_push: list[Any]) -> object:
+    """Take no notice of changed keys: this connection does not ask for them."""
+    return PUSHED
+
+
 class Membership:
     """This process's part among the proxies, as long as the context lasts.
 
@@ -86,7 +91,7 @@ class Membership:
     def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:
         self._known = _OnTheirWay()
         self._proxies = Proxies(self._known, names, patience, lambda: None)
-        self._connection: Any = upstream.listening_connection()
+        self._connection: Any = upstream.listening_connection(_unasked, self._proxies.received)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
