@@ -70,7 +70,7 @@ def test_wheel_and_sdist_have_all_that_is_needed(tmp_path: Path) -> None:
 
 def test_what_is_installed_is_no_older_than_what_is_asked_for() -> None:
     for requirement in PROJECT["dependencies"]:
-        parts = re.fullmatch(r"([a-z-]+)>=([0-9.]+)(?:,<([0-9]+))?", requirement)
+        parts = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)(?:,<([0-9]+))?", requirement)
         assert parts is not None, requirement
         installed = tuple(int(number) for number in importlib.metadata.version(parts[1]).split(".")[:3])
         assert installed >= tuple(int(number) for number in parts[2].split("."))
