@@ -9,8 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from redis.exceptions import RedisError, ResponseError
 
 from proxy.settings import Settings, SettingsError, load
+from proxy.upstream.refusals import UnknownCommandError, shown
+from tests.admin import admin_of
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw
 from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
@@ -225,3 +228,48 @@ def test_a_password_file_that_is_no_file_is_refused_at_once(tmp_path: Path) -> N
         assert done.returncode == 2, done.stderr
         assert str(file) in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.every_kind
+def test_a_server_that_quotes_a_login_that_it_does_not_know_makes_nobody_show_the_password(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """As Redis before 6 does at HELLO: clients, probes, the log and the check tell no more than that."""
+    renamed = [word for name in ("HELLO", "AUTH") for word in ("--rename-command", name, "")]
+    server = start_server(kind, "--requirepass", OTHER, *renamed)
+    unknown = server.command("HELLO").startswith(b"-ERR unknown")  # the newest do not tell before a login
+    missing = {name: f"the server has no {name}" if unknown else "Authentication required" for name in renamed[1::3]}
+    where = url(server, f":{OTHER}@")
+    proxy = start_proxy(None, "--upstream", where, "--admin", "127.0.0.1:0", "--log-level", "debug")
+    with proxy.connect() as client:
+        client.send_command("PING")
+        told = client.line().decode()
+    status, ready = admin_of(proxy).ask("/readyz")
+    assert status == 503
+    command = [sys.executable, "-m", "proxy", "check", "--upstream", where, "--listen", f"127.0.0.1:{free_port()}"]
+    checked = subprocess.run(command, env=proxy_environment(), capture_output=True, text=True, timeout=30, check=False)
+    assert missing["AUTH"] in checked.stdout
+    for text in (told, ready, proxy.process.output):
+        assert missing["HELLO"] in text
+    for text in (told, ready, checked.stdout, checked.stderr, proxy.process.output):
+        assert OTHER not in text
+        assert "args beginning" not in text
+    proxy.stop()
+
+
+@pytest.mark.parametrize(("said", "password", "told"), [
+    ("unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `a", "abcdef", "the server has no HELLO: it is"),
+    ("unknown command 'Scan', with args beginning with: '0' ", "", "the server has no SCAN: perhaps rename-command"),
+    ("cannot do HELLO 3 AUTH default s3cret", "s3cret", "cannot do HELLO 3 AUTH default ***"),
+    ("cannot do AUTHs3cret-long", "s3cret-long", "cannot do AUTH***"),
+    ("User u has no permissions to run the 'get' command", "e", "User u has no permissions to run the 'get' command"),
+    ("AUTH e refused", "e", "AUTH *** refused"),
+    ("unknown subcommand 'SETINFO'. Try CLIENT HELP.", "x", "unknown subcommand 'SETINFO'. Try CLIENT HELP."),
+])  # fmt: skip
+def test_what_is_shown_of_an_error(said: str, password: str, told: str) -> None:
+    error = ResponseError(said)
+    result = shown(error, [password] if password else [])
+    assert str(result).startswith(told)
+    assert isinstance(result, UnknownCommandError) is ("unknown command" in said)
+    assert len(password) < 2 or password not in str(result)
+    assert isinstance(shown(RedisError("x"), ["y"]), RedisError)

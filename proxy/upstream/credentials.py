@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,9 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
 from proxy.settings import SettingsError
+
+_REMEMBERED: Final = 8
+"""Passwords that are remembered: a login may be answered when the file has another already."""
 
 
 class Credentials(CredentialProvider):
@@ -30,11 +35,17 @@ class Credentials(CredentialProvider):
         self._user = user
         self._password = password
         self._file = file
+        self._given: deque[str] = deque(maxlen=_REMEMBERED)
         if file is not None:
             try:
                 _read(file)
             except RedisError as error:
                 raise SettingsError(str(error)) from None
+
+    @property
+    def given(self) -> Iterable[str]:
+        """The last passwords that logins were tried with: what no text may show."""
+        return self._given
 
     @property
     def names_a_user(self) -> bool:
@@ -52,6 +63,8 @@ class Credentials(CredentialProvider):
             RedisError: the file cannot be used.
         """
         password = self._password or "" if self._file is None else _read(self._file)
+        if password and password not in self._given:
+            self._given.append(password)
         return (self._user, password) if self._user else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from ssl import SSLContext
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -13,7 +13,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.connection import AbstractConnection, DefaultParser, RedisSSLContext
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -22,6 +22,7 @@ from proxy.settings import Settings
 from proxy.upstream import tcp
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
 from proxy.upstream.credentials import Credentials
+from proxy.upstream.refusals import shown
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
@@ -201,8 +202,8 @@ async def introduce(connection: Any) -> None:
             await connection.read_response()
 
 
-class _Sender(AbstractConnection):
-    """Sends without waiting, and says in redis-py's words that a connection is lost."""
+class _Own(AbstractConnection):
+    """A connection of the proxy's own: sends without waiting, and raises no error that shows a secret."""
 
     def send_at_once(self, *words: bytes | str) -> None:
         """Put a request behind those that were sent before, whoever waits for what; drop it if the connection is lost.
@@ -222,16 +223,28 @@ class _Sender(AbstractConnection):
         except RuntimeError as error:
             raise RedisConnectionError("the connection was lost") from error
 
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        # All that the server answers comes through here, redis-py's own login too; and what is raised here goes to
+        # clients, probes, the log and whoever else is told.
+        try:
+            return await super().read_response(*args, **options)
+        except RedisError as error:
+            raise shown(error, self._passwords()) from None
 
-class _TCPConnection(_Sender, Connection):
+    def _passwords(self) -> Iterable[str]:
+        credentials = self.credential_provider
+        return credentials.given if isinstance(credentials, Credentials) else ()
+
+
+class _TCPConnection(_Own, Connection):
     """A connection without TLS."""
 
 
-class _UnixConnection(_Sender, UnixDomainSocketConnection):
+class _UnixConnection(_Own, UnixDomainSocketConnection):
     """A connection to a Unix socket."""
 
 
-class _TLSConnection(_Sender, SSLConnection):
+class _TLSConnection(_Own, SSLConnection):
     """A connection with the proxy's own TLS context: the same checks as for clients' connections.
 
     redis-py's would also trust the system's certificates where `tls_ca_file` is given.

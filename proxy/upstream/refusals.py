@@ -1,0 +1,49 @@
+"""Makes errors of the server to the proxy's own connections fit to be shown: a server quotes what it was sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from redis.exceptions import ResponseError
+
+_QUOTED: Final = ", with args beginning with"
+"""Behind this Redis and Valkey quote the arguments of a command that they do not know, the password of a login too."""
+
+_UNKNOWN: Final = re.compile(r"unknown command [`'\"]?([^`'\",\s]+)", re.IGNORECASE)
+
+_CERTAIN: Final = 8
+"""Characters from which on a password is one wherever it stands; a shorter one may be a part of an ordinary word."""
+
+
+class UnknownCommandError(ResponseError):
+    """The server does not know a command.
+
+    Attributes:
+        command: its name, in capitals.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.command = command.upper()
+        why = "it is older than Redis 6, or" if self.command == "HELLO" else "perhaps"
+        super().__init__(f"the server has no {self.command}: {why} rename-command took it away")
+
+
+def shown(error: Exception, passwords: Iterable[str]) -> Exception:
+    """Return an error of the server without anything secret: the same with other words, or a clearer one.
+
+    Args:
+        error: what the server answered.
+        passwords: what may have been sent to it.
+    """
+    text, quoted, _ = str(error).partition(_QUOTED)
+    for password in passwords:
+        word = re.escape(password)
+        text = re.sub(word if len(password) >= _CERTAIN else rf"(?<!\w){word}(?!\w)", "***", text)
+    unknown = _UNKNOWN.match(text)
+    if unknown is not None and "subcommand" not in text:
+        return UnknownCommandError(unknown[1])
+    if quoted or text != str(error):
+        error.args = (text,)
+    return error
