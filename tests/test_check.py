@@ -178,6 +178,15 @@ def test_each_right_that_is_missing_is_named(kind: str, start_server: StartServe
     fails(report, "rights", " ".join(f"+{name}" for name in TRIALS if name != "hello"), "config/acl.example")
 
 
+@pytest.mark.parametrize("gone", [["EVAL"], ["INFO"], ["SUBSCRIBE", "HELLO"], [name.upper() for name in TRIALS]])
+def test_commands_that_are_renamed_away_are_named(start_server: StartServer, kind: str, gone: list[str]) -> None:
+    server = start_server(kind, *(word for name in gone for word in ("--rename-command", name, "")))
+    report = Report("--upstream", server.url, *nowhere())
+    names = [name.upper() for name in TRIALS if name.upper() in gone]
+    assert f"the server has no {', '.join(names)}, and" in report.text
+    fails(report, "commands", "rename-command")
+
+
 def test_a_database_that_there_is_not(upstream: Server) -> None:
     fails(Report("--upstream", f"{upstream.url}/99", *nowhere()), "upstream", "DB index is out of range")
 

@@ -24,11 +24,15 @@ from proxy.check.findings import Facts, Finding, Level, fields, judge
 from proxy.check.needed import LAST, TRIALS, trial
 from proxy.settings import Settings
 from proxy.upstream.endpoint import CLIENT_NAME, Upstream
+from proxy.upstream.refusals import UnknownCommandError
 
 PINGS: Final = 5
 
 _STEPS: Final = 3
 """How many times its own timeout the server gets for all answers together."""
+
+_OF_ONE_COMMAND: Final = (NoPermissionError, UnknownCommandError)
+"""Errors that concern one command, and are told with the rights."""
 
 _GREETING_SECONDS: Final = 1.0
 _LONGEST_LINE: Final = 300
@@ -77,7 +81,7 @@ class _Asker:
 
 async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> None:
     (first,) = await asker.ask([(b"PING",)])
-    if isinstance(first, Exception) and not isinstance(first, NoPermissionError):
+    if isinstance(first, Exception) and not isinstance(first, _OF_ONE_COMMAND):
         raise first
     trips, ahead = [], []
     for _ in range(PINGS):
@@ -93,7 +97,7 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
         (b"INFO", ), (b"INFO", b"expiremember"), (b"CONFIG", b"GET", b"save"), (b"COMMAND", b"INFO", b"EXPIREMEMBER"),
         (b"CLIENT", b"LIST", b"TYPE", b"pubsub"), (b"SELECT", b"%d" % database),
     ])  # fmt: skip
-    if isinstance(selected, Exception) and not isinstance(selected, NoPermissionError):
+    if isinstance(selected, Exception) and not isinstance(selected, _OF_ONE_COMMAND):
         raise selected
     facts.info = fields(_text(info))
     facts.section = fields(_text(section))
@@ -108,8 +112,10 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
     token = secrets.token_hex(8).encode()
     names = sorted(TRIALS, key=lambda name: name == LAST)
     replies = await asker.ask([trial(name, token, prefix + b"proxy:" + token) for name in names])
-    refused = set()
+    refused, unknown = set(), set()
     for name, reply in zip(names, replies, strict=True):
+        if isinstance(reply, UnknownCommandError):
+            unknown.add(name)
         if not isinstance(reply, NoPermissionError):
             continue
         # Each version has words of its own; all say "run" of a command, and none of a key or a channel.
@@ -119,6 +125,7 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
             facts.channels_refused = True
         else:
             facts.keys_refused = True
+    facts.unknown = [name for name in TRIALS if name in unknown]
     facts.refused = [name for name in TRIALS if name in refused]
 
 

@@ -51,6 +51,7 @@ class Facts:
         address: where it is, without credentials.
         info: what INFO says.
         refused: the commands that the proxy's user may not run; None where that could not be tried.
+        unknown: the commands that the proxy needs and the server does not know.
         keys_refused: whether there are keys that it may not touch.
         channels_refused: whether it may not publish, or not subscribe, on the proxy's channels.
         ahead: how many seconds the server's clock is ahead of this machine's.
@@ -65,6 +66,7 @@ class Facts:
     address: str
     info: Mapping[str, str] = field(default_factory=dict)
     refused: list[str] | None = None
+    unknown: list[str] = field(default_factory=list)
     keys_refused: bool = False
     channels_refused: bool = False
     ahead: float | None = None
@@ -87,6 +89,7 @@ def judge(facts: Facts) -> list[Finding]:
     return [
         *_server(facts),
         *_nesting(facts),
+        *_commands(facts.unknown),
         *_rights(facts),
         *_role(facts.info),
         *_eviction(facts.info),
@@ -139,6 +142,16 @@ def _nesting(facts: Facts) -> Iterator[Finding]:
             Level.FAILURE,
             "upstream",
             f"{facts.address} has EXPIREMEMBER itself, as KeyDB does; use it without the proxy",
+        )
+
+
+def _commands(unknown: list[str]) -> Iterator[Finding]:
+    if unknown:
+        yield Finding(
+            Level.FAILURE,
+            "commands",
+            f"the server has no {', '.join(name.upper() for name in unknown)}, and the proxy needs it; remove"
+            " rename-command for it from the server's configuration",
         )
 
 
