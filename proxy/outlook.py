@@ -64,16 +64,14 @@ async def admin_port(
 
     exposition = Exposition(outlook.metrics)
 
-    async def scrape(accept: str) -> tuple[bytes, str]:
-        await outlook.traffic.look_at_all()
-        return exposition.render(accept)
-
     def drain() -> None:
         log.info("drain requested by the admin port")
         outlook.readiness.drain()
         stop.set()
 
-    admin = AdminServer(settings.admin, Pages(outlook.readiness.obstacle, scrape, drain))
+    admin = AdminServer(
+        settings.admin, Pages(outlook.readiness.obstacle, outlook.traffic.refresh, exposition.render, drain)
+    )
     before_end.append(admin.remove_path)
     try:
         await admin.open()

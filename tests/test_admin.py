@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn, cast
 
 import psutil
 import pytest
@@ -23,8 +24,10 @@ import uvloop
 
 from proxy import __version__
 from proxy.admin import server as admin_server
+from proxy.admin.pages import Pages
 from proxy.metrics.kinds import Kind
-from proxy.metrics.table import DECLARATIONS, PREFIX
+from proxy.metrics.table import DECLARATIONS, PREFIX, Metrics
+from proxy.metrics.traffic import AT_ONCE, Traffic
 from tests.admin import PROBE, Admin, admin_of, with_admin
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
@@ -489,19 +492,133 @@ def test_work_takes_a_tenth_of_the_time(milliseconds: float) -> None:
     async def work() -> float:
         turns, spent, began = admin_server.Turns(), 0.0, time.monotonic()
 
+        def spin() -> float:
+            at = time.thread_time()
+            while time.thread_time() - at < milliseconds / 1000:
+                pass
+            return time.thread_time() - at
+
         async def one() -> None:
             nonlocal spent
             while time.monotonic() - began < 0.5:
-                async with turns.turn():
-                    at = time.monotonic()
-                    while time.monotonic() - at < milliseconds / 1000:
-                        pass
-                    spent += time.monotonic() - at
+                spent += await turns.run(spin)
 
         await asyncio.gather(*(one() for _ in range(5)))
         return spent / (time.monotonic() - began)
 
     assert uvloop.run(work()) < 0.15
+
+
+@contextlib.asynccontextmanager
+async def alone(pages: Pages) -> AsyncIterator[Callable[[str], Coroutine[None, None, bytes]]]:
+    """Serve pages in this process; gives what sends a GET for a path and returns the answer."""
+    address = f"127.0.0.1:{free_port()}"
+    admin = admin_server.AdminServer(address, pages)
+    await admin.open()
+
+    async def get(path: str) -> bytes:
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(PROBE.replace(b"/livez", path.encode()).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    try:
+        yield get
+    finally:
+        await admin.close()
+
+
+def test_a_probe_does_not_wait_for_a_scrape_while_clients_are_busy() -> None:
+    """What others do of the loop's time between two pieces of a scrape is not the scrape's."""
+    passes = 0
+
+    def work() -> None:
+        nonlocal passes
+        time.sleep(0.01)
+        passes += 1
+
+    async def be_busy() -> None:
+        while True:
+            work()
+            await asyncio.sleep(0)
+
+    async def main() -> tuple[int, int]:
+        pages = Pages(lambda: None, lambda: iter([None] * 15), lambda _: (b"", "text/plain"), lambda: None)
+        async with alone(pages) as get:
+            busy = asyncio.create_task(be_busy())
+            scrape = asyncio.create_task(get("/metrics"))
+            await asyncio.sleep(0.05)
+            began = passes
+            assert b"200" in await get("/livez")
+            probed = passes - began
+            assert b"200" in await scrape
+            busy.cancel()
+            return probed, passes
+
+    probed, scraped = uvloop.run(main())
+    assert probed < 40
+    assert scraped < 120
+
+
+def test_many_scrapes_at_once_look_at_the_connections_once() -> None:
+    traffic = Traffic(Metrics({"version": "1"}))
+    steps = traffic.refresh()
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * AT_ONCE):
+            pair = socket.create_server(("127.0.0.1", 0))
+            stack.callback(pair.close)
+            traffic.opened("client", cast(asyncio.BaseTransport, _Transport(pair)))
+        assert next(steps, 1) is None
+        assert next(traffic.refresh(), 1) == 1
+        assert len(list(steps)) == 2
+        assert len(list(traffic.refresh())) == 3
+
+
+class _Transport:
+    """A transport of which only the socket is asked for."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        return self._connection if name == "socket" else None
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_a_defect_is_told_to_who_asks_and_fills_no_log(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(_: str = "") -> NoReturn:
+        raise ZeroDivisionError
+
+    async def main(pages: Pages) -> None:
+        async with alone(pages) as get:
+            for _ in range(3):
+                answer = await get("/metrics")
+                assert answer.startswith(b"HTTP/1.1 500 "), answer
+                assert b"Connection: close" in answer
+            assert b"200" in await get("/livez")
+
+    for pages in (
+        Pages(lambda: None, lambda: iter(()), fail, lambda: None),
+        Pages(lambda: None, lambda: map(fail, ("",)), lambda _: (b"", ""), lambda: None),
+    ):
+        uvloop.run(main(pages))
+        assert "".join(capfd.readouterr()).count("admin connection closed: internal error") == 1
+
+
+def test_requests_with_nonsense_in_them_are_answered(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    for version in ("x", "", "1..0", "9" * 4000, "1.2.3.4.5"):
+        for kind in ("application/openmetrics-text", "text/plain"):
+            assert port.ask("/metrics", Accept=f"{kind};version={version}")[0] == 200
+    with port.connect() as connection:
+        connection.sendall(PROBE.replace(b"GET", b"HEAD"))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"garbage\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+    assert "Traceback" not in proxy.process.output
 
 
 def test_scrapes_without_pause_leave_the_loop_to_redis_clients(server: Server, start_proxy: StartProxy) -> None:

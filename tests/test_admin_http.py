@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -127,6 +126,16 @@ def test_no_bytes_break_it(pieces: list[bytes]) -> None:
     assert conversation.state is not State.AWAITING
 
 
+def test_what_is_wrong_behind_a_head_request_is_answered() -> None:
+    conversation = Conversation()
+    assert conversation.receive(PROBE.replace(b"GET", b"HEAD")) is not None
+    assert b"fine" not in conversation.respond(Response(HTTPStatus.OK, b"fine"))
+    with pytest.raises(BadRequestError) as error:
+        conversation.receive(b"garbage\r\n\r\n")
+    assert conversation.respond(error.value.response).endswith(b"bad request\n")
+    assert conversation.state is State.OVER
+
+
 class Place:
     """The pages of a proxy that does nothing else."""
 
@@ -134,16 +143,16 @@ class Place:
         self.readiness = Readiness()
         self.drained = False
 
-        async def metrics(accept: str) -> tuple[bytes, str]:
+        def metrics(accept: str) -> tuple[bytes, str]:
             return accept.encode(), "text/plain"
 
-        self.pages = Pages(self.readiness.obstacle, metrics, self.drain)
+        self.pages = Pages(self.readiness.obstacle, lambda: iter(()), metrics, self.drain)
 
     def drain(self) -> None:
         self.drained = True
 
     def ask(self, method: str, path: str, *, is_local: bool = True, **headers: str) -> tuple[int, bytes]:
-        answer = asyncio.run(self.pages.answer(Request(method, path, headers), is_local=is_local))
+        answer = self.pages.answer(Request(method, path, headers), is_local=is_local)
         assert not self.drained
         if answer.then is not None:
             answer.then()

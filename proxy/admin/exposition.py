@@ -34,7 +34,10 @@ class Exposition:
         Args:
             accept: the formats that are understood, as of the header `Accept`.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # it compares versions that need not be numbers
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
 

@@ -97,6 +97,7 @@ class Conversation:
             BadRequestError: it is none, or none that is answered here. `respond` takes it too.
         """
         assert self.state is State.AWAITING
+        self._is_head = False
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
@@ -127,6 +128,10 @@ class Conversation:
         # To send more before the answer has come is of use to nobody but an attacker.
         self._closes = bool(self._http.trailing_data[0])
         return Request(method, event.target.decode("ascii").partition("?")[0], headers)
+
+    def close_after(self) -> None:
+        """Make the next answer the last."""
+        self._closes = True
 
     def respond(self, response: Response) -> bytes:
         """Answer the request.

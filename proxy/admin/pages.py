@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ class Pages:
 
     Args:
         not_ready: returns why clients cannot be served at present, on one line; None when they can.
+        refresh: brings the metrics up to date, a piece of work at a step.
         metrics: renders the metrics in a format that an `Accept` header names; returns them with their content type.
         drain: begins to drain.
     """
@@ -37,14 +38,20 @@ class Pages:
     def __init__(
         self,
         not_ready: Callable[[], str | None],
-        metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+        refresh: Callable[[], Iterator[None]],
+        metrics: Callable[[str], tuple[bytes, str]],
         drain: Callable[[], None],
     ) -> None:
         self._not_ready = not_ready
+        self._refresh = refresh
         self._metrics = metrics
         self._drain = drain
 
-    async def answer(self, request: Request, *, is_local: bool) -> Answer:
+    def preparation(self, request: Request) -> Iterator[None] | None:
+        """Return the work to do before a request is answered, a piece at a step; None if that can be done at once."""
+        return self._refresh() if request.path == "/metrics" and request.method in _READ else None
+
+    def answer(self, request: Request, *, is_local: bool) -> Answer:
         """Answer a request.
 
         Args:
@@ -66,7 +73,7 @@ class Pages:
                 return Answer(Response(HTTPStatus.OK, b"ready\n"))
             return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}\n".encode()))
         if request.path == "/metrics":
-            body, content_type = await self._metrics(request.headers.get("accept", ""))
+            body, content_type = self._metrics(request.headers.get("accept", ""))
             return Answer(Response(HTTPStatus.OK, body, content_type))
         if not is_local:
             return Answer(Response(HTTPStatus.FORBIDDEN, b"only from this machine: by 127.0.0.1 or a Unix socket\n"))

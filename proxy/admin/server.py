@@ -10,19 +10,23 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
-from proxy.admin.http import READ, BadRequestError, Conversation, Request, State
+from proxy.admin.http import READ, BadRequestError, Conversation, Request, Response, State
 from proxy.admin.pages import Answer, Pages
 from proxy.listen.sockets import bind, bind_path, clear_socket
 from proxy.logs import Seldom
 from proxy.settings import SettingsError, parse_address
 
 log = structlog.get_logger("proxy.admin")
+
+T = TypeVar("T")
 
 MOST: Final = 16
 """Connections at once. A further one takes the place of the one that has waited longest for a request."""
@@ -36,36 +40,40 @@ IDLE_SECONDS: Final = 75.0
 LINGER_SECONDS: Final = 1.0
 """How long a peer has to read the last answer."""
 
-_OTHERS: Final = 9
-"""How many times as long as a piece of its work took the admin port then leaves the loop to others."""
+_OTHERS: Final = 19
+"""How many times as long as a piece of work took the loop is then left to others, by the scrapes and by all else."""
+
+_MOST_OWED: Final = 0.2
+"""Seconds for which it is left to them after one piece at most."""
 
 _TICK_SECONDS: Final = 0.002
 """What is owed to others is paid from so much on: the loop's timers count whole ms."""
 
+_PREPARED: Final = object()
 _BACKLOG: Final = 64
 _PAUSE_SECONDS: Final = 0.2
 """How long nobody is accepted after a failure to accept."""
 
 
 class Turns:
-    """Lets one piece of work run at a time, and keeps what it takes of the event loop within a share."""
+    """Runs one piece of work at a time, and keeps what they take of the event loop within a share."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._owed = 0.0  # seconds
+        self._free = 0.0  # when the others have had their time, by the monotonic clock
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn; afterwards nobody has one until the others have had their time."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """Wait until the others have had their time, then run a piece of work and return its result."""
         async with self._lock:
-            began = time.monotonic()
+            if (owed := self._free - time.monotonic()) >= _TICK_SECONDS:
+                await asyncio.sleep(owed)
+            # The processor's time: on a busy machine the clock on the wall counts what others do.
+            began = time.thread_time()
             try:
-                yield
+                return work()
             finally:
-                self._owed += _OTHERS * (time.monotonic() - began)
-                if self._owed >= _TICK_SECONDS:
-                    owed, self._owed = self._owed, 0.0
-                    await asyncio.sleep(owed)
+                owed = min(_OTHERS * (time.thread_time() - began), _MOST_OWED)
+                self._free = max(self._free, time.monotonic()) + owed
 
 
 class AdminServer:
@@ -79,13 +87,15 @@ class AdminServer:
     def __init__(self, address: str, pages: Pages) -> None:
         self._address = address
         self._pages = pages
-        self._turns = Turns()
+        # Scrapes have turns of their own: a probe waits for none of them.
+        self._turns, self._scrapes = Turns(), Turns()
         self._listener: socket.socket | None = None
         self._path: Path | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections that await a request, longest first
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
+        self._say_internal = Seldom(log.error, "admin connection closed: internal error")
 
     async def open(self) -> None:
         """Listen.
@@ -150,11 +160,13 @@ class AdminServer:
             except asyncio.CancelledError:
                 client.close()
                 raise
-            async with self._turns.turn():
-                task = loop.create_task(self._serve(client, _is_local(client, address)))
-                self._tasks.add(task)
-                self._waiting[task] = None
-                task.add_done_callback(self._ended)
+            await self._turns.run(partial(self._begin, client, address))
+
+    def _begin(self, client: socket.socket, address: object) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(client, _is_local(client, address)))
+        self._tasks.add(task)
+        self._waiting[task] = None
+        task.add_done_callback(self._ended)
 
     async def _make_room(self) -> None:
         """Close the connection that has waited longest for a request, where there are too many."""
@@ -162,13 +174,14 @@ class AdminServer:
             longest = next(iter(self._waiting), None)
             if longest is not None:
                 longest.cancel()
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            # One that is being answered may come to wait for a request meanwhile.
+            await asyncio.wait(self._tasks, timeout=_PAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._waiting.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("admin connection closed: internal error", exc_info=error)
+            self._say_internal(exc_info=error)
 
     async def _serve(self, client: socket.socket, is_local: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -196,14 +209,10 @@ class AdminServer:
             if request is None:
                 break
             self._waiting.pop(task, None)
-            async with self._turns.turn():
-                if isinstance(request, BadRequestError):
-                    answer = Answer(request.response)
-                else:
-                    answer = await self._pages.answer(request, is_local=is_local)
-                if writer.is_closing():
-                    return
-                writer.write(conversation.respond(answer.response))
+            answer = await self._answer(conversation, request, is_local)
+            if writer.is_closing():
+                return
+            writer.write(await self._turns.run(partial(conversation.respond, answer.response)))
             async with asyncio.timeout(REQUEST_SECONDS):
                 await writer.drain()
             if answer.then is not None:
@@ -218,6 +227,21 @@ class AdminServer:
             while await reader.read(READ):
                 pass
 
+    async def _answer(self, conversation: Conversation, request: Request | BadRequestError, is_local: bool) -> Answer:
+        if isinstance(request, BadRequestError):
+            return Answer(request.response)
+        try:
+            turns = self._turns
+            if (steps := self._pages.preparation(request)) is not None:
+                turns = self._scrapes
+                while await turns.run(partial(next, steps, _PREPARED)) is not _PREPARED:
+                    pass
+            return await turns.run(partial(self._pages.answer, request, is_local=is_local))
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asks is told, and others are served
+            self._say_internal(path=request.path, exc_info=error)
+            conversation.close_after()
+            return Answer(Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error\n"))
+
     async def _next_request(
         self, conversation: Conversation, reader: asyncio.StreamReader, patience: float
     ) -> Request | BadRequestError | None:
@@ -227,11 +251,10 @@ class AdminServer:
             while True:
                 data = await reader.read(READ)
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
-                async with self._turns.turn():
-                    try:
-                        request = conversation.receive(data)
-                    except BadRequestError as error:
-                        return error
+                try:
+                    request = await self._turns.run(partial(conversation.receive, data))
+                except BadRequestError as error:
+                    return error
                 if request is not None or conversation.state is State.OVER:
                     return request
 

@@ -6,6 +6,8 @@ import asyncio
 import socket
 import struct
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from proxy.metrics.table import Metrics
@@ -13,8 +15,10 @@ from proxy.metrics.table import Metrics
 EVERY_SECONDS: Final = 10.0
 """How often open connections are looked at. Those that end are looked at then."""
 
-_AT_ONCE: Final = 200
+AT_ONCE: Final = 200
 """Connections that are looked at before others get their turn: 0.5 ms."""
+
+_REFRESH_SECONDS: Final = 1.0
 
 _TCP_INFO: Final = struct.Struct("=128xQ8xI52xQQ")
 """Of Linux's `struct tcp_info` (4.19 and newer): bytes received, bytes not sent yet, bytes sent, of them once more."""
@@ -37,6 +41,7 @@ class Traffic:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
+        self._refreshing = False
 
     def opened(self, side: Side, transport: asyncio.BaseTransport) -> None:
         """Begin to count a connection."""
@@ -67,18 +72,36 @@ class Traffic:
         self.look(transport)
         self._open.pop(transport, None)
 
-    async def look_at_all(self) -> None:
-        """Count what has passed on all open connections."""
+    def look_at_all(self) -> Iterator[None]:
+        """Count what has passed on all open connections, as many at a step as others can wait for."""
         for number, transport in enumerate(list(self._open), 1):
             self.look(transport)
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+            if number % AT_ONCE == 0:
+                yield
+
+    def refresh(self) -> Iterator[None]:
+        """Do the same for somebody who waits: for a second at most, and not while it is being done for somebody else.
+
+        What is left is counted by `run`.
+        """
+        if self._refreshing:
+            return
+        self._refreshing = True
+        end = time.monotonic() + _REFRESH_SECONDS
+        try:
+            for _ in self.look_at_all():
+                yield
+                if time.monotonic() >= end:
+                    return
+        finally:
+            self._refreshing = False
 
     async def run(self) -> None:
         """Count now and then for ever; ends when cancelled."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
-            await self.look_at_all()
+            for _ in self.look_at_all():
+                await asyncio.sleep(0)
 
 
 class _Connection:
