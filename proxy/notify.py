@@ -61,4 +61,4 @@ class Notifier:
         # A system that does not listen must not hold up the proxy, or end it: it has its own time limits.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
-            connection.sendto("\n".join(words).encode(), self._address)
+            connection.sendto("\n".join(words).encode("utf-8", "backslashreplace"), self._address)

@@ -11,6 +11,7 @@ import ssl
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -112,6 +113,26 @@ def test_it_tells_the_truth_about_an_upstream_that_comes_and_goes(
         assert (told["upstream_up"], told["control_reconnects_total"]) == (1, reconnects)
         take_away(upstream)
         until(lambda: port.ask("/readyz")[0] == 503)
+
+
+def test_a_path_that_is_not_utf_8_is_told(start_proxy: StartProxy) -> None:
+    """To probes, to scrapes and to systemd, which would end a proxy that has ceased to say that it lives."""
+    path = os.fsdecode(b"/no/such/\xff.sock")
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"{folder}/notify")
+        systemd.settimeout(20)
+        more = {"NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "1000000"}
+        proxy = start_proxy(None, "--upstream", f"unix://{path}", "--admin", "127.0.0.1:0", env=more)
+        port = admin_of(proxy)
+        status, told = port.ask("/readyz")
+        assert status == 503
+        assert r"/no/such/\udcff.sock" in told
+        assert port.metrics()["upstream_up"] == 0
+        heard = b""
+        while heard.count(b"WATCHDOG=1") < 3:
+            heard += systemd.recv(4096)
+        assert b"STATUS=not ready" in heard
+    proxy.stop()
 
 
 def test_it_listens_before_an_upstream_that_does_not_answer_is_reached(start_proxy: StartProxy) -> None:

@@ -71,7 +71,8 @@ class Pages:
             reason = self._not_ready()
             if reason is None:
                 return Answer(Response(HTTPStatus.OK, b"ready\n"))
-            return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}\n".encode()))
+            text = f"not ready: {reason}\n"
+            return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, text.encode("utf-8", "backslashreplace")))
         if request.path == "/metrics":
             body, content_type = self._metrics(request.headers.get("accept", ""))
             return Answer(Response(HTTPStatus.OK, body, content_type))

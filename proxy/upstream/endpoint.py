@@ -78,7 +78,8 @@ class Upstream:
     def __str__(self) -> str:
         """The address, without credentials."""
         if self._path is not None:
-            return f"unix://{self._path}"
+            # A path need not be UTF-8, and what is shown is.
+            return f"unix://{self._path.encode('utf-8', 'backslashreplace').decode()}"
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'rediss' if self._tls else 'redis'}://{host}:{self._port}"
 
