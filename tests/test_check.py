@@ -166,9 +166,16 @@ def test_each_right_that_is_missing_is_named(kind: str, start_server: StartServe
         finding = found(url)["rights"]
         assert finding.level is Level.FAILURE, name
         assert finding.text.startswith(f"the proxy's user lacks +{name};"), (name, finding.text)
+    narrowed = {"+client": ["+client|tracking"], "+command": ["+command|count"]} if server.version >= (7,) else {}
+    for rule, instead in narrowed.items():  # parts of a command
+        some = [given for given in rules(PREFIX) if given != rule]
+        server.command("ACL", "SETUSER", "few", "reset", "on", ">pw", "resetchannels", *some, *instead)
+        assert found(url)["rights"].text.startswith(f"the proxy's user lacks {rule};"), rule
     without = [rule for rule in rules(PREFIX) if rule[0] not in "~&"]
     for patterns, lacking in (
         (["~app:*", f"&{PREFIX}*"], "~*"), (["~*"], "the channels of the proxy"),
+        (["~*", f"&{PREFIX}proxy:*"], "the channels of the proxy"),
+        ([*(f"~{digit:x}*" for digit in range(16)), f"&{PREFIX}*"], "~*"), ([f"~{PREFIX}*", f"&{PREFIX}*"], "~*"),
         (["~app:*", "&other"], "~* the channels of the proxy"),
     ):  # fmt: skip
         server.command("ACL", "SETUSER", "few", "reset", "on", ">pw", "resetchannels", *patterns, *without)

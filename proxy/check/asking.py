@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import __version__
 from proxy.check.findings import Facts, Finding, Level, fields, judge
-from proxy.check.needed import LAST, TRIALS, trial
+from proxy.check.needed import TRIALS, trials
 from proxy.settings import Settings
 from proxy.upstream.endpoint import CLIENT_NAME, Upstream
 from proxy.upstream.refusals import UnknownCommandError
@@ -110,10 +110,10 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
 async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
     """Try all that the proxy's user needs, on a key that there is not, and on a channel on which nobody listens."""
     token = secrets.token_hex(8).encode()
-    names = sorted(TRIALS, key=lambda name: name == LAST)
-    replies = await asker.ask([trial(name, token, prefix + b"proxy:" + token) for name in names])
+    requests = trials(token, prefix)
+    replies = await asker.ask([request for _, request in requests])
     refused, unknown = set(), set()
-    for name, reply in zip(names, replies, strict=True):
+    for (name, _), reply in zip(requests, replies, strict=True):
         if isinstance(reply, UnknownCommandError):
             unknown.add(name)
         if not isinstance(reply, NoPermissionError):

@@ -12,6 +12,12 @@ KEY: Final = b"{key}"
 CHANNEL: Final = b"{channel}"
 """What stands for a key that there is not, and for a channel on which nobody listens."""
 
+EVERYBODY: Final = b"{everybody}"
+"""What stands for the channel of all proxies; they drop an empty message."""
+
+_KEYS: Final = (b"{prefix}" + KEY, b"z" + KEY, b"\0" + KEY, KEY)
+"""Keys that only a pattern for all keys fits, the proxy's own among them."""
+
 TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "hello": (b"HELLO",),
     "client": (b"CLIENT", b"TRACKING", b"OFF"),
@@ -49,6 +55,15 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
 }
 """Command → the request. Servers judge the command, then the key or the channel, and only then run it."""
 
+_MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
+    ("client", (b"CLIENT", b"SETNAME", b"")),
+    ("command", (b"COMMAND",)),
+    ("publish", (b"PUBLISH", EVERYBODY, b"")),
+    ("exists", (b"EXISTS", *_KEYS)),
+    ("unlink", (b"UNLINK", *_KEYS)),
+)
+"""Further requests, for users who may run some forms of a command only, or use some keys and channels."""
+
 LAST: Final = "subscribe"
 """The one after which a connection can do little else."""
 
@@ -62,12 +77,22 @@ def rules(prefix: str) -> list[str]:
     return ["~*", f"&{prefix}*", "-@all", *(f"+{name}" for name in TRIALS)]
 
 
-def trial(name: str, key: bytes, channel: bytes) -> list[bytes]:
-    """Return the request that shows whether the user may run a command.
+def trials(token: bytes, prefix: bytes) -> list[tuple[str, list[bytes]]]:
+    """Return commands with the requests that show whether the user may run them, in the order in which to send them.
 
     Args:
-        name: the command.
-        key: a key that there is not.
-        channel: a channel of the proxy's, on which nobody listens.
+        token: a key that there is not.
+        prefix: what the names of the proxy's own keys, and of its channels, begin with.
     """
-    return [word.replace(KEY, key).replace(CHANNEL, channel) for word in TRIALS[name]]
+    words = {
+        KEY: token, CHANNEL: prefix + b"proxy:" + token, EVERYBODY: prefix + b"proxies", b"{prefix}": prefix,
+    }  # fmt: skip
+
+    def fill(word: bytes) -> bytes:
+        for placeholder, value in words.items():
+            word = word.replace(placeholder, value)
+        return word
+
+    requests = [*TRIALS.items(), *_MORE]
+    requests.sort(key=lambda request: request[0] == LAST)
+    return [(name, [fill(word) for word in request]) for name, request in requests]
