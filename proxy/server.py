@@ -34,6 +34,7 @@ from proxy.expiry.tracker import Tracker
 from proxy.expiry.users import UserWatch
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.logs import Seldom
+from proxy.loop import Loop
 from proxy.metrics import info
 from proxy.metrics.delay import watch_delay
 from proxy.notify import Notifier
@@ -52,7 +53,6 @@ from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch
-from proxy.upstream.lookups import expect_late_failures
 
 log = structlog.get_logger("proxy.server")
 
@@ -306,7 +306,13 @@ class Server:
         if settings.idle_timeout:
             tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
         try:
-            await self._listeners.open()
+            opening = asyncio.create_task(self._listeners.open())
+            background.append(opening)
+            await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():  # a name is still being looked up
+                log.info("stopped")
+                return
+            opening.result()
             self.metrics.before_reading = self._read_gauges
             outlook.readiness.judge_by(self._obstacle)
             background.append(asyncio.create_task(self._warn()))
@@ -454,7 +460,6 @@ async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstr
 
 
 async def _serve(settings: Settings, files: int) -> None:
-    expect_late_failures(asyncio.get_running_loop())
     outlook = Outlook(Notifier())
     signals = Signals()
     async with (
@@ -481,7 +486,7 @@ def run(settings: Settings) -> int:
     """
     files = _raise_file_limit()
     try:
-        uvloop.run(_serve(settings, files))
+        uvloop.run(_serve(settings, files), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1

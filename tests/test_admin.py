@@ -26,6 +26,7 @@ import uvloop
 from proxy import __version__
 from proxy.admin import server as admin_server
 from proxy.admin.pages import Pages
+from proxy.loop import Loop
 from proxy.metrics.kinds import Kind
 from proxy.metrics.table import DECLARATIONS, PREFIX, Metrics
 from proxy.metrics.traffic import AT_ONCE, Traffic
@@ -577,7 +578,7 @@ def test_a_probe_does_not_wait_for_a_scrape_while_clients_are_busy() -> None:
             busy.cancel()
             return probed, passes
 
-    probed, scraped = uvloop.run(main())
+    probed, scraped = uvloop.run(main(), loop_factory=Loop)
     assert probed < 40
     assert scraped < 120
 
@@ -625,7 +626,7 @@ def test_a_defect_is_told_to_who_asks_and_fills_no_log(capfd: pytest.CaptureFixt
         Pages(lambda: None, lambda: iter(()), fail, lambda: None),
         Pages(lambda: None, lambda: map(fail, ("",)), lambda _: (b"", ""), lambda: None),
     ):
-        uvloop.run(main(pages))
+        uvloop.run(main(pages), loop_factory=Loop)
         assert "".join(capfd.readouterr()).count("admin connection closed: internal error") == 1
 
 

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from proxy import __version__
 from proxy.check.asking import check_upstream
 from proxy.check.findings import Facts, Finding, Level, judge
+from proxy.check.listening import check_listening
 from proxy.check.needed import TRIALS, rules
 from proxy.check.probe import PING, NoAnswerError, ask, has_line, listening
 from proxy.cli import command
@@ -261,6 +262,44 @@ def test_other_proxies_and_their_versions(kind: str, start_server: StartServer, 
     tells = b"lib-name" in server.command("CLIENT", "LIST")
     told = __version__ if tells else "version not told"
     assert found(server.url)["proxies"].text == f"1 on this server ({told})"
+
+
+def listening_is(address: str) -> tuple[Level, str]:
+    """What a check finds of an address to listen on."""
+    (finding,) = check_listening(load({"listen": [address]}, None))
+    assert finding.text.startswith(f"{address} ")
+    return finding.level, finding.text.removeprefix(f"{address} ")
+
+
+def test_an_address_that_cannot_be_listened_on(tmp_path: Path) -> None:
+    """As the proxy finds it, which ends there with status 2."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{tmp_path}/left")
+    for address, said in (
+        (f"unix://{tmp_path}/file", "there is a file that is no socket"),
+        (f"unix://{tmp_path}/link", "there is a link that leads nowhere"),
+        (f"unix:///{'x' * 120}", "its path is longer than"),
+        (f"unix://{tmp_path}/no/such", "there is no such folder"),
+        ("no-such-host.invalid:6380", "Name or service not known"),
+        ("192.0.2.1:6380", "Cannot assign requested address"),
+    ):
+        level, text = listening_is(address)
+        assert (level, text.partition(": ")[0]) == (Level.FAILURE, "cannot be listened on"), text
+        assert said in text or "invalid" in address
+        proxy = Proxy("--listen", address, "--upstream", "redis://127.0.0.1:1", ready=False)
+        assert proxy.process.wait() == 2
+    for name in ("new", "left"):
+        assert listening_is(f"unix://{tmp_path}/{name}") == (Level.OK, "is free")
+
+
+def test_ipv6_beside_ipv4() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        port = other.getsockname()[1]
+        assert listening_is(f"[::]:{port}") == (Level.OK, "is free")
+        level, text = listening_is(f"0.0.0.0:{port}")
+        assert level is Level.FAILURE, text
 
 
 # What answers strangely.

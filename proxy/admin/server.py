@@ -22,6 +22,7 @@ from proxy.admin.http import READ, BadRequestError, Conversation, Request, Respo
 from proxy.admin.pages import Answer, Pages
 from proxy.listen.sockets import bind, bind_path, clear_socket
 from proxy.logs import Seldom
+from proxy.loop import look_up
 from proxy.settings import SettingsError, parse_address
 
 log = structlog.get_logger("proxy.admin")
@@ -110,7 +111,7 @@ class AdminServer:
                 self._listener = bind_path(where)
                 self._path = where
             else:
-                self._listener = bind(where)
+                self._listener = bind(await look_up(where.host, where.port))
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise SettingsError(f"admin: cannot listen on {self._address}: {error.strerror or error}") from None

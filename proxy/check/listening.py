@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import socket
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from proxy.addresses import TCPAddress, parse_address
 from proxy.check.findings import Finding, Level, fields
-from proxy.check.probe import PING, CertificateWantedError, NoAnswerError, ask, has_line
+from proxy.check.probe import PING, CertificateWantedError, NoAnswerError, NoConnectionError, ask, has_line
+from proxy.listen.sockets import bind
+from proxy.names import lookup
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.certificates import listening_context
 
 _SUBJECT: Final = "listen"
+_LONGEST_PATH: Final = 107 if sys.platform.startswith("linux") else 103
 _INFO: Final = b"*2\r\n$4\r\nINFO\r\n$12\r\nexpiremember\r\n"
 _OURS: Final = b"-ERR expiremember-proxy:"
 
@@ -35,6 +39,11 @@ def _look(address: str) -> tuple[Level, str]:
         line = ask(address, PING, has_line).partition(b"\r\n")[0]
     except (ConnectionRefusedError, FileNotFoundError):
         return _bind(parse_address(address))
+    except NoConnectionError as error:
+        where = parse_address(address)
+        if isinstance(where, Path) and where.is_socket():
+            return Level.FAILURE, f"cannot be listened on: {error}"
+        return _bind(where)
     except CertificateWantedError:
         return Level.OK, "is in use by a server that wants a client certificate: the proxy, if it is running"
     except NoAnswerError as error:
@@ -65,17 +74,26 @@ def _is_whole(reply: bytes) -> bool:
 
 def _bind(where: Path | TCPAddress) -> tuple[Level, str]:
     """Bind the address for a moment, to see whether that is possible."""
-    if isinstance(where, Path):
-        if not where.parent.is_dir():
-            return Level.FAILURE, "cannot be listened on: there is no such folder"
-        return Level.OK, "is free"
     try:
-        family, kind, number, _, bound = socket.getaddrinfo(
-            where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, number) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(bound)
+        if isinstance(where, Path):
+            return _look_at_path(where)
+        bind(lookup(where.host, where.port)).close()
     except OSError as error:
         return Level.FAILURE, f"cannot be listened on: {error.strerror or error}"
     return Level.OK, "is free"
+
+
+def _look_at_path(path: Path) -> tuple[Level, str]:
+    """See whether a socket can be made there; or made anew, where a killed proxy has left one."""
+    reason = None
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        reason = f"its path is longer than {_LONGEST_PATH} bytes"
+    elif not path.parent.is_dir():
+        reason = "there is no such folder"
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        reason = "its folder may not be written to"
+    elif path.is_symlink() and not path.exists():
+        reason = "there is a link that leads nowhere"
+    elif path.exists() and not path.is_socket():
+        reason = "there is a file that is no socket"
+    return (Level.OK, "is free") if reason is None else (Level.FAILURE, f"cannot be listened on: {reason}")

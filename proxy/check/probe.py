@@ -5,16 +5,17 @@ A container's health check runs it every few seconds, so it imports nothing that
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.addresses import DEFAULT_LISTEN, TCPAddress, parse_address, split_addresses
+from proxy.names import lookup
 
 TIMEOUT: Final = 4.0
 """Seconds that one address gets, from the connection to the reply."""
@@ -31,6 +32,10 @@ _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 
 class NoAnswerError(Exception):
     """Nobody answers as the proxy would; the text says how it is."""
+
+
+class NoConnectionError(NoAnswerError):
+    """Nobody can be reached there: what is wrong is the address, or the way."""
 
 
 class CertificateWantedError(NoAnswerError):
@@ -50,6 +55,7 @@ def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout
         ConnectionRefusedError: nobody listens there.
         FileNotFoundError: there is no such socket.
         CertificateWantedError: only clients with a certificate are answered.
+        NoConnectionError: no connection could be opened.
         NoAnswerError: there came no reply, or only a part of one.
     """
     where = parse_address(address)
@@ -64,7 +70,7 @@ def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout
     reply = b""
     try:
         by_tls = not isinstance(where, Path) and where.tls
-        with _connect(where, left()) as plain:
+        with _reach(where, left) as plain:
             plain.settimeout(left())
             with _tls(plain) if by_tls else plain as connection:
                 connection.settimeout(left())
@@ -78,7 +84,7 @@ def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout
                     if not data:
                         raise NoAnswerError("it closed the connection" + (" amid a reply" if reply else ""))
                     reply += data
-    except (ConnectionRefusedError, FileNotFoundError):
+    except (ConnectionRefusedError, FileNotFoundError, NoConnectionError):
         raise
     except TimeoutError:
         raise NoAnswerError(f"it did not answer in {timeout:g} s") from None
@@ -89,16 +95,32 @@ def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout
     return reply
 
 
-def _connect(where: Path | TCPAddress, timeout: float) -> socket.socket:
-    if not isinstance(where, Path):
-        return socket.create_connection((_ANY.get(where.host, where.host), where.port), timeout)
-    connection = socket.socket(socket.AF_UNIX)
+def _reach(where: Path | TCPAddress, left: Callable[[], float]) -> socket.socket:
+    """Open a connection."""
+    if isinstance(where, Path):
+        return _connect(socket.AF_UNIX, str(where), left)
     try:
-        connection.settimeout(timeout)
-        connection.connect(str(where))
-    except BaseException:
+        found = lookup(_ANY.get(where.host, where.host), where.port, left())
+    except OSError as error:
+        raise NoConnectionError(str(error.strerror or error)) from None
+    for family, _, _, _, address in found[:-1]:
+        with contextlib.suppress(OSError, NoConnectionError):
+            return _connect(family, address, left)
+    family, _, _, _, address = found[-1]
+    return _connect(family, address, left)
+
+
+def _connect(family: int, address: Any, left: Callable[[], float]) -> socket.socket:
+    connection = socket.socket(family)
+    try:
+        connection.settimeout(left())
+        connection.connect(address)
+    except (ConnectionRefusedError, FileNotFoundError):
         connection.close()
         raise
+    except OSError as error:
+        connection.close()
+        raise NoConnectionError(str(error.strerror or error)) from None
     return connection
 
 
@@ -174,18 +196,7 @@ def run(addresses: Iterable[str]) -> int:
     Returns:
         The exit status: 0 if all are served, else 1.
     """
-    given = list(addresses)
-
-    def give_up(*_: object) -> None:
-        raise NoAnswerError("its name was not found in time")
-
-    # Names are resolved without a limit otherwise.
-    signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, TIMEOUT * len(given) + 1)
-    try:
-        return 0 if probe(given, print) else 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    return 0 if probe(addresses, print) else 1
 
 
 def main() -> int | None:

@@ -10,6 +10,7 @@ from proxy.check.asking import check_upstream
 from proxy.check.findings import Finding, Level
 from proxy.check.listening import check_listening
 from proxy.embedded.binaries import EmbeddedError, find_servers
+from proxy.loop import Loop
 from proxy.settings import Settings
 
 
@@ -30,7 +31,7 @@ def run(settings: Settings) -> int:
     Raises:
         SettingsError: a certificate of the upstream, or the password file, cannot be used.
     """
-    upstream = _embedded() if settings.embedded else uvloop.run(check_upstream(settings))
+    upstream = _embedded() if settings.embedded else uvloop.run(check_upstream(settings), loop_factory=Loop)
     findings = [*upstream, *check_listening(settings)]
     for line in table(findings):
         print(line, flush=True)

@@ -15,6 +15,7 @@ import structlog
 
 from proxy.listen.sockets import bind, bind_path, clear_socket
 from proxy.logs import Seldom
+from proxy.loop import look_up
 from proxy.metrics.table import Metrics
 from proxy.relay.client import ClientConnection
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
@@ -119,7 +120,7 @@ class Listeners:
         for address, where in addresses.items():
             try:
                 if isinstance(where, TCPAddress):
-                    listener = _Listener(bind(where), tls=where.tls)
+                    listener = _Listener(bind(await look_up(where.host, where.port)), tls=where.tls)
                     # Accepted sockets inherit the options.
                     tcp.configure(listener.socket, self._settings.tcp_keepalive)
                 else:

@@ -8,19 +8,18 @@ import socket
 import stat
 from pathlib import Path
 
-from proxy.settings import TCPAddress
+from proxy.names import Found
 
 
-def bind(where: TCPAddress) -> socket.socket:
-    """Bind a listening socket here, not in the loop, which would start threads to resolve the name.
+def bind(found: Found) -> socket.socket:
+    """Bind a listening socket.
 
-    In a process with threads each system call on a file descriptor counts references to it: 0.1 to 0.2 µs, four times a
-    request.
+    Args:
+        found: the addresses of the host; the first counts.
 
     Raises:
         OSError: it cannot be bound.
     """
-    found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:

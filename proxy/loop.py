@@ -1,0 +1,93 @@
+"""The event loop: uvloop's, but for names, which are looked up in threads that do not hold up the end.
+
+uvloop's own are waited for when the process ends, each as long as the name servers are silent; there are four, so that
+lookups wait for one another; and it reports the failure of one that was given up as an error of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import Any
+
+import uvloop
+
+from proxy import names
+from proxy.names import Found
+
+
+class Loop(uvloop.Loop):
+    """The event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lookups: dict[tuple[str, int], list[asyncio.Future[Found]]] = {}
+
+    async def look_up(self, host: str, port: int) -> Found:
+        """Return the addresses of a host; who asks for the same one meanwhile shares the lookup.
+
+        Raises:
+            OSError: it has none.
+        """
+        if (found := names.numeric(host, port)) is not None:
+            return found
+        waiter: asyncio.Future[Found] = self.create_future()
+        others = self._lookups.get((host, port))
+        if others is not None:
+            others.append(waiter)
+            return await waiter
+        self._lookups[host, port] = [waiter]
+
+        def tell(answer: Found | OSError) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.call_soon_threadsafe(self._found, (host, port), answer)
+
+        names.begin(host, port, tell)
+        return await waiter
+
+    def _found(self, asked: tuple[str, int], answer: Found | OSError) -> None:
+        for waiter in self._lookups.pop(asked):
+            if waiter.done():
+                continue
+            if isinstance(answer, OSError):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        """Open a connection, as `asyncio.loop.create_connection`, to the first of the host's addresses that takes it.
+
+        Raises:
+            OSError: it has no address, or none can be reached.
+        """
+        if not host or port is None:
+            return await super().create_connection(protocol_factory, host, port, **options)
+        if options.get("ssl") and options.get("server_hostname") is None:
+            options["server_hostname"] = host
+        failure: OSError | None = None
+        for *_, address in await self.look_up(host, int(port)):
+            try:
+                return await super().create_connection(protocol_factory, address[0], address[1], **options)
+            except ssl.SSLError:
+                raise
+            except OSError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+
+async def look_up(host: str, port: int) -> Found:
+    """Return the addresses of a host to listen on, in whatever loop runs.
+
+    Raises:
+        OSError: it has none.
+        TimeoutError: that was not known in time.
+    """
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Loop)
+    try:
+        async with asyncio.timeout(names.PATIENCE_SECONDS):
+            return await loop.look_up(host, port)
+    except TimeoutError:
+        raise names.too_late(names.PATIENCE_SECONDS) from None
