@@ -157,6 +157,32 @@ def test_a_session_prints_what_the_page_prints(block: Block, proxy: Proxy) -> No
     assert said == "".join(shown)
 
 
+@one_kind
+def test_the_command_that_removes_the_proxy_leaves_only_data(folder: Path, upstream: Server) -> None:
+    (block,) = [
+        block for block in BLOCKS if block.marker.endswith("::test_the_command_that_removes_the_proxy_leaves_only_data")
+    ]
+    keys = (b"plain", b"with space", b"with'quote", b"with\nnewline", b"with}brace")
+    proxy = Proxy("--upstream", upstream.url)
+    try:
+        for database in (0, 3):
+            with proxy.connect() as client:
+                client.command("SELECT", database)
+                for key in keys:
+                    assert client.command("SADD", key, "a", "b") == b":2\r\n"
+                    assert client.command("EXPIREMEMBER", key, "a", 600) == b":1\r\n"
+    finally:
+        proxy.close()
+    done = shell(at(block.text, 1, upstream.port), folder)
+    assert done.returncode == 0, done.stderr
+    for database in (0, 3):
+        with upstream.connect() as client:
+            client.command("SELECT", database)
+            assert client.command("DBSIZE") == b":%d\r\n" % len(keys)
+            for key in keys:
+                assert client.command("SCARD", key) == b":2\r\n"
+
+
 @pytest.mark.skipif(not os.environ.get("CI"), reason="installs from a package index: only in CI")
 def test_the_first_command_of_the_readme_runs(tmp_path: Path) -> None:
     (block,) = the("sh", "run-command")
