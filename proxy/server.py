@@ -89,11 +89,12 @@ class Server:
         self._logins = LoginWatch(upstream.connect)
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
+        self.held = HeldBudget(settings.held_limit, settings.request_limit)
         self._ground = Ground(
             Rewriter(self._names, self._known, self._commands, metrics),
             self._known,
             self._names.prefix,
-            settings.request_limit,
+            self.held.largest,
             guarded=settings.reserved_names,
             names=self._names,
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
@@ -102,7 +103,6 @@ class Server:
         )
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all
-        self.held = HeldBudget(settings.held_limit)
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
         self._tracker = Tracker(
             upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies, metrics
@@ -380,7 +380,12 @@ class Server:
         self._listeners.close()
         if not self._connections:
             return
-        log.info("stopping", connections=len(self._connections), timeout=self._settings.shutdown_timeout)
+        log.info(
+            "stopping",
+            connections=len(self._connections),
+            timeout=self._settings.shutdown_timeout,
+            advice="a second signal ends the proxy at once",
+        )
         for connection in list(self._connections):
             connection.finish()
         try:

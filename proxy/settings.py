@@ -77,16 +77,16 @@ class Settings(BaseSettings):
         default=60,
         ge=0,
         le=32_767,
-        description="Silence after which TCP probes a client or the upstream; a dead peer is noticed within twice this "
-        "time. 0 for never.",
+        description="Send TCP keepalive probes to clients and the upstream after this idle time; a dead peer is "
+        "detected within twice this time. 0 for never.",
         json_schema_extra=_SECONDS,
     )
     tcp_user_timeout: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="How long data for the upstream may stay unacknowledged, or unread by it, before the connection is "
-        "closed; 0 for the system's default, about 15 minutes.",
+        description="Close an upstream connection if sent data stays unacknowledged or unread for this time; 0 for the "
+        "system's default, about 15 minutes.",
         json_schema_extra=_SECONDS,
     )
     admin: str | None = Field(
@@ -116,15 +116,16 @@ class Settings(BaseSettings):
     )
     embedded_dir: Path | None = Field(
         default=None,
-        description="Folder for the embedded server's data. If unset, data is lost on exit. Data that no server on "
-        "this machine can read is refused and left as it is.",
+        description="Folder for the embedded server's data. If unset, data is lost on exit. If no installed server "
+        "can read the data, the proxy exits and does not touch it.",
     )
     prefix: str = Field(
         default="__expiremember__:",
         min_length=1,
         max_length=64,
         pattern=r"^[^{}\s]+$",
-        description="Prefix of the proxy's own keys. Must be the same for all proxies of one server.",
+        description="Prefix of the proxy's own keys. Must be the same for all proxies of one server. If it is changed, "
+        "deadlines under the old prefix are ignored.",
     )
     tls_ca_file: Path | None = Field(
         default=None,
@@ -154,15 +155,16 @@ class Settings(BaseSettings):
         json_schema_extra=_SECONDS,
     )
     request_limit: int = Field(
-        default=1 << 30,
+        default=1 << 28,
         ge=1 << 16,
-        description="Maximum size of a request that the proxy must buffer.",
+        description="Maximum size of a request that the proxy must buffer. A request larger than held_limit is refused "
+        "too, so raise both.",
         json_schema_extra=_BYTES,
     )
     held_limit: int = Field(
         default=1 << 28,
         ge=1 << 16,
-        description="Maximum size of all buffered requests together.",
+        description="Maximum size of all buffered requests of all clients together.",
         json_schema_extra=_BYTES,
     )
     sweep: bool = Field(
@@ -172,7 +174,8 @@ class Settings(BaseSettings):
         default=500,
         ge=1,
         le=5000,
-        description="Maximum number of members that one sweep removes; the server serves nobody else meanwhile.",
+        description="Maximum number of members removed in one batch; the server is blocked for the duration of a "
+        "batch.",
         json_schema_extra={"unit": "members"},
     )
     reserved_names: bool = Field(
@@ -182,12 +185,12 @@ class Settings(BaseSettings):
     leftovers_rate: int = Field(
         default=1000,
         ge=0,
-        description="How many deadlines to check in the background for members that are gone; 0 turns the background "
-        "passes off.",
+        description="Rate at which the background pass looks for deadlines of removed members; 0 turns all background "
+        "passes off, the repair of the index too.",
         json_schema_extra={"unit": "deadlines/second"},
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severe messages to log."
+        default="info", description="Minimum level of messages to log."
     )
     log_format: Literal["console", "json"] = Field(
         default="console", description="Format of the log on standard error."
@@ -235,7 +238,7 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError(f"has no valid host and port: redis://host:port; {_ENCODED}") from None
         if parts.scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("must begin with redis://, rediss:// or unix://")
+            raise ValueError("must begin with redis://, rediss:// or unix://, for example redis://127.0.0.1:6379")
         if parts.query or parts.fragment:
             raise ValueError(f"has a ? or a #, which mean nothing here; {_ENCODED}")
         if parts.scheme == "unix":
@@ -258,18 +261,18 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.embedded_dir is not None and not self.embedded:
-            raise ValueError("embedded_dir goes with embedded")
+            raise ValueError("embedded_dir needs embedded")
         if self.embedded and self.upstream != type(self).model_fields["upstream"].default:
-            raise ValueError("embedded and upstream exclude each other")
+            raise ValueError("use either embedded or upstream, not both")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_cert_file and tls_key_file go together")
+            raise ValueError("set both tls_cert_file and tls_key_file")
         self._check_listen_tls()
         self._check_passwords()
         return self
 
     def _check_listen_tls(self) -> None:
         if (self.listen_tls_cert_file is None) != (self.listen_tls_key_file is None):
-            raise ValueError("listen_tls_cert_file and listen_tls_key_file go together")
+            raise ValueError("set both listen_tls_cert_file and listen_tls_key_file")
         addresses = [parse_address(address) for address in self.listen]
         if any(isinstance(address, TCPAddress) and address.tls for address in addresses):
             if self.listen_tls_cert_file is None:
@@ -289,7 +292,7 @@ class Settings(BaseSettings):
         if len(given) > 1:
             raise ValueError(f"the password is given more than once: {', '.join(given)}")
         if given and self.embedded:
-            raise ValueError(f"embedded and {given[0]} exclude each other")
+            raise ValueError(f"use either embedded or {given[0]}, not both")
 
 
 def unit(field: FieldInfo) -> str | None:

@@ -278,6 +278,28 @@ def test_all_clients_together_make_it_hold_no_more_than_a_limit(upstream: Server
     check_all_that_is_held_is_bounded(upstream, start_proxy(upstream, *HELD_LIMIT))
 
 
+@pytest.mark.every_kind(valkey=(9, 1))
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (HELD_LIMIT, b"held_limit (16777216 bytes)"),
+        (("--request-limit", str(MEGABYTE)), b"request_limit (1048576 bytes)"),
+        ((*HELD_LIMIT, "--request-limit", str(16 * MEGABYTE)), b"request_limit and held_limit (16777216 bytes)"),
+    ],
+)
+def test_a_request_that_can_never_fit_is_told_which_limit_to_raise(
+    upstream: Server, start_proxy: StartProxy, flags: tuple[str, ...], names: bytes
+) -> None:
+    proxy = start_proxy(upstream, *flags)
+    with proxy.connect() as client:
+        with suppress(OSError):
+            client.send(b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$%d\r\n" % (40 * MEGABYTE) + b"x" * (17 * MEGABYTE))
+        assert client.line() == b"-ERR expiremember-proxy: request larger than " + names + b"\r\n"
+    (line,) = (line for line in proxy.log() if line["level"] == "warning")
+    assert line["event"] == "client closed: request larger than request_limit"
+    assert f"raise {names.decode().partition(' (')[0]}" in line["advice"]
+
+
 def check_all_that_is_held_is_bounded(upstream: Server, proxy: Proxy) -> None:
     """For the deliberate breaks too."""
     begun = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$%d\r\n" % (4 * MEGABYTE)

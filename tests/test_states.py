@@ -81,7 +81,7 @@ class World:
         self.known.learn(b"known", 1e13, 0)
         self.known.learn(b"due", 500, 0)
         self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
-        self.held = HeldBudget(1 << 20)
+        self.held = HeldBudget(1 << 20, 1 << 20)
         self.metrics = Metrics()
         self.traffic = Traffic(self.metrics)
         self.is_plain = self.ground.is_plain

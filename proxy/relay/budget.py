@@ -12,14 +12,21 @@ class HeldBudget:
     """The bytes of held requests, over all connections.
 
     Args:
-        limit: how many there may be.
+        limit: how many there may be (`held_limit`).
+        request_limit: how many of a single request.
 
     Attributes:
+        limit: the same.
+        largest: the size up to which a single request is buffered: the smaller of the two limits.
+        names: the setting that bounds it; both where they are equal.
         total: how many there are.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, request_limit: int) -> None:
         self.limit = limit
+        self.largest = min(limit, request_limit)
+        limits = {"request_limit": request_limit, "held_limit": limit}
+        self.names = " and ".join(name for name, size in limits.items() if size == self.largest)
         self.total = 0
 
     def account(self, before: int, after: int) -> bool:

@@ -449,8 +449,16 @@ class ClientConnection(asyncio.Protocol):
             out = judge()
         except RequestTooLargeError:
             self._surroundings.metrics.requests_refused_total["request_limit"] += 1
-            log.warning("client closed: request larger than request_limit", bytes=session.held)
-            self._turn_away(b"-ERR expiremember-proxy: request larger than request_limit\r\n")
+            budget = self._surroundings.held
+            advice = f"raise {budget.names}, if such requests are wanted"
+            log.warning(
+                "client closed: request larger than request_limit",
+                bytes=session.held,
+                limit=budget.largest,
+                advice=advice,
+            )
+            limit = f"{budget.names} ({budget.largest} bytes)"
+            self._turn_away(f"-ERR expiremember-proxy: request larger than {limit}\r\n".encode())
             return
         except OvertakenError:
             self._surroundings.metrics.requests_refused_total["overtaken"] += 1
@@ -468,7 +476,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._surroundings.held.account(before, self._held):
             self._surroundings.metrics.requests_refused_total["held_limit"] += 1
             log.warning("client closed: held_limit reached", bytes=self._held)
-            self._turn_away(b"-ERR expiremember-proxy: too many unfinished requests are buffered (held_limit)\r\n")
+            self._turn_away(_ALONE if self._held > self._surroundings.held.limit else _TOGETHER)
             return
         question = session.question
         if question is None:
@@ -734,6 +742,8 @@ class ClientConnection(asyncio.Protocol):
             self._close()  # now: what connects could still attach, and the loop would close it without a word
 
 
+_TOGETHER: Final = b"-ERR expiremember-proxy: too many unfinished requests are buffered (held_limit)\r\n"
+_ALONE: Final = b"-ERR expiremember-proxy: unfinished requests of one client exceed held_limit: raise it\r\n"
 _OVERTAKEN: Final = (
     b"-ERR expiremember-proxy: not run, the key got its first deadline while this request arrived; send it again\r\n"
 )
