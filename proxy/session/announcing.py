@@ -13,8 +13,8 @@ from proxy.session.standing import Standing
 from proxy.wire.request import Request, RequestReader
 
 NOT_ANNOUNCED: Final = Refusal(
-    b"ERR expiremember-proxy: other proxies could not be told in time that this key gets its first deadline;"
-    b" nothing has been changed, try again",
+    b"ERR expiremember-proxy: other proxies could not be told of this key's first deadline: one does not answer,"
+    b" or this proxy cannot reach the upstream for its own work; nothing was changed, try again",
     "not_announced",
 )
 
