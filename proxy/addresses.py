@@ -10,6 +10,7 @@ DEFAULT_LISTEN: Final = ("127.0.0.1:6380",)
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
 _TLS: Final = "tls://"
+_LAST_PORT: Final = 65_535
 
 
 class TCPAddress(NamedTuple):
@@ -31,8 +32,12 @@ def split_addresses(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def parse_address(address: str) -> Path | TCPAddress:
+def parse_address(address: str, *, offer_tls: bool = True) -> Path | TCPAddress:
     """Read an address to listen on.
+
+    Args:
+        address: as it is in the settings.
+        offer_tls: whether to name the form `tls://host:port` where it is none of them.
 
     Returns:
         The path of a Unix socket, or a TCP address.
@@ -46,6 +51,9 @@ def parse_address(address: str) -> Path | TCPAddress:
             raise ValueError(f"{address!r}: the path of a Unix socket is absolute: unix:///path")
         return Path(path)
     match = _HOST_AND_PORT.fullmatch(address.removeprefix(_TLS))
-    if match is None or int(match[2]) > 65535:
-        raise ValueError(f"{address!r} is neither host:port nor tls://host:port nor unix:///path")
+    if match is None:
+        forms = "host:port (such as 127.0.0.1:6380), tls://host:port" if offer_tls else "host:port (127.0.0.1:9121)"
+        raise ValueError(f"{address!r} is not an address: use {forms} or unix:///path")
+    if int(match[2]) > _LAST_PORT:
+        raise ValueError(f"{address!r}: port {match[2]} is greater than {_LAST_PORT}")
     return TCPAddress(match[1].strip("[]"), int(match[2]), address.startswith(_TLS))

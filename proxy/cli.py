@@ -12,6 +12,7 @@ import structlog
 from pydantic.fields import FieldInfo
 
 from proxy import __version__, logs, settings
+from proxy.bad_settings import nearest
 from proxy.keydb import options as importing
 from proxy.settings import Settings, SettingsError
 
@@ -25,14 +26,15 @@ lifetime: EXPIREMEMBER key member seconds.
   expiremember-proxy --embedded
 
 Point any Redis client at the listening address. Every flag is also an environment variable
-(EXPIREMEMBER_LOG_LEVEL for --log-level) and a line of a TOML file; flags override environment variables,
+(EXPIREMEMBER_LOG_LEVEL for --log-level) and a key of a TOML file; flags override environment variables,
 which override the file."""
 
 
-_CHECK = """See whether the proxy can do its work with these settings, and say what to do if not.
+_CHECK = """Check that the proxy can run with these settings, and say what to fix.
 
-A line for each finding: ok, warning or failure. The exit status is 1 if there is a failure, 2 if a setting cannot be
-used, else 0. Nothing is changed in the server."""
+Takes every setting of the proxy. Prints one line per check: ok, warning or failure. The exit status is 1 if there is a
+failure, 2 if a setting cannot be used, else 0. Nothing is changed in the server."""
+_CHECK_IN_SHORT = "Check the settings and the server; say what to fix."
 
 
 def _option(name: str, field: FieldInfo) -> click.Option:
@@ -144,10 +146,17 @@ def command() -> click.Command:
     probe = click.Option(
         ["--probe"],
         is_flag=True,
-        help="Only see whether the running proxy answers where it listens: for health checks. Reads no other setting.",
+        help="Only see whether the running proxy answers at its listen addresses: for health checks.",
     )
     made.add_command(
-        click.Command("check", params=[probe, *_options()], callback=_check, help=_CHECK, context_settings=help_options)
+        click.Command(
+            "check",
+            params=[probe, *_options()],
+            callback=_check,
+            help=_CHECK,
+            short_help=_CHECK_IN_SHORT,
+            context_settings=help_options,
+        )
     )
     made.add_command(
         click.Command(
@@ -167,6 +176,11 @@ def main() -> None:
         code = command().main(standalone_mode=False)
     except SettingsError as error:
         _fail(str(error))
+    except click.NoSuchOption as error:
+        meant = nearest(error.option_name, error.possibilities or ())
+        _fail(f"no such option {error.option_name}" + (f"; did you mean {meant}?" if meant else "; see --help"))
+    except click.UsageError as error:
+        _fail(f"{error.format_message().removesuffix('.')}; see --help")
     except click.ClickException as error:
         _fail(error.format_message())
     except click.Abort:

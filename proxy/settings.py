@@ -22,6 +22,7 @@ from pydantic_settings import (
 from proxy.addresses import DEFAULT_LISTEN, split_addresses
 from proxy.addresses import TCPAddress as TCPAddress
 from proxy.addresses import parse_address as parse_address
+from proxy.bad_settings import describe
 
 ENVIRONMENT_PREFIX = "EXPIREMEMBER_"
 
@@ -30,6 +31,7 @@ _ENCODED = "in a password, / ? # @ and % are written as %2F %3F %23 %40 and %25"
 
 _SECONDS: Final[JsonDict] = {"unit": "seconds"}
 _BYTES: Final[JsonDict] = {"unit": "bytes"}
+_HIDDEN: Final = frozenset(("upstream", "upstream_password"))
 
 
 class SettingsError(Exception):
@@ -223,7 +225,7 @@ class Settings(BaseSettings):
     @field_validator("admin")
     @classmethod
     def _check_admin(cls, address: str | None) -> str | None:
-        where = None if address is None else parse_address(address)
+        where = None if address is None else parse_address(address, offer_tls=False)
         if isinstance(where, TCPAddress) and where.tls:
             raise ValueError(f"{address!r}: there is no TLS on the admin port; listen on 127.0.0.1 or on unix:///path")
         return address
@@ -320,17 +322,12 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
     try:
         return _Settings(**flags)
     except ValidationError as error:
-        raise SettingsError("; ".join(describe(dict(detail)) for detail in error.errors())) from None
+        units = {name: unit(field) for name, field in Settings.model_fields.items()}
+        told = [describe(dict(detail), units, _HIDDEN) for detail in error.errors()]
+        if file is not None and any(detail["type"] == "extra_forbidden" for detail in error.errors()):
+            told.append(f"see configuration file {file}")
+        raise SettingsError("; ".join(told)) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"configuration file {file}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"configuration file {file}: {error}") from None
-
-
-def describe(detail: dict[str, Any]) -> str:
-    """Say in one line what is wrong with a setting, given what pydantic says of it."""
-    name = ".".join(str(part) for part in detail["loc"])
-    text = str(detail["msg"]).removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        return f"{name}: there is no such setting"
-    return f"{name}: {text}" if name else text

@@ -353,9 +353,9 @@ def test_only_this_machine_may_drain(server: Server, start_proxy: StartProxy) ->
 def test_an_address_that_cannot_be_listened_on_ends_it_with_one_line(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for address, says in (
-        ("nowhere", "admin: 'nowhere' is neither host:port nor"),
+        ("nowhere", "admin: 'nowhere' is not an address: use host:port (127.0.0.1:9121) or unix:///path"),
         ("tls://127.0.0.1:1", "admin: 'tls://127.0.0.1:1': there is no TLS on the admin port"),
-        ("127.0.0.1:99999", "admin: '127.0.0.1:99999' is neither"),
+        ("127.0.0.1:99999", "admin: '127.0.0.1:99999': port 99999 is greater than 65535"),
         ("no-such-host.invalid:1", "admin: cannot listen on no-such-host.invalid:1"),
         (f"127.0.0.1:{server.port}", f"admin: cannot listen on 127.0.0.1:{server.port}: Address already in use"),
         (f"unix://{tmp_path}/file", f"admin: cannot listen on unix://{tmp_path}/file"),

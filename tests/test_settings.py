@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from proxy.cli import command
+from proxy.cli import command, main
 from proxy.settings import Settings, SettingsError, TCPAddress, load, parse_address, unit
 from tests.servers import ROOT
 from tools import settings_reference
@@ -65,20 +66,35 @@ def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"listen": ["nowhere"]}, "listen: 'nowhere' is neither host:port nor tls://host:port nor unix:///path"),
-        ({"listen": ["h:99999"]}, "neither host:port"),
+        (
+            {"listen": ["nowhere"]},
+            "listen: 'nowhere' is not an address: use host:port (such as 127.0.0.1:6380), tls://",
+        ),
+        ({"listen": ["h:99999"]}, "listen: 'h:99999': port 99999 is greater than 65535"),
+        ({"admin": "h:99999"}, "admin: 'h:99999': port 99999 is greater than 65535"),
+        ({"admin": "9121"}, "admin: '9121' is not an address: use host:port (127.0.0.1:9121) or unix:///path"),
         ({"upstream": "http://x"}, "upstream: must begin with redis://"),
         ({"upstream": "redis://h:1/zero"}, "upstream: the database"),
         ({"upstream": "unix://"}, "upstream: names no socket"),
-        ({"sweep_batch": "many"}, "sweep_batch: "),
-        ({"sweep_batch": 0}, "sweep_batch: "),
-        ({"prefix": "a{b}"}, "prefix: "),
-        ({"log_level": "loud"}, "log_level: "),
+        ({"sweep_batch": "many"}, "sweep_batch: 'many' is not a whole number (members)"),
+        ({"sweep_batch": 0}, "sweep_batch: 0 is not at least 1 (members)"),
+        ({"sweep_batch": 6000}, "sweep_batch: 6000 is not at most 5,000 (members)"),
+        ({"connect_timeout": "1h"}, "connect_timeout: '1h' is not a number (seconds)"),
+        ({"connect_timeout": 0}, "connect_timeout: 0 is not more than 0 (seconds)"),
+        ({"held_limit": "1mb"}, "held_limit: '1mb' is not a whole number (bytes)"),
+        ({"sweep": "yesno"}, "sweep: 'yesno' is neither true nor false"),
+        ({"listen": 6380}, 'listen: 6380 is not a list of addresses: ["127.0.0.1:6380"]'),
+        ({"listen": []}, "listen: [] names no address, for example 127.0.0.1:6380"),
+        ({"prefix": "a{b}"}, "prefix: 'a{b}' is not 1 to 64 characters without blanks and braces"),
+        ({"prefix": 7}, "prefix: 7 is not text"),
+        ({"log_level": "loud"}, "log_level: 'loud' is none of debug, info, warning, error"),
+        ({"lisen": ["a:1"]}, "lisen: there is no such setting; did you mean listen?"),
+        ({"secret": "x"}, "secret: there is no such setting"),
         ({"embedded_dir": "/x"}, "embedded_dir needs embedded"),
         ({"embedded": True, "upstream": "redis://h"}, "use either embedded or upstream, not both"),
         ({"tls_cert_file": "/x"}, "set both tls_cert_file and tls_key_file"),
         ({"listen": ["tls://h:1"]}, "a tls:// address needs listen_tls_cert_file and listen_tls_key_file"),
-        ({"listen": ["tls://h"]}, "neither host:port nor tls://host:port"),
+        ({"listen": ["tls://h"]}, "'tls://h' is not an address"),
         ({"listen_tls_cert_file": "/x"}, "set both listen_tls_cert_file and listen_tls_key_file"),
         ({"listen_tls_cert_file": "/x", "listen_tls_key_file": "/y"}, "need a tls:// address in listen"),
         ({"listen_tls_ca_file": "/x"}, "need a tls:// address in listen"),
@@ -118,3 +134,34 @@ def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str) -> None:
 )
 def test_addresses(address: str, parsed: object) -> None:
     assert parse_address(address) == parsed
+
+
+@pytest.mark.parametrize("name", ["upstream", "upstream_password"])
+def test_a_value_that_may_be_a_password_is_not_repeated(name: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load({name: 271828}, None)
+    assert "271828" not in str(error.value)
+    assert str(error.value).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--lisen", "x:1"], "no such option --lisen; did you mean --listen?"),
+        (["--zzz"], "no such option --zzz; see --help"),
+        (["help"], "No such command 'help'; see --help"),
+    ],
+)
+def test_a_mistyped_flag_gets_no_absurd_suggestion(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["expiremember-proxy", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"expiremember-proxy: {said}\n"
+
+
+def test_the_list_of_commands_is_not_cut_off() -> None:
+    shown = CliRunner().invoke(command(), ["--help"]).output
+    assert re.search(r"^  check +Check the settings and the server; say what to fix\.$", shown, re.MULTILINE)
