@@ -53,6 +53,7 @@ from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch
+from proxy.upstream.words import in_words
 
 log = structlog.get_logger("proxy.server")
 
@@ -182,7 +183,7 @@ class Server:
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
         self.metrics.client_connections_rejected_total["upstream"] += 1
-        reason = _one_line(error) or "no answer in time"
+        reason = in_words(error)
         text = f"-ERR expiremember-proxy: upstream {self._upstream} is unavailable: {reason}\r\n"
         return text.encode("utf-8", "replace")
 

@@ -353,12 +353,12 @@ def turn_away(line: bytes, connection: socket.socket) -> None:
 
 
 STRANGE: dict[str, tuple[Callable[[socket.socket], object], str]] = {
-    "nothing": (lambda connection: connection.recv(1), "it did not answer in time"),
+    "nothing": (lambda connection: connection.recv(1), "no answer in time"),
     "garbage": (lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n"), "check that it is a Redis"),
     "binary garbage": (lambda connection: connection.sendall(bytes(range(256)) * 40), "check that it is a Redis"),
     "HTTP": (lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "check that it is a Redis"),
     "an end": (lambda connection: connection.close(), "check that it is a Redis"),
-    "a trickle": (trickle, "it did not answer in time"),
+    "a trickle": (trickle, "no answer in time"),
     "slow answers": (never_end, ""),
     "protected mode": (partial(turn_away, b"-DENIED Redis is running in protected mode"), "in protected mode"),
     "no places": (partial(turn_away, b"-ERR max number of clients reached"), "max number of clients reached"),

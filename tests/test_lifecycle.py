@@ -350,7 +350,7 @@ def test_a_client_is_told_that_the_upstream_is_down(start_server: StartServer, s
             told = client.rest()
             assert told.startswith(b"-ERR ")
             assert told.count(b"\r\n") == 1
-            assert b"unreachable" in told or b"refused" in told
+            assert b"is unavailable: connection refused" in told
             assert f"127.0.0.1:{server.port}".encode() in told
     server.start()
     until(lambda: answers(proxy.address), timeout=5, what="the proxy's return to the upstream")
@@ -717,3 +717,17 @@ def test_embedded_server_that_cannot_start_is_told_in_one_line(tmp_path: Path) -
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert str(tmp_path / "file") in done.stderr
+
+
+@pytest.mark.every_kind
+def test_a_proxy_in_front_of_a_proxy_is_told_the_server_behind(upstream: Server, start_proxy: StartProxy) -> None:
+    inner = start_proxy(upstream)
+    host, port = inner.address  # type: ignore[misc]
+    outer = start_proxy(None, "--upstream", f"redis://{host}:{port}")
+    said = f"it is an expiremember-proxy itself; set upstream to {upstream.url}"
+    (warning,) = (line for line in outer.log() if line["level"] == "warning")
+    assert warning["event"] == "no control connection to the upstream"
+    assert (warning["state"], warning["advice"]) == (said, f"set upstream to {upstream.url}")
+    with outer.connect() as client:
+        assert client.rest().endswith(f"is unavailable: {said}\r\n".encode())
+    outer.stop()

@@ -71,7 +71,7 @@ def test_the_password_from_a_file_is_taken_up_when_it_changes(
     proxy = start_proxy(None, "--upstream", url(server), "--upstream-password-file", str(file), "--log-level", "debug")
     until(lambda: reachable(proxy))
     set_password(server, "r0tated-one")
-    refused = proxy.process.line(lambda line: "no control connection" in line and "advice" in line)
+    refused = proxy.process.line(lambda line: "refuses the proxy's login" in line)
     assert str(file) in refused
     file.write_text("r0tated-one\n", "utf-8")
     proxy.process.line(lambda line: "control connection to the upstream is back" in line)
@@ -273,3 +273,17 @@ def test_what_is_shown_of_an_error(said: str, password: str, told: str) -> None:
     assert isinstance(result, UnknownCommandError) is ("unknown command" in said)
     assert len(password) < 2 or password not in str(result)
     assert isinstance(shown(RedisError("x"), ["y"]), RedisError)
+
+
+def test_a_proxy_without_the_password_says_what_to_set(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(None, "--upstream", server.url)
+    with proxy.connect() as client:
+        told = client.rest()
+    wanted = "it requires a password, and the proxy has none: set upstream_password_file"
+    assert told == f"-ERR expiremember-proxy: upstream {server.url} is unavailable: {wanted}\r\n".encode()
+    (ready,) = (line for line in proxy.log() if line["event"] == "ready")
+    assert ready["upstream_state"] == wanted
+    (lost,) = (line for line in proxy.log() if line["event"] == "no control connection to the upstream")
+    assert lost["state"] == wanted
+    assert "upstream_password_file" in lost["advice"]
+    proxy.stop()

@@ -17,7 +17,6 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import __version__
 from proxy.check.findings import Facts, Finding, Level, fields, judge
@@ -25,6 +24,7 @@ from proxy.check.needed import TRIALS, trials
 from proxy.settings import Settings
 from proxy.upstream.endpoint import CLIENT_NAME, Upstream
 from proxy.upstream.refusals import UnknownCommandError
+from proxy.upstream.words import REACH, in_words
 
 PINGS: Final = 5
 
@@ -195,19 +195,15 @@ def _unreachable(upstream: Upstream, error: Exception, greeting: bytes) -> Findi
     if greeting.startswith(b"-"):
         answer = greeting[1:].decode("utf-8", "replace")
         return Finding(Level.FAILURE, "upstream", f"{upstream} turns clients away: {answer}")
-    words = " ".join(str(error).split())[:_LONGEST_LINE]
+    raw, words = str(error), in_words(error)[:_LONGEST_LINE]
     if isinstance(error, AuthenticationError):
-        return Finding(Level.FAILURE, "login", f"{upstream} refuses it ({words}); {upstream.advice(error)}")
-    timed_out = isinstance(error, TimeoutError | RedisTimeoutError)
+        return Finding(Level.FAILURE, "login", f"{upstream}: {upstream.explain(error)}; {upstream.advice(error)}")
     advice = upstream.advice(error)
     if isinstance(error, BusyLoadingError):
         return Finding(Level.FAILURE, "loading", f"{upstream} is still loading its data; try again when it is done")
-    if timed_out:
-        words = "it did not answer in time"
     if advice is None:
-        unlike = isinstance(error, InvalidResponse) or "connecting to" not in words
-        started = "check the address, and that the server is started"
-        advice = _PLAIN if unlike and not upstream.uses_tls else started
+        unlike = isinstance(error, InvalidResponse) or "connecting to" not in raw
+        advice = _PLAIN if unlike and not upstream.uses_tls else REACH
     if isinstance(error, ResponseError) and not isinstance(error, InvalidResponse):
         return Finding(Level.FAILURE, "upstream", f"{upstream} answers: {words}")
     return Finding(Level.FAILURE, "upstream", f"{upstream} cannot be used: {words}; {advice}")

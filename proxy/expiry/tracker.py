@@ -23,6 +23,7 @@ from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream, introduce
+from proxy.upstream.words import REACH, is_unreachable
 
 log = structlog.get_logger("proxy.tracker")
 
@@ -114,9 +115,9 @@ class Tracker:
             backoff = min(backoff * 2, _LAST_BACKOFF)
 
     def _lost(self, error: Exception) -> None:
-        state = f"unreachable ({one_line(error)})" if isinstance(error, OSError | TimeoutError) else one_line(error)
+        state = self._upstream.explain(error) if is_outage(error) else one_line(error)
         if state != self._upstream.state:
-            advice = self._upstream.advice(error)
+            advice = self._upstream.advice(error) or (REACH if is_unreachable(error) else None)
             log.warning(
                 "no control connection to the upstream",
                 upstream=str(self._upstream),

@@ -16,6 +16,7 @@ from proxy.proxies.messages import Message, unpack
 from proxy.proxies.protocol import LEASE, Member
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
+from proxy.upstream.endpoint import refuse_proxy
 
 log = structlog.get_logger("proxy.proxies")
 
@@ -56,11 +57,17 @@ class Proxies:
     # The connection (used by the tracker).
 
     async def begin(self, connection: Any) -> None:
-        """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding."""
+        """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding.
+
+        Raises:
+            ProxyBehindError: the server is a proxy itself.
+        """
         self._distrust()
         self._pending = 0
         self._connection = connection
         refusal = await self._subscribe(connection)
+        if refusal is not None:
+            await refuse_proxy(connection, refusal)
         if refusal is not None and not self._refused:
             advice = "give the proxy's user the rights in docs/security.md"
             log.warning("publishing refused", error=str(refusal), advice=advice)

@@ -23,6 +23,7 @@ from proxy.upstream import tcp
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
 from proxy.upstream.credentials import Credentials
 from proxy.upstream.refusals import shown
+from proxy.upstream.words import ProxyBehindError, in_words
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
@@ -99,13 +100,25 @@ class Upstream:
 
     def advice(self, error: Exception) -> str | None:
         """Return what the operator can do about an error of the proxy's own connections, if it is known."""
+        if isinstance(error, ProxyBehindError):
+            return error.advice
         if isinstance(error, AuthenticationError):
+            if not self._credentials:
+                return "set upstream_password_file, or upstream_password; a user goes in upstream"
             if self._settings.upstream_password_file is not None:
                 return f"check the password in {self._settings.upstream_password_file}: it is read at each try"
             return "check user and password: upstream_password_file, upstream_password or upstream"
         if self._tls is not None and isinstance(error, TimeoutError | RedisTimeoutError):
             return NO_TLS_THERE
         return handshake_advice(error, self._settings) if self._tls is not None else None
+
+    def explain(self, error: Exception) -> str:
+        """Return in plain words what an error of the proxy's own connections means, for `state`."""
+        if isinstance(error, AuthenticationError):
+            if not self._credentials:
+                return "it requires a password, and the proxy has none: set upstream_password_file"
+            return f"it refuses the proxy's login ({in_words(error)})"
+        return in_words(error)
 
     async def connect(self, factory: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection for a client.
@@ -201,6 +214,25 @@ async def introduce(connection: Any) -> None:
         await connection.send_command("CLIENT", "SETINFO", *words)
         with contextlib.suppress(ResponseError):
             await connection.read_response()
+
+
+async def refuse_proxy(connection: Any, refusal: ResponseError) -> None:
+    """See whether what has refused a request is an expiremember-proxy.
+
+    Args:
+        connection: the connection on which it came; nothing is outstanding.
+        refusal: what it said.
+
+    Raises:
+        ProxyBehindError: it is one. The error names the server behind it.
+    """
+    if not str(refusal).startswith(f"{CLIENT_NAME}: "):
+        return
+    await connection.send_command("INFO", "expiremember")
+    section = await connection.read_response()
+    lines = section.decode("utf-8", "replace").splitlines() if isinstance(section, bytes) else []
+    behind = [line.removeprefix("upstream:") for line in lines if line.startswith("upstream:")]
+    raise ProxyBehindError(behind[0] if behind else "the server behind it")
 
 
 class _Own(AbstractConnection):

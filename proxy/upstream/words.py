@@ -1,0 +1,60 @@
+"""Say in plain words why the upstream server cannot be used, in place of the client library's text."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from typing import Final
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+REACH: Final = "check the address, and that the server runs"
+"""What to do about a server that cannot be reached."""
+
+
+class ProxyBehindError(RedisError):
+    """The upstream is an expiremember-proxy itself.
+
+    Args:
+        behind: the server that it stands in front of.
+    """
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(f"it is an expiremember-proxy itself; set upstream to {behind}")
+        self.advice = f"set upstream to {behind}"
+
+
+def in_words(error: BaseException) -> str:
+    """Return what went wrong with a connection to the upstream, on one line; an answer of the server as it came."""
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return "no answer in time"
+    text = " ".join(str(error).split())
+    if not is_unreachable(error):
+        return text or type(error).__name__
+    cause = _system_error(error)
+    if isinstance(cause, ssl.SSLError):
+        return text
+    if isinstance(cause, socket.gaierror):
+        return "its name cannot be looked up"
+    if cause is not None and cause.errno:
+        return os.strerror(cause.errno).lower()
+    return "it closed the connection" if text.startswith(("Connection closed", "Connection lost")) else text
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether the server could not be reached or is lost; an error that it answered is neither."""
+    return isinstance(error, OSError) or type(error) in (RedisConnectionError, RedisTimeoutError)
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """Return the system's error that an error was made of, if there is one with a number."""
+    seen = 0
+    while error is not None and seen < 10:
+        if isinstance(error, OSError) and (error.errno is not None):
+            return error
+        error = error.__cause__ or error.__context__
+        seen += 1
+    return None
