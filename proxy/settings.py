@@ -303,6 +303,12 @@ def unit(field: FieldInfo) -> str | None:
     return str(extra["unit"]) if isinstance(extra, dict) and "unit" in extra else None
 
 
+def reasons(error: ValidationError) -> list[str]:
+    """Return why settings cannot be used, a text for each."""
+    units = {name: unit(field) for name, field in Settings.model_fields.items()}
+    return [describe(dict(detail), units, _HIDDEN) for detail in error.errors()]
+
+
 def load(flags: dict[str, Any], file: Path | None) -> Settings:
     """Gather the settings from all sources.
 
@@ -322,8 +328,7 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
     try:
         return _Settings(**flags)
     except ValidationError as error:
-        units = {name: unit(field) for name, field in Settings.model_fields.items()}
-        told = [describe(dict(detail), units, _HIDDEN) for detail in error.errors()]
+        told = reasons(error)
         if file is not None and any(detail["type"] == "extra_forbidden" for detail in error.errors()):
             told.append(f"see configuration file {file}")
         raise SettingsError("; ".join(told)) from None

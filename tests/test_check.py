@@ -260,7 +260,7 @@ def test_other_proxies_and_their_versions(kind: str, start_server: StartServer, 
     start_proxy(server)
     until(lambda: "1 on this server" in found(server.url)["proxies"].text, what="a proxy")
     tells = b"lib-name" in server.command("CLIENT", "LIST")
-    told = __version__ if tells else "version not told"
+    told = __version__ if tells else "of unknown version: before Redis 7.2 servers do not tell"
     assert found(server.url)["proxies"].text == f"1 on this server ({told})"
 
 
@@ -400,6 +400,42 @@ def test_an_address_that_the_running_proxy_has(upstream: Server, proxy: Proxy) -
     report = Report("--upstream", upstream.url, "--listen", f"{host}:{port}")
     assert report.status == 0, report.text
     assert f"{host}:{port} is where the proxy is running (version {__version__})" in report.text
+
+
+@pytest.mark.every_kind(valkey=(9, 1))
+def test_the_address_of_the_admin_port(upstream: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    port = free_port()
+    free = Report("--upstream", upstream.url, *nowhere(), "--admin", f"127.0.0.1:{port}")
+    assert free.status == 0
+    assert f"127.0.0.1:{port} is free" in free.text
+    taken = Report("--upstream", upstream.url, *nowhere(), "--admin", f"127.0.0.1:{upstream.port}")
+    fails(taken, "admin", f"127.0.0.1:{upstream.port} is in use by another program")
+    fails(Report("--upstream", upstream.url, *nowhere(), "--admin", "192.0.2.1:1"), "admin", "cannot be listened on")
+    same = Report("--upstream", upstream.url, "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{port}")
+    fails(same, "admin", "is in listen too")
+    for address in (f"127.0.0.1:{port}", f"unix://{tmp_path}/admin.sock"):
+        proxy = start_proxy(upstream, "--admin", address)
+        running = Report("--upstream", upstream.url, *nowhere(), "--admin", address)
+        assert running.status == 0
+        assert f"{address} is where the proxy is running" in running.text
+        proxy.stop()
+
+
+@pytest.mark.every_kind(valkey=(9, 1))
+def test_an_open_server_where_others_can_reach_it(kind: str, start_server: StartServer, files: Files) -> None:
+    everywhere = ("--listen", f"0.0.0.0:{free_port()}")
+    server = start_server(kind)
+    report = Report("--upstream", server.url, *everywhere)
+    assert report.status == 0
+    (warning,) = [line for line in report.lines("warning") if " listen " in line]
+    assert f"without a password, at {everywhere[1]}; set a password" in warning
+    assert "without a password" not in Report("--upstream", server.url, *nowhere()).text
+    certified = ("--listen", "tls://" + everywhere[1], *flags(listen_tls_cert_file=files.server.file))
+    certified += tuple(flags(listen_tls_key_file=files.server.key, listen_tls_ca_file=files.authority.file))
+    assert "without a password" not in Report("--upstream", server.url, *certified).text
+    assert server.command("CONFIG", "SET", "requirepass", "secret") == b"+OK\r\n"
+    assert "without a password" not in Report("--upstream", server.url.replace("//", "//:secret@"), *everywhere).text
+    assert "without a password" in Report("--embedded", *everywhere).text
 
 
 def test_settings_that_cannot_be_used_are_bad_usage(tmp_path: Path) -> None:

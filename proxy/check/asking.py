@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import statistics
 import time
@@ -20,9 +21,11 @@ from redis.exceptions import (
 
 from proxy import __version__
 from proxy.check.findings import Facts, Finding, Level, fields, judge
+from proxy.check.listening import exposed
 from proxy.check.needed import TRIALS, trials
 from proxy.settings import Settings
 from proxy.upstream.endpoint import CLIENT_NAME, Upstream
+from proxy.upstream.login import LoginWatch
 from proxy.upstream.refusals import UnknownCommandError
 from proxy.upstream.words import REACH, in_words
 
@@ -47,12 +50,15 @@ async def check_upstream(settings: Settings) -> list[Finding]:
         SettingsError: a certificate or the password file cannot be used.
     """
     upstream = Upstream(settings, settings.upstream)
-    facts = Facts(str(upstream), version=__version__)
+    facts = Facts(str(upstream), version=__version__, exposed=exposed(settings))
     connection = upstream.unnamed_connection()
     try:
         async with asyncio.timeout(settings.connect_timeout + _STEPS * settings.control_timeout):
             await connection.connect()  # type: ignore[no-untyped-call]
             await _gather(_Asker(connection), facts, upstream.database, settings.prefix.encode())
+            if facts.exposed:
+                with contextlib.suppress(OSError):  # TimeoutError is one: then nothing is said of it
+                    facts.wants_login = await LoginWatch(upstream.connect).ask()
     except (OSError, RedisError, TimeoutError, RuntimeError) as error:
         greeting = b"" if upstream.uses_tls or isinstance(error, AuthenticationError) else await _greeting(upstream)
         return [_unreachable(upstream, error, greeting)]

@@ -61,6 +61,8 @@ class Facts:
         section: what the server tells of itself as an expiremember-proxy, if it is one.
         has_command: whether it has EXPIREMEMBER itself.
         version: the version of this proxy.
+        exposed: the addresses in `listen` that other machines can reach and that ask for no client certificate.
+        wants_login: whether the server requires a login of clients; None where that is not known.
     """
 
     address: str
@@ -76,6 +78,8 @@ class Facts:
     section: Mapping[str, str] = field(default_factory=dict)
     has_command: bool = False
     version: str = ""
+    exposed: list[str] = field(default_factory=list)
+    wants_login: bool | None = None
 
 
 def fields(info: str) -> dict[str, str]:
@@ -96,6 +100,7 @@ def judge(facts: Facts) -> list[Finding]:
         *_persistence(facts.info, facts.save),
         *_clock(facts.ahead),
         *_proxies(facts.proxies, facts.version),
+        *exposure(facts.exposed, facts.wants_login),
     ]
 
 
@@ -223,7 +228,9 @@ def _persistence(info: Mapping[str, str], save: str | None) -> Iterator[Finding]
         yield Finding(Level.OK, "persistence", f"snapshots ({save}); deadlines set since the last go with a crash")
     elif save == "":
         yield Finding(
-            Level.WARNING, "persistence", "off: deadlines go with all data when the server ends; set appendonly yes"
+            Level.WARNING,
+            "persistence",
+            "off: all data, deadlines included, is lost when the server stops; set appendonly yes",
         )
     elif "aof_enabled" in info:
         yield Finding(
@@ -250,7 +257,9 @@ def _proxies(versions: Iterable[str], own: str) -> Iterator[Finding]:
     if not found:
         yield Finding(Level.OK, "proxies", "none on this server yet")
         return
-    told = ", ".join(version or "version not told" for version in sorted(set(found)))
+    told = ", ".join(
+        version or "of unknown version: before Redis 7.2 servers do not tell" for version in sorted(set(found))
+    )
     others = {version for version in found if version and version != own}
     if others:
         yield Finding(
@@ -258,6 +267,22 @@ def _proxies(versions: Iterable[str], own: str) -> Iterator[Finding]:
         )
     else:
         yield Finding(Level.OK, "proxies", f"{len(found)} on this server ({told})")
+
+
+def exposure(exposed: list[str], wants_login: bool | None) -> Iterator[Finding]:
+    """Give a warning if other machines can use the server without a password.
+
+    Args:
+        exposed: the addresses that they can reach and that ask for no client certificate.
+        wants_login: whether the server requires a login; None where that is not known.
+    """
+    if exposed and wants_login is False:
+        yield Finding(
+            Level.WARNING,
+            "listen",
+            f"other machines can use the server without a password, at {', '.join(exposed)};"
+            " set a password in the server (requirepass or ACL), or listen on 127.0.0.1",
+        )
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from proxy.addresses import TCPAddress, parse_address
 from proxy.check.findings import Finding, Level, fields
 from proxy.check.probe import PING, CertificateWantedError, NoAnswerError, NoConnectionError, ask, has_line
-from proxy.listen.sockets import bind
+from proxy.listen.sockets import bind, is_loopback
 from proxy.names import lookup
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.certificates import listening_context
@@ -19,6 +19,10 @@ from proxy.upstream.certificates import listening_context
 _SUBJECT: Final = "listen"
 _LONGEST_PATH: Final = 107 if sys.platform.startswith("linux") else 103
 _INFO: Final = b"*2\r\n$4\r\nINFO\r\n$12\r\nexpiremember\r\n"
+_PAGES: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_DRAIN: Final = b"POST /drain"
+"""What only the proxy's admin port says of its pages."""
+
 _OURS: Final = b"-ERR expiremember-proxy:"
 
 
@@ -32,6 +36,39 @@ def check_listening(settings: Settings) -> Iterator[Finding]:
     for address in settings.listen:
         level, text = _look(address)
         yield Finding(level, _SUBJECT, f"{address} {text}")
+
+
+def check_admin(settings: Settings) -> Iterator[Finding]:
+    """Give a finding for the address of the admin port, if there is one."""
+    if settings.admin is None:
+        return
+    where = parse_address(settings.admin)
+    if where in map(parse_address, settings.listen):
+        yield Finding(Level.FAILURE, "admin", f"{settings.admin} is in listen too; choose another address")
+        return
+    try:
+        ask(settings.admin, _PAGES, lambda reply: _DRAIN in reply)
+        level, text = Level.OK, "is where the proxy is running"
+    except (ConnectionRefusedError, FileNotFoundError, NoConnectionError):
+        level, text = _bind(where)
+    except NoAnswerError:
+        level, text = Level.FAILURE, "is in use by another program; choose another address"
+    yield Finding(level, "admin", f"{settings.admin} {text}")
+
+
+def exposed(settings: Settings) -> list[str]:
+    """Return the addresses in `listen` that other machines can reach and that ask clients for no certificate."""
+    return [address for address in settings.listen if _is_open(parse_address(address), settings)]
+
+
+def _is_open(where: Path | TCPAddress, settings: Settings) -> bool:
+    if isinstance(where, Path) or (where.tls and settings.listen_tls_ca_file is not None):
+        return False
+    try:
+        host = str(lookup(where.host, where.port)[0][4][0])
+    except OSError:
+        return False  # that it cannot be listened on is a finding already
+    return not is_loopback(host)
 
 
 def _look(address: str) -> tuple[Level, str]:

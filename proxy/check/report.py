@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import uvloop
 
 from proxy.check.asking import check_upstream
-from proxy.check.findings import Finding, Level
-from proxy.check.listening import check_listening
+from proxy.check.findings import Finding, Level, exposure
+from proxy.check.listening import check_admin, check_listening, exposed
 from proxy.embedded.binaries import EmbeddedError, find_servers
 from proxy.loop import Loop
 from proxy.settings import Settings
@@ -31,15 +31,16 @@ def run(settings: Settings) -> int:
     Raises:
         SettingsError: a certificate of the upstream, or the password file, cannot be used.
     """
-    upstream = _embedded() if settings.embedded else uvloop.run(check_upstream(settings), loop_factory=Loop)
-    findings = [*upstream, *check_listening(settings)]
+    upstream = _embedded(settings) if settings.embedded else uvloop.run(check_upstream(settings), loop_factory=Loop)
+    findings = [*upstream, *check_listening(settings), *check_admin(settings)]
     for line in table(findings):
         print(line, flush=True)
     return 1 if any(finding.level is Level.FAILURE for finding in findings) else 0
 
 
-def _embedded() -> list[Finding]:
+def _embedded(settings: Settings) -> list[Finding]:
     try:
-        return [Finding(Level.OK, "embedded", f"there is a server to start: {find_servers()[0]}")]
+        found = Finding(Level.OK, "embedded", f"there is a server to start: {find_servers()[0]}")
+        return [found, *exposure(exposed(settings), wants_login=False)]
     except EmbeddedError as error:
         return [Finding(Level.FAILURE, "embedded", str(error))]

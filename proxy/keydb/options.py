@@ -9,7 +9,7 @@ import click
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from proxy.settings import ENVIRONMENT_PREFIX, Settings, SettingsError, describe
+from proxy.settings import ENVIRONMENT_PREFIX, Settings, SettingsError, reasons
 
 SETTINGS: Final = (
     "upstream",
@@ -135,7 +135,7 @@ def take_order(given: dict[str, Any]) -> Order:
     try:
         server = _SourceSettings(**{name: value for name, value in of_server.items() if value is not None})
     except ValidationError as error:
-        raise of_source("; ".join(describe(dict(detail)) for detail in error.errors())) from None
+        raise of_source("; ".join(reasons(error))) from None
     return Order(None, server, order.dry_run, order.verify)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from proxy.listen.sockets import bind, bind_path, clear_socket
+from proxy.listen.sockets import bind, bind_path, clear_socket, is_loopback
 from proxy.logs import Seldom
 from proxy.loop import look_up
 from proxy.metrics.table import Metrics
@@ -173,7 +173,7 @@ class Listeners:
             "{}:{}".format(*listener.socket.getsockname()[:2])
             for listener in self._listeners
             if listener.path is None
-            and not _is_loopback(listener.socket)
+            and not is_loopback(str(listener.socket.getsockname()[0]))
             and not (listener.tls and self._settings.listen_tls_ca_file is not None)
         ]
 
@@ -261,8 +261,3 @@ def _name(client: socket.socket) -> str:
         if isinstance(address, tuple):
             return f"{address[0]}:{address[1]}"
     return ""
-
-
-def _is_loopback(listener: socket.socket) -> bool:
-    host = str(listener.getsockname()[0])
-    return host == "::1" or host.startswith(("127.", "::ffff:127."))

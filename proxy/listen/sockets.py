@@ -11,6 +11,11 @@ from pathlib import Path
 from proxy.names import Found
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether an IP address can only be reached from this machine."""
+    return host == "::1" or host.startswith(("127.", "::ffff:127."))
+
+
 def bind(found: Found) -> socket.socket:
     """Bind a listening socket.
 

@@ -37,7 +37,7 @@ class LoginWatch:
         """Ask at intervals until cancelled."""
         while True:
             try:
-                self.wanted = await self._ask()
+                self.wanted = await self.ask()
                 self.asked.set()
                 seconds = AGAIN_SECONDS
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
@@ -45,7 +45,13 @@ class LoginWatch:
                 seconds = _AFTER_FAILURE
             await asyncio.sleep(seconds)
 
-    async def _ask(self) -> bool:
+    async def ask(self) -> bool:
+        """Return whether the server wants a login.
+
+        Raises:
+            OSError: it cannot be reached, or closes the connection.
+            TimeoutError: it does not answer in time.
+        """
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         probe = _Probe(answer)
         try:
