@@ -86,16 +86,20 @@ def until(predicate: Callable[[], T], timeout: float = 10, what: str | Callable[
         time.sleep(0.005)
 
 
-def free_port() -> int:
-    """A free port on the loopback address, below those that the system gives to outgoing connections."""
+def free_port(*, with_bus: bool = False) -> int:
+    """A free port on the loopback address, below those that the system gives to outgoing connections.
+
+    `with_bus`: whether the port of a cluster's bus, 10,000 higher, has to be one too.
+    """
     while True:
-        port = random.randrange(10000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        port = random.randrange(10000, 22000 if with_bus else 32000)
+        try:
+            for number in (port, port + 10000) if with_bus else (port,):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", number))
+        except OSError:
+            continue
+        return port
 
 
 class Process:
@@ -202,7 +206,7 @@ class Server:
         self.kind = kind
         self.env = env
         self.args = args
-        self.port = free_port()
+        self.port = free_port(with_bus="--cluster-enabled" in args)
         self.folder = tempfile.TemporaryDirectory(prefix="expiremember-test-")
         self.process: Process | None = None
         try:

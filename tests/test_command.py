@@ -201,6 +201,9 @@ def check_within_transactions(straight: Raw, through: Raw) -> None:
         "MULTI", "COMMAND COUNT", "COMMAND INFO expiremember get", "SET k v", "COMMAND GETKEYS EXPIREMEMBER k m 1",
         "COMMAND INFO nosuch", "COMMAND INFO ttl", "EXEC",
     ]  # fmt: skip
+    # Before there are deadlines, a transaction that the network cuts gets the server's own replies.
+    through.command("SADD", "deadlines", "m")
+    assert through.command("EXPIREMEMBER", "deadlines", "m", 100) == b":1\r\n"
     through.send(b"".join(request(*line.split()) for line in lines))
     replies = through.replies(len(lines))
     assert replies[:-1] == [b"+OK\r\n", *[b"+QUEUED\r\n"] * 6]

@@ -252,8 +252,10 @@ def settled(measure: Callable[[], int]) -> int:
     return found[-1]
 
 
-def test_a_late_reader_makes_the_server_wait(upstream: Server, start_proxy: StartProxy) -> None:
-    check_a_late_reader_makes_the_server_wait(upstream, start_proxy(upstream))
+def test_a_late_reader_makes_the_server_wait(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    # A proxy that joins others is blind for a moment: it sends requests of its own then, whose replies it awaits.
+    server = start_server(kind)
+    check_a_late_reader_makes_the_server_wait(server, start_proxy(server))
 
 
 def test_ten_thousand_short_replies_read_late(upstream: Server, proxy: Proxy) -> None:

@@ -487,11 +487,12 @@ def put_due(client: Talk, beside: Talk) -> list[tuple[str, object]]:
                 client.say(FILL[kind].format(k=key))
             client.say({"hash": f"HDEL {k} 1", "set": f"SREM {k} 1", "zset": f"ZREM {k} 1", "list": f"RPOP {k}"}[kind])
             requests.append((line.format(k=k, m=m, o=o), wanted))
+    keys = [
+        f"{letter}:{kind}:{number}" for kind, cases in SEEN.items() for number in range(len(cases)) for letter in "km"
+    ]
     deadline = clock(beside) + 400
-    for kind, cases in SEEN.items():
-        for number in range(len(cases)):
-            for letter in "km":
-                client.say(f"PEXPIREMEMBERAT {letter}:{kind}:{number} 7 {deadline}")
+    client.raw.send(b"".join(request("PEXPIREMEMBERAT", key, 7, deadline) for key in keys))
+    client.raw.replies(len(keys))
     assert clock(beside) < deadline, "too slow to tell"
     assert client("SCARD", "m:set:0") == 2
     return requests

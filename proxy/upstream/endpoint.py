@@ -138,8 +138,8 @@ class Upstream:
             )
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # It may have ended already: its protocol is told.
-            with contextlib.suppress(OSError):
+            # It may have ended already, which uvloop tells by a ValueError: its protocol is told.
+            with contextlib.suppress(OSError, ValueError):
                 tcp.configure(connection, self._settings.tcp_keepalive, self._settings.tcp_user_timeout)
 
     def control(self) -> Redis:
