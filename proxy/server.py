@@ -292,20 +292,7 @@ class Server:
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
-        tasks = [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
-        if not self._upstream.has_a_user_of_its_own:
-            watch = UserWatch(self._engine, self._tracker, self._users)
-            self._all_asked.append(watch.asked)
-            tasks.append(asyncio.create_task(watch.run()))
-        if settings.leftovers_rate:
-            leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate, self.metrics)
-            tasks.append(asyncio.create_task(leftovers.run()))
-            healing = Healing(self._control, self._engine, self._names, self._known, self._tracker)
-            tasks.append(asyncio.create_task(healing.run()))
-        tasks.append(asyncio.create_task(self.traffic.run()))
-        tasks.append(asyncio.create_task(watch_delay(self.metrics.event_loop_delay_seconds)))
-        if settings.idle_timeout:
-            tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
+        tasks: list[asyncio.Task[None]] = []
         try:
             opening = asyncio.create_task(self._listeners.open())
             background.append(opening)
@@ -314,6 +301,20 @@ class Server:
                 log.info("stopped")
                 return
             opening.result()
+            tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
+            if not self._upstream.has_a_user_of_its_own:
+                watch = UserWatch(self._engine, self._tracker, self._users)
+                self._all_asked.append(watch.asked)
+                tasks.append(asyncio.create_task(watch.run()))
+            if settings.leftovers_rate:
+                leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate, self.metrics)
+                tasks.append(asyncio.create_task(leftovers.run()))
+                healing = Healing(self._control, self._engine, self._names, self._known, self._tracker)
+                tasks.append(asyncio.create_task(healing.run()))
+            tasks.append(asyncio.create_task(self.traffic.run()))
+            tasks.append(asyncio.create_task(watch_delay(self.metrics.event_loop_delay_seconds)))
+            if settings.idle_timeout:
+                tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
             self.metrics.before_reading = self._read_gauges
             outlook.readiness.judge_by(self._obstacle)
             background.append(asyncio.create_task(self._warn()))

@@ -294,6 +294,34 @@ def test_an_address_that_cannot_be_listened_on(tmp_path: Path) -> None:
         assert listening_is(f"unix://{tmp_path}/{name}") == (Level.OK, "is free")
 
 
+def test_a_proxy_that_cannot_serve_everybody_at_present_is_alive(
+    start_server: StartServer, start_proxy: StartProxy, kind: str
+) -> None:
+    """A health check that restarts it would help nobody."""
+    server = start_server(kind, "--lua-time-limit", "50")
+    proxy = start_proxy(server, "--max-clients", "2")
+    address = "{}:{}".format(*proxy.address)  # type: ignore[misc]
+    with proxy.connect() as first, proxy.connect() as second:
+        for client in (first, second):
+            assert client.command("PING") == b"+PONG\r\n"
+        assert ask(address, PING, has_line).startswith(b"-ERR max number of clients")
+        assert probe(address).status == 0
+        assert listening_is(address)[0] is Level.OK
+        first.send_command("EVAL", "while true do end", "0")
+        second.close()
+        until(lambda: ask(address, PING, has_line).startswith(b"-BUSY"), what="a busy server")
+        assert probe(address).status == 0
+        assert listening_is(address)[0] is Level.OK
+        server.command("SCRIPT", "KILL")
+
+
+def test_no_terminal_obeys_a_server() -> None:
+    with stub(partial(turn_away, b"-ERR \x1b[31mred\x1b[0m")) as port:
+        for report in (Report("--upstream", f"redis://127.0.0.1:{port}", *nowhere()), probe(f"127.0.0.1:{port}")):
+            assert report.status == 1
+            assert "?[31mred" in report.text
+
+
 def test_ipv6_beside_ipv4() -> None:
     with socket.create_server(("0.0.0.0", 0)) as other:
         port = other.getsockname()[1]

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.addresses import TCPAddress, parse_address
 from proxy.check.findings import Finding, Level, fields
-from proxy.check.probe import PING, CertificateWantedError, NoAnswerError, NoConnectionError, ask, has_line
+from proxy.check.probe import BUSY, PING, CertificateWantedError, NoAnswerError, NoConnectionError, ask, has_line
 from proxy.listen.sockets import bind, is_loopback
 from proxy.names import lookup
 from proxy.settings import Settings, SettingsError
@@ -87,6 +87,8 @@ def _look(address: str) -> tuple[Level, str]:
         return Level.FAILURE, f"is in use, and who listens there does not answer ({error}); choose another address"
     if line.startswith(b"-NOAUTH"):
         return Level.OK, "is in use by a server that wants a login: the proxy, if it is running"
+    if line.startswith(BUSY):
+        return Level.OK, f"is in use by a server that answers {line[1:].decode(errors='replace')}: perhaps the proxy"
     if line.startswith(_OURS):
         return Level.OK, "is where the proxy is running"
     if line.startswith((b"+PONG", b"-NOPERM")) and (version := _version(address)) is not None:

@@ -26,7 +26,10 @@ LARGEST: Final = 64 * 1024
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
-_ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM")
+BUSY: Final = (b"-BUSY ", b"-LOADING ", b"-MISCONF ", b"-MASTERDOWN ", b"-ERR max number of clients reached")
+"""What a server says that lives and cannot serve everybody at present: to restart the proxy would help nobody."""
+
+_ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM", *BUSY)
 _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 
 
@@ -134,6 +137,11 @@ def _tls(connection: socket.socket) -> socket.socket:
     return context.wrap_socket(connection)
 
 
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def has_line(reply: bytes) -> bool:
     """Return whether the first line of a reply has come."""
     return b"\r\n" in reply
@@ -151,7 +159,7 @@ def probe(addresses: Iterable[str], say: Callable[[str], None]) -> bool:
         try:
             line = ask(address, PING, has_line).partition(b"\r\n")[0]
             alive = line.startswith(_ALIVE)
-            said = "answers" if alive else line[:300].decode("utf-8", "replace")
+            said = "answers" if alive else printable(line[:300].decode("utf-8", "replace"))
         except CertificateWantedError:
             alive, said = True, "answers, and wants a client certificate"
         except (ConnectionRefusedError, FileNotFoundError):

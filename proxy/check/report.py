@@ -9,6 +9,7 @@ import uvloop
 from proxy.check.asking import check_upstream
 from proxy.check.findings import Finding, Level, exposure
 from proxy.check.listening import check_admin, check_listening, exposed
+from proxy.check.probe import printable
 from proxy.embedded.binaries import EmbeddedError, find_servers
 from proxy.loop import Loop
 from proxy.settings import Settings
@@ -19,7 +20,7 @@ def table(findings: Iterable[Finding]) -> Iterator[str]:
     rows = list(findings)
     width = max((len(row.subject) for row in rows), default=0)
     for row in rows:
-        yield f"{row.level.value:<8} {row.subject:<{width}}  {row.text}"
+        yield printable(f"{row.level.value:<8} {row.subject:<{width}}  {row.text}")
 
 
 def run(settings: Settings) -> int:
