@@ -500,7 +500,10 @@ def probe(*addresses: str, env: dict[str, str] | None = None) -> Report:
 def test_a_probe_follows_the_proxy(start_server: StartServer, start_proxy: StartProxy, tmp_path: Path) -> None:
     server = start_server(KINDS[-1])
     address, path = f"127.0.0.1:{free_port()}", f"unix://{tmp_path}/x.sock"
-    assert (probe(address, path).status, probe(address).text) == (1, f"{address}: nobody listens there\n")
+    assert (probe(address, path).status, probe(address).text) == (
+        1,
+        f"{address}: nothing listens there; is the proxy running?\n",
+    )
     proxy = start_proxy(server, "--listen", address, "--listen", path)
     assert probe(address, path, env={"EXPIREMEMBER_LISTEN": "ignored:1"}).status == 0
     assert probe(env={"EXPIREMEMBER_LISTEN": f"{address.replace('127.0.0.1', '0.0.0.0')}, {path}"}).status == 0
@@ -511,7 +514,7 @@ def test_a_probe_follows_the_proxy(start_server: StartServer, start_proxy: Start
     assert probe(address).status == 0
     server.stop()
     until(lambda: probe(address).status == 1, what="an outage")
-    assert "upstream" in probe(address).text
+    assert probe(address).text.startswith(f"{address}: ERR expiremember-proxy: upstream ")
     proxy.process.end(9)
     assert probe(address, path).status == 1
 

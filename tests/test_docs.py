@@ -357,4 +357,14 @@ def test_a_warning_in_the_log_says_where_to_read_about_it() -> None:
 
 def test_the_glossary_defines_every_term() -> None:
     terms = ["deadline", "life", "void", "mark", "known", "blind", "shadow", "index", "lease", "hold", "announce"]
+    terms += [
+        "sweeper's lease",
+        "buffer",
+        "control connection",
+        "adder",
+        "store",
+        "engine",
+        "tracker",
+        "background pass",
+    ]
     assert set(terms) <= {heading.lower() for heading in page("docs/glossary.md").headings}

@@ -30,3 +30,15 @@ def test_a_subscriber_hears_that_its_own_command_is_refused(upstream: Server, pr
         assert subscriber.command("TTL", "set", "a") == b":1000\r\n"
         assert subscriber.command("RENAME", "set", "set2") == b"+OK\r\n"
         assert subscriber.command("TTL", "set2", "a") == b":1000\r\n"
+
+
+@pytest.mark.every_kind(valkey=(9, 1))
+def test_publishing_on_the_proxys_channels_is_refused_and_subscribing_is_not(upstream: Server, proxy: Proxy) -> None:
+    """As docs/security.md says under "What shows where"."""
+    channel = "__expiremember__:proxies"
+    with proxy.connect() as client, proxy.connect() as subscriber:
+        for word, name in (("SUBSCRIBE", channel), ("PSUBSCRIBE", "__expiremember__:*")):
+            subscriber.send(request(word, name))
+            assert subscriber.reply().startswith(b"*3\r\n$%d\r\n%s\r\n" % (len(word), word.lower().encode()))
+        assert channel.encode() in client.command("PUBSUB", "CHANNELS")
+        assert client.command("PUBLISH", channel, "x").startswith(b"-ERR expiremember-proxy: names that begin with")

@@ -159,11 +159,11 @@ def probe(addresses: Iterable[str], say: Callable[[str], None]) -> bool:
         try:
             line = ask(address, PING, has_line).partition(b"\r\n")[0]
             alive = line.startswith(_ALIVE)
-            said = "answers" if alive else printable(line[:300].decode("utf-8", "replace"))
+            said = "answers" if alive else printable(line.removeprefix(b"-")[:300].decode("utf-8", "replace"))
         except CertificateWantedError:
             alive, said = True, "answers, and wants a client certificate"
         except (ConnectionRefusedError, FileNotFoundError):
-            alive, said = False, "nobody listens there"
+            alive, said = False, "nothing listens there; is the proxy running?"
         except NoAnswerError as error:
             alive, said = False, str(error)
         say(f"{address}: {said}")
