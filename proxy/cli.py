@@ -111,7 +111,7 @@ def _import(config: Path | None, **flags: Any) -> None:
     order = importing.take_order(flags)
     chosen = _load(config, flags)
     if chosen.embedded:
-        raise SettingsError("import: embedded: import into a server that runs (upstream)")
+        raise SettingsError("import: embedded: not possible here; name a running server with upstream")
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
     from proxy.keydb.command import run

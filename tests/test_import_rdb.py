@@ -70,7 +70,7 @@ def test_cut_anywhere_it_is_refused_and_in_any_pieces_it_is_read(name: str) -> N
         try:
             reader.finish()
         except DamagedError as error:
-            assert str(error) == f"offset {end}: it ends here, in the middle of the data"  # noqa: PT017
+            assert str(error) == f"offset {end}: the file ends here, in the middle of the data"  # noqa: PT017
         else:
             pytest.fail(f"{end} bytes were taken for the whole")
         rows += reader.feed(data[end : end + 1])
@@ -108,25 +108,25 @@ def test_a_file_without_checksum_is_read_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"not a file of KeyDB's", "offset 0: it does not begin as an RDB file"),
-        (b"REDIS00x9", "does not begin"),
+        (b"not a file of KeyDB's", "offset 0: not an RDB file"),
+        (b"REDIS00x9", "not an RDB file"),
         (b"REDIS0011" + recorded("none")[9:], "version 11"),
         (b"REDIS0004" + recorded("none")[9:], "version 4"),
-        (closed(b"\x06\x01m\x05"), "offset 9: a module's value"),
+        (closed(b"\x06\x01m\x05"), "offset 9: module value"),
         (closed(b"\x10\x01k\x00"), "type 16"),
         (closed(b"\x08\x01k\x00"), "type 8"),
-        (closed(b"\x00\xbf"), "a length begins with 0xbf"),
-        (closed(b"\x00\xc4"), "a length begins with 0xc4"),
-        (closed(b"\x02\x01s\xc0\x05"), "a string where there should be a number"),
-        (closed(b"\xfe\x81" + b"\xff" * 8), "there is no database 18446744073709551615"),
-        (closed(deadlines([(b"m", FAR)])), "belongs to no key"),
-        (closed(entry(b"s", 2, strings([b"a"])) + string(b"keydb-subexpire-key")), "a length begins|ends here|type"),
-        (closed(entry(b"s", 2, strings([b"a"])) + deadlines([(b"a", 1)])[:22] + b"\x00"), "a member has no deadline"),
-        (closed(entry(b"s", 2, strings([b"a"])) + deadlines([(b"a", 1)])[:-1] + b"x"), "is no number"),
-        (closed(entry(b"s", 2, b"\x01\xc3\x02\x05\x00a")), "a compressed string is wrong"),
-        (closed(entry(b"h", 13, string(bytes(10) + b"\x00\x44"), [(b"a", 1)])), "is wrong"),
-        (closed(b"\x07\x01m\x05\x09"), "a part of type 9"),
-        (recorded("none")[:-1] + b"\x00", "the checksum is"),
+        (closed(b"\x00\xbf"), "invalid length, first byte 0xbf"),
+        (closed(b"\x00\xc4"), "invalid length, first byte 0xc4"),
+        (closed(b"\x02\x01s\xc0\x05"), "string where a number is expected"),
+        (closed(b"\xfe\x81" + b"\xff" * 8), "database number 18446744073709551615 is out of range"),
+        (closed(deadlines([(b"m", FAR)])), "deadline without a key"),
+        (closed(entry(b"s", 2, strings([b"a"])) + string(b"keydb-subexpire-key")), "invalid length|ends here|type"),
+        (closed(entry(b"s", 2, strings([b"a"])) + deadlines([(b"a", 1)])[:22] + b"\x00"), "member without a deadline"),
+        (closed(entry(b"s", 2, strings([b"a"])) + deadlines([(b"a", 1)])[:-1] + b"x"), "is not a number"),
+        (closed(entry(b"s", 2, b"\x01\xc3\x02\x05\x00a")), "invalid compressed string"),
+        (closed(entry(b"h", 13, string(bytes(10) + b"\x00\x44"), [(b"a", 1)])), "invalid packed hash"),
+        (closed(b"\x07\x01m\x05\x09"), "unknown type 9"),
+        (recorded("none")[:-1] + b"\x00", "checksum mismatch"),
     ],
 )  # fmt: skip
 def test_what_keydb_does_not_write_is_refused(data: bytes, said: str) -> None:

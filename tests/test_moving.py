@@ -9,18 +9,14 @@ from pathlib import Path
 
 from tests.conftest import StartServer
 from tests.keydb_files import SyncRelay, recorded, recorded_deadlines
-from tests.servers import ROOT, Proxy, free_port, proxy_environment
+from tests.pages import page
+from tests.servers import Proxy, free_port, proxy_environment
 from tests.test_import import KIND, NAMES, SENDER, holding, kept
 
-DOCS = ROOT / "docs"
-PAGE = (DOCS / "moving-from-keydb.md").read_text(encoding="utf-8")
+PAGE = page("docs/moving-from-keydb.md")
 
-
-def blocks() -> list[tuple[str, str]]:
-    """The marked blocks, in order: what the mark says, and the commands."""
-    found = re.findall(r"<!-- (step \d|proxy) -->\n```sh\n(.*?)```\n<!-- /(?:step|proxy) -->", PAGE, re.DOTALL)
-    assert len(found) == PAGE.count("```sh")
-    return found
+STATUSES = [3, 0, 0, 0, 0, 0, None, 0]
+"""The exit statuses of the page's commands, in order; None for the one that serves."""
 
 
 def test_every_step_does_what_the_page_says(start_server: StartServer, tmp_path: Path) -> None:
@@ -32,12 +28,13 @@ def test_every_step_does_what_the_page_says(start_server: StartServer, tmp_path:
     with SyncRelay(keydb.address, wanted) as relay:
         proxy = None
         try:
-            for mark, text in blocks():
+            for block, status in zip(PAGE.blocks, STATUSES, strict=True):
+                text = block.text
                 # The deadlines come by the relay, all else from the server itself.
                 text = text.replace("redis://127.0.0.1:6390", relay.url)
                 text = text.replace("expiremember-proxy", f"{sys.executable} -m proxy")
                 commands = re.sub(r"\b(6379|6380|6390)\b", lambda found: str(ports[found[0]]), text)
-                if mark == "proxy":
+                if status is None:
                     proxy = Proxy(*commands.split()[3:])
                     continue
                 run = subprocess.run(
@@ -47,7 +44,7 @@ def test_every_step_does_what_the_page_says(start_server: StartServer, tmp_path:
                     timeout=60,
                     env=proxy_environment(),
                 )
-                assert run.returncode == int(mark.split()[1]), (commands, run)
+                assert run.returncode == status, (commands, run)
                 said.append(run.stdout)
         finally:
             if proxy is not None:
@@ -64,9 +61,9 @@ def test_every_step_does_what_the_page_says(start_server: StartServer, tmp_path:
 
 
 def test_the_page_has_every_difference() -> None:
-    section = (DOCS / "semantics.md").read_text(encoding="utf-8").split("## Where it differs")[1].split("## ")[0]
+    section = page("docs/semantics.md").text.split("## Where it differs")[1].split("## ")[0]
     differences = [row[0] for row in re.findall(r"^\| (.+?) \| (.+?) \|", section, re.MULTILINE)][2:]
-    section = PAGE.split("## What behaves differently")[1]
+    section = PAGE.text.split("## What behaves differently")[1]
     told = [row[0] for row in re.findall(r"^\| (.+?) \| (.+?) \|", section, re.MULTILINE)][2:]
     assert len(differences) > 5
     assert told == differences

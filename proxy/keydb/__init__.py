@@ -1,1 +1,1 @@
-"""What moving from KeyDB takes: its RDB files read, and the deadlines of members in them brought into a server."""
+"""Moving from KeyDB: its RDB files are read, and the member deadlines in them imported into a server."""

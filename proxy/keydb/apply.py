@@ -160,7 +160,7 @@ class Importer:
         if not letters:
             letters = Outcome.NO_DATABASE.value * batch.size
         if len(letters) != batch.size:
-            raise ApplyError(f"{self._upstream} answered what makes no sense")
+            raise ApplyError(f"{self._upstream}: unexpected reply to a script")
         tally.add(batch, letters)
 
     def _request(self, batch: Batch, mode: Mode) -> Iterable[bytes | int | str]:
@@ -179,8 +179,8 @@ class Importer:
             yield control
         except NotToldError:
             raise ApplyError(
-                f"other proxies in front of {self._upstream} could not be told of the keys:"
-                " see whether they all run, and run this again"
+                f"other proxies in front of {self._upstream} did not acknowledge the keys:"
+                " check that they all run, then repeat the import"
             ) from None
         except (RedisError, OSError, TimeoutError) as error:
             raise ApplyError(self._say(error)) from error
@@ -190,7 +190,7 @@ class Importer:
                     await control.connection_pool.disconnect()
 
     def _say(self, error: Exception) -> str:
-        text = " ".join(str(error).split()) or "it did not answer in time"
+        text = " ".join(str(error).split()) or "no answer in time"
         advice = self._upstream.advice(error) or next(
             (advice for sign, advice in _ADVICE if sign in text or sign == type(error).__name__), None
         )
@@ -198,11 +198,11 @@ class Importer:
 
 
 _ADVICE: Final = (
-    ("ReadOnlyError", "it is a replica still: end that by REPLICAOF NO ONE"),
-    ("BusyLoadingError", "it is reading its data: run this again when it has"),
-    ("OutOfMemoryError", "it has no memory left: raise its maxmemory, and run this again"),
-    ("NOPERM", "the user lacks rights: docs/security.md has those that the proxy's user needs"),
-    ("NoPermissionError", "the user lacks rights: docs/security.md has those that the proxy's user needs"),
+    ("ReadOnlyError", "it is still a replica: run REPLICAOF NO ONE there first"),
+    ("BusyLoadingError", "it is still loading its data: repeat the import when it has"),
+    ("OutOfMemoryError", "it is out of memory: raise its maxmemory, then repeat the import"),
+    ("NOPERM", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
+    ("NoPermissionError", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
 )
 
 

@@ -58,7 +58,7 @@ def run(settings: Settings, order: Order) -> int:
     except (SourceError, SpoolError, ApplyError) as error:
         return _stop(str(error))
     except KeyboardInterrupt:
-        _stop("interrupted; it can be repeated")
+        _stop("interrupted; repeat the import to complete it")
         return 130
     return DONE if good else INCOMPLETE
 
@@ -125,7 +125,7 @@ def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
 
 
 class _Progress:
-    """Shows on a terminal how far it has come, and elsewhere now and then in the log."""
+    """Shows progress: as a bar on a terminal, otherwise in the log every 10 s."""
 
     def __init__(self, label: str, unit: str) -> None:
         self._label = label
@@ -156,7 +156,7 @@ class _Progress:
         self._update(count)
         if isinstance(self._bar, nullcontext) and time.monotonic() - self._said > _SAID_EVERY:
             self._said = time.monotonic()
-            log.info(self._label, done=self._done, total=self._total, unit=self._unit)
+            log.info("import progress", step=self._label, done=self._done, total=self._total, unit=self._unit)
 
     def __exit__(self, *error: Any) -> None:
         if self._bar is not None:
@@ -167,7 +167,7 @@ _SAID_EVERY: Final = 10.0
 
 
 def _print_findings(name: str, found: Findings) -> None:
-    checksum = "its checksum is right" if found.checked else "it has no checksum, so damage would go unnoticed"
+    checksum = "checksum correct" if found.checked else "no checksum, so damage would go unnoticed"
     click.echo(
         f"{name}: {found.keys:,} keys; {found.with_deadlines:,} of them have members with deadlines:"
         f" {found.rows:,} deadlines; {checksum}"
@@ -175,24 +175,24 @@ def _print_findings(name: str, found: Findings) -> None:
     for count, text in (
         (found.too_large, f"left out: the key or the member is larger than {LARGEST:,} bytes"),
         (found.out_of_range, "left out: the deadline is out of range"),
-        (found.ambiguous, "left out: KeyDB cuts members off at a NUL byte, and several begin alike"),
+        (found.ambiguous, "left out: KeyDB cut the member off at a NUL byte, and several members match"),
         (found.modules, "values of modules skipped"),
     ):
         if count:
             click.echo(f"{count:>12,}  {text}")
     if found.cron_jobs:
         names = ", ".join(map(_show, found.cron_names)) + (", …" if found.cron_jobs > len(found.cron_names) else "")
-        click.echo(f"{found.cron_jobs:>12,}  KEYDB.CRON jobs skipped, which no other server loads: {names}")
+        click.echo(f"{found.cron_jobs:>12,}  KEYDB.CRON jobs skipped, because no other server loads them: {names}")
 
 
 _WORDS: Final = {
     Outcome.SET: ("set", "to be set", "the same"),
-    Outcome.REMOVED: ("passed: member removed", "passed: member to be removed", ""),
-    Outcome.PASSED: ("passed: member had gone", "passed: member has gone", "passed: member has gone"),
+    Outcome.REMOVED: ("deadline passed: member removed", "deadline passed: member to be removed", ""),
+    Outcome.PASSED: ("deadline passed: member already gone",) * 3,
     Outcome.NO_KEY: ("no such key",) * 3,
     Outcome.NO_MEMBER: ("no such member",) * 3,
     Outcome.OTHER_TYPE: ("the key has another type",) * 3,
-    Outcome.AMBIGUOUS: ("KeyDB cut the member off at a NUL byte: two may be meant",) * 3,
+    Outcome.AMBIGUOUS: ("ambiguous: KeyDB cut the member off at a NUL byte",) * 3,
     Outcome.NO_DATABASE: ("no such database",) * 3,
     Outcome.DIFFERS: ("", "", "another deadline, or none"),
 }

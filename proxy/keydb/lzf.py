@@ -31,13 +31,13 @@ def decompress(packed: bytes, size: int) -> bytes:
             at += 1
             begin, length = len(made) - back, length + 2
             if begin < 0 or len(made) + length > size:
-                raise ValueError("a reference to what is not there")
+                raise ValueError("reference to bytes before the beginning")
             if length <= back:
                 made += made[begin : begin + length]
             else:  # it overlaps what it makes
                 made += (made[begin:] * (length // back + 1))[:length]
     except IndexError:
-        raise ValueError("it ends too early") from None
+        raise ValueError("too short") from None
     if at != end or len(made) != size:
-        raise ValueError("it has another size")
+        raise ValueError("wrong size")
     return bytes(made)

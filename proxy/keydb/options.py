@@ -27,18 +27,18 @@ SETTINGS: Final = (
 )
 """The settings of the proxy that count here."""
 
-HELP: Final = """Bring the deadlines of members from KeyDB into a Redis or Valkey that has the data.
+HELP: Final = """Import member deadlines from KeyDB into a Redis or Valkey that already has the data.
 
 \b
   expiremember-proxy import --rdb dump.rdb --upstream redis://127.0.0.1:6379
   expiremember-proxy import --from redis://keydb:6379 --upstream redis://127.0.0.1:6379
 
-The source is only read: an RDB file of a KeyDB, or a KeyDB that is asked for one. Nothing is set before all of it has
-been read and its checksum is right. Deadlines that have passed remove their members, as KeyDB would have. It can be
-repeated. Proxies in front of the server may run meanwhile.
+The source, an RDB file or a running KeyDB, is only read. Nothing is set until all of it has been read and its checksum
+is correct. Members whose deadlines have passed are removed, as KeyDB would have removed them. The import can be
+repeated, and proxies in front of the server may run meanwhile.
 
-The exit status is 0 if no deadline is missing, 3 if members, keys or types do not match some, 1 if it stopped
-before the end, 2 if an option or a setting cannot be used. docs/moving-from-keydb.md goes through the whole move."""
+The exit status is 0 if no deadline is missing, 3 if some could not be set, 1 if the import stopped before the end, 2 if
+an option or a setting cannot be used. docs/moving-from-keydb.md describes the whole move."""
 
 
 class _SourceSettings(Settings):
@@ -99,14 +99,14 @@ def options() -> list[click.Parameter]:
         )
 
     return [
-        of("--rdb", "RDB file of a KeyDB; - for standard input.", metavar="FILE|-"),
+        of("--rdb", "RDB file of a KeyDB; - reads standard input.", metavar="FILE|-"),
         of(
             "--from",
-            "KeyDB to take an RDB file from, as its replicas do: redis://, rediss:// or unix://.",
+            "KeyDB to request an RDB file from, as a replica does: redis://, rediss:// or unix://.",
             metavar="URL",
         ),
-        of("--dry-run", "Change nothing: only say what would be done.", is_flag=True),
-        of("--verify", "Read every deadline back in the end, and compare.", is_flag=True),
+        of("--dry-run", "Change nothing; report what an import would do.", is_flag=True),
+        of("--verify", "Read every deadline back at the end and compare.", is_flag=True),
         of("--from-password", "Password for --from. Everybody on the machine can see flags.", metavar="TEXT"),
         of("--from-password-file", "File with the password for --from.", metavar="PATH"),
         of("--from-tls-ca-file", "Certificates that a rediss:// --from is checked against.", metavar="PATH"),

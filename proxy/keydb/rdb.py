@@ -225,14 +225,14 @@ class Reader:
             raise self._broken
         if not self._done:
             size = self._before + len(self._bytes)
-            raise DamagedError(f"offset {size}: it ends here, in the middle of the data")
+            raise DamagedError(f"offset {size}: the file ends here, in the middle of the data")
         return self.found
 
     def _advance(self, data: bytes) -> None:
         self._settle()
         if self._done:
             if data:
-                raise self._damaged("more follows after its end: is it an append-only file? Use the RDB file (BGSAVE)")
+                raise self._damaged("data after the end: if this is an append-only file, use an RDB file (BGSAVE)")
             return
         self._bytes += data
         try:
@@ -259,11 +259,11 @@ class Reader:
     def _file(self) -> _Need:
         magic = yield from self._take(9)
         if not magic.startswith(b"REDIS") or not magic[5:].isdigit():
-            raise self._damaged("it does not begin as an RDB file", 0)
+            raise self._damaged("not an RDB file", 0)
         version = self.found.version = int(magic[5:])
         if not OLDEST <= version <= NEWEST:
             raise self._damaged(
-                f"it has version {version} of the format; KeyDB writes {NEWEST}: is it from another server?",
+                f"RDB version {version}, but KeyDB writes {NEWEST}: was the file written by another server?",
                 5,
             )
         yield from self._records()
@@ -273,7 +273,7 @@ class Reader:
         told = int.from_bytes((yield from self._take(8)), "little")
         self.found.checked = told != 0
         if told and told != expected:
-            raise self._damaged(f"the checksum is {told:016x}, that of the data {expected:016x}", begin)
+            raise self._damaged(f"checksum mismatch: {told:016x} in the file, {expected:016x} of its data", begin)
 
     def _records(self) -> _Need:
         found = self.found
@@ -294,7 +294,7 @@ class Reader:
             elif kind == _DATABASE:
                 database = yield from self._count()
                 if database > HIGHEST_DATABASE:
-                    raise self._damaged(f"there is no database {database}", begin)
+                    raise self._damaged(f"database number {database} is out of range", begin)
             elif kind == _EXPIRES_MS:
                 next_expires = int.from_bytes((yield from self._take(8)), "little", signed=True)
             elif kind == _EXPIRES:
@@ -312,7 +312,7 @@ class Reader:
             else:
                 name = yield from self._text()
                 if name is not None and name.lower() in (_MEMBER, _WHEN):
-                    raise self._damaged("a deadline of a member belongs to no key", begin)
+                    raise self._damaged("member deadline without a key", begin)
                 yield from self._skip_string()
 
     def _deadlines(self, database: int, key: bytes | None, key_expires: int, *, of_job: bool) -> _Need:
@@ -326,7 +326,7 @@ class Reader:
                 break
             member = yield from self._text()
             if not (yield from self._comes(_WHEN_FIELD)):
-                raise self._damaged("a member has no deadline", begin)
+                raise self._damaged("member without a deadline", begin)
             deadline = yield from self._deadline()
             if of_job:
                 continue  # when the job runs next
@@ -368,7 +368,7 @@ class Reader:
         text = yield from self._text()
         digits = (text or b"").removeprefix(b"-")
         if text is None or not digits.isdigit() or len(digits) > _DIGITS:
-            raise self._damaged("a deadline is no number", begin)
+            raise self._damaged("deadline is not a number", begin)
         return int(text)
 
     def _add(self, row: Row) -> None:
@@ -415,9 +415,9 @@ class Reader:
             yield from self._skip_strings((yield from self._count()))
             yield from self._skip_strings((yield from self._count()))
         elif kind == 6:
-            raise self._damaged("a module's value in a format that does not tell its size: remove the key first", begin)
+            raise self._damaged("module value in an old format without a size: delete the key in KeyDB first", begin)
         else:
-            raise self._damaged(f"a value of type {kind}, which KeyDB does not write", begin)
+            raise self._damaged(f"value of type {kind}, which KeyDB does not write", begin)
 
     def _stream(self) -> _Need:
         yield from self._skip_strings(2 * (yield from self._count()))
@@ -448,7 +448,7 @@ class Reader:
             elif part == 5:
                 yield from self._skip_string()
             else:
-                raise self._damaged(f"a module's value has a part of type {part}, which there is not", begin)
+                raise self._damaged(f"module value with a part of unknown type {part}", begin)
 
     def _packed(self) -> _Need:
         """Read a small hash or sorted set, in which every other string is a member."""
@@ -579,14 +579,14 @@ class Reader:
         try:
             return lzf.decompress((yield from self._take(packed)), size)
         except ValueError as error:
-            raise self._damaged(f"a compressed string is wrong: {error}", begin) from None
+            raise self._damaged(f"invalid compressed string: {error}", begin) from None
 
     def _count(self) -> Generator[None, None, int]:
         """Read a number, such as how many parts follow."""
         begin = self.offset
         number, encoding = yield from self._length()
         if encoding is not None:
-            raise self._damaged("a string where there should be a number", begin)
+            raise self._damaged("string where a number is expected", begin)
         return number
 
     def _length(self) -> Generator[None, None, tuple[int, int | None]]:
@@ -604,7 +604,7 @@ class Reader:
             return int.from_bytes((yield from self._take(8)), "big"), None
         if first >= 0xC0 and first & 63 <= _LZF:
             return 0, first & 63
-        raise self._damaged(f"a length begins with {first:#x}, which there is not", begin)
+        raise self._damaged(f"invalid length, first byte {first:#x}", begin)
 
     def _comes(self, wanted: bytes) -> Generator[None, None, bool]:
         """Return whether certain bytes come next, and take them if so."""

@@ -105,9 +105,9 @@ class ServerSource:
             async for chunk in self._receive(protocol.transport):
                 yield chunk
         except TimeoutError as error:
-            raise self._failed(error, f"nothing has come for {SILENCE_SECONDS:.0f} s") from error
+            raise self._failed(error, f"no data for {SILENCE_SECONDS:.0f} s") from error
         except (OSError, EOFError, RedisError) as error:
-            raise self._failed(error, "it has closed the connection") from error
+            raise self._failed(error, "the server closed the connection") from error
         finally:
             if protocol.transport is not None:
                 protocol.transport.abort()
@@ -137,7 +137,7 @@ class ServerSource:
             return
         size = re.fullmatch(rb"\$([0-9]{1,18})", head)
         if size is None:
-            raise SourceError(f"{self._server}: it answers SYNC in a way that KeyDB does not: {head[:80]!r}")
+            raise SourceError(f"{self._server}: unexpected reply to SYNC: is it a KeyDB? {head[:80]!r}")
         self.size = int(size[1])
         left = self.size
         while left:
@@ -174,7 +174,7 @@ class ServerSource:
             advice = ": check user and password in --from, or --from-password-file"
         elif text.startswith("NOPERM"):
             advice = ": its user needs +sync, or +psync, and +replconf"
-        raise SourceError(f"{self._server}: {name} is refused: {text}{advice}")
+        raise SourceError(f"{self._server}: {name} refused: {text}{advice}")
 
     async def _line(self) -> bytes:
         try:
@@ -182,7 +182,7 @@ class ServerSource:
         except asyncio.LimitOverrunError:
             line = b""
         if not line or len(line) > _LINE:
-            raise SourceError(f"{self._server}: it does not answer as KeyDB does")
+            raise SourceError(f"{self._server}: unexpected reply: is it a KeyDB?")
         return line.strip()
 
     async def _some(self, size: int) -> bytes:

@@ -71,7 +71,7 @@ def _writing() -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise SpoolError(
-            f"temporary file in {tempfile.gettempdir()}: {reason}: set TMPDIR to a roomier folder"
+            f"temporary file in {tempfile.gettempdir()}: {reason}: set TMPDIR to a folder with more space"
         ) from None
 
 

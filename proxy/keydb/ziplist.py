@@ -37,5 +37,5 @@ def members(packed: bytes) -> list[bytes]:
                 found.append(packed[begin:at])
             count += 1
     except (IndexError, KeyError):
-        raise ValueError("a packed hash or sorted set is wrong") from None
+        raise ValueError("invalid packed hash or sorted set") from None
     return found
