@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Final
 
 from proxy.commands.own import (
@@ -38,6 +38,9 @@ MOST_WORDS: Final = 1_000
 
 LONGEST_PATTERN: Final = 1_000
 """Bytes of a pattern that is tried on the proxy's own commands."""
+
+_REMEMBERED: Final = lru_cache(maxsize=4)
+"""The whole table of a server's commands takes milliseconds to amend, and is the same for every client that asks."""
 
 Amend = Callable[[bytes], bytes]
 """Makes of the server's reply the one for the client."""
@@ -184,6 +187,7 @@ def _begin_entry(name: bytes, of_model: re.Match[bytes]) -> bytes:
     return b"%b$%d\r\n%b\r\n:%d\r\n%b" % (of_model[1], len(name), name, ARITY, flags)
 
 
+@_REMEMBERED
 def _add_to_all(reply: bytes) -> bytes:
     """Add entries behind those of all of the server's commands."""
     model = _MODEL_ENTRY.search(reply)
@@ -229,6 +233,7 @@ def _docs_of(names: list[bytes]) -> Described | None:
     return Described(amend=partial(_add_docs, wanted))
 
 
+@_REMEMBERED
 def _add_docs(names: tuple[bytes, ...], reply: bytes) -> bytes:
     counted = _COUNTED.match(reply)
     if counted is None:
