@@ -262,10 +262,7 @@ class Reader:
             raise self._damaged("not an RDB file", 0)
         version = self.found.version = int(magic[5:])
         if not OLDEST <= version <= NEWEST:
-            raise self._damaged(
-                f"RDB version {version}, but KeyDB writes {NEWEST}: was the file written by another server?",
-                5,
-            )
+            raise self._damaged(f"RDB version {version}, but KeyDB writes {NEWEST}: the file is not from KeyDB", 5)
         yield from self._records()
         self._settle()
         expected = self._crc
