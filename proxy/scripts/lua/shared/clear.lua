@@ -1,7 +1,8 @@
 -- Removes, from one key, members whose deadline has passed, and void deadlines that have passed.
--- kind: the reply of TYPE; gone: whether its deadlines are void already; room: how many to remove at most. Gives the key's
--- earliest deadline afterwards, the room that is left, and how many members there were. Nothing is written where nothing went: without memory to spare
--- the server allows no write but after a removal. O(log n) for each removed (O(n) for each from a list).
+-- kind: the reply of TYPE; gone: whether its deadlines are void already; room: how many to remove at most. Gives the
+-- key's earliest deadline afterwards, the room that is left, and how many members there were. Nothing is written where
+-- nothing went: without memory to spare the server allows no write but after a removal. O(log n) for each removed (O(n)
+-- for each from a list).
 local function clear(kind, key, shadow, index, moment, gone, room)
   local before, members = room, 0
   while room > 0 and not gone do
