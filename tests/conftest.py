@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import hypothesis
 import pytest
 
+from tests.raw import Raw
 from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, REQUIRED, Proxy, Server
 
 T = TypeVar("T")
@@ -182,6 +183,18 @@ def upstream(kind: str, shared_server: Callable[[str], Server]) -> Server:
 def proxy(upstream: Server, shared_proxy: Callable[[str], Proxy]) -> Proxy:
     """The proxy in front of `upstream`."""
     return shared_proxy(upstream.kind)
+
+
+Both = tuple[Raw, Raw]
+"""A client of the server, and one of the proxy in front of it, that speak the same protocol."""
+
+
+@pytest.fixture(params=[2, 3])
+def both(request: pytest.FixtureRequest, upstream: Server, proxy: Proxy) -> Iterator[Both]:
+    with upstream.connect() as straight, proxy.connect() as through:
+        for client in (straight, through):
+            client.command("HELLO", request.param)
+        yield straight, through
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from proxy.session.globs import matches
 from proxy.wire.asides import Asides
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.frames import frames
-from tests.conftest import StartProxy, StartServer
+from tests.conftest import Both, StartProxy, StartServer
 from tests.raw import Raw, request
 from tests.servers import KINDS, Proxy, Server, until
 
@@ -38,18 +38,6 @@ def test_all_of_the_proxys_commands_are_described() -> None:
     assert {name.upper() for name in DOCS} == new
     extended = {name for name, command in COMMANDS.items() if command.effect is Effect.LIFETIME}
     assert {name.upper() for name in EXTENDED} == extended
-
-
-Both = tuple[Raw, Raw]
-"""A client of the server, and one of the proxy in front of it, that speak the same protocol."""
-
-
-@pytest.fixture(params=[2, 3])
-def both(request: pytest.FixtureRequest, upstream: Server, proxy: Proxy) -> Iterator[Both]:
-    with upstream.connect() as straight, proxy.connect() as through:
-        for client in (straight, through):
-            client.command("HELLO", request.param)
-        yield straight, through
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -11,21 +10,11 @@ import redis
 from proxy import __version__
 from proxy.metrics.info import section
 from proxy.metrics.table import DECLARATIONS, Metrics
-from tests.conftest import StartProxy, StartServer
-from tests.raw import Raw, request
+from tests.conftest import Both, StartProxy, StartServer
+from tests.raw import request
 from tests.servers import Proxy, Server, until
 
 pytestmark = pytest.mark.every_kind
-
-Both = tuple[Raw, Raw]
-
-
-@pytest.fixture(params=[2, 3])
-def both(request: pytest.FixtureRequest, upstream: Server, proxy: Proxy) -> Iterator[Both]:
-    with upstream.connect() as straight, proxy.connect() as through:
-        for client in (straight, through):
-            client.command("HELLO", request.param)
-        yield straight, through
 
 
 def text(reply: bytes) -> str:

@@ -20,6 +20,7 @@ from proxy.expiry.engine import PAGE, Engine
 from proxy.expiry.tasks import end, is_outage, one_line
 from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
+from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream, introduce
@@ -32,9 +33,6 @@ SOON_MS: Final = 60_000
 
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
-_QUIET_SECONDS: Final = 0.5
-"""How often to see, while nothing comes, whether the server has not answered for too long."""
-
 _STEADY_SECONDS: Final = 5.0
 """How long the server must have been followed for the next failure to count as the first."""
 
@@ -138,7 +136,7 @@ class Tracker:
             self._changed.clear()
             self._everything = False
             await self._proxies.begin(connection)
-            parts = (self._listen(connection), self._proxies.keep(), self._keep_current())
+            parts = (listen(connection, self._proxies), self._proxies.keep(), self._keep_current())
             tasks = [asyncio.create_task(part) for part in parts]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -148,22 +146,6 @@ class Tracker:
                 task.result()  # neither ends but by an error
         finally:
             await connection.disconnect(nowait=True)
-
-    async def _listen(self, connection: Any) -> None:
-        """Read pushes and answers; the lease's renewals tell a dead connection from a quiet one."""
-        loop = asyncio.get_running_loop()
-        heard = loop.time()
-        while True:
-            try:
-                response = await connection.read_response(push_request=True, timeout=_QUIET_SECONDS)
-            except ResponseError as error:
-                response = error
-            if response is not None:
-                heard = loop.time()
-                if response is not PUSHED:
-                    self._proxies.answered(response)
-            elif self._proxies.awaits and loop.time() - heard > connection.socket_timeout:
-                raise TimeoutError("the upstream does not answer")
 
     async def _invalidated(self, push: list[Any]) -> object:
         self._known.ever = True

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from proxy.expiry.tasks import end
 from proxy.proxies.announcer import PUSHED, Proxies
+from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
 from proxy.session.known import FRESH_SECONDS, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 
-_QUIET_SECONDS: Final = 0.5
 _ATTEMPTS: Final = 3
 
 
@@ -101,7 +101,9 @@ class Membership:
         except BaseException:
             await self._connection.disconnect(nowait=True)
             raise
-        self._tasks = [asyncio.create_task(part) for part in (self._listen(), self._proxies.keep())]
+        self._tasks = [
+            asyncio.create_task(part) for part in (listen(self._connection, self._proxies), self._proxies.keep())
+        ]
         return self
 
     async def __aexit__(
@@ -111,21 +113,6 @@ class Membership:
         await end(self._tasks)
         self._proxies.end()
         await self._connection.disconnect(nowait=True)
-
-    async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        heard = loop.time()
-        while True:
-            try:
-                response = await self._connection.read_response(push_request=True, timeout=_QUIET_SECONDS)
-            except ResponseError as error:
-                response = error
-            if response is not None:
-                heard = loop.time()
-                if response is not PUSHED:
-                    self._proxies.answered(response)
-            elif self._proxies.awaits and loop.time() - heard > self._connection.socket_timeout:
-                raise TimeoutError("the server does not answer")
 
     def turn_to(self, keys: Iterable[bytes]) -> None:
         """Note which keys are about to get deadlines; those of before have them."""

@@ -1,0 +1,39 @@
+"""Reads what comes on the connection by which a proxy hears of others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from proxy.proxies.announcer import PUSHED, Proxies
+
+_QUIET_SECONDS: Final = 0.5
+"""How often to see, while nothing comes, whether the server has not answered for too long."""
+
+
+async def listen(connection: Any, proxies: Proxies) -> None:
+    """Read pushes and answers for ever; the lease's renewals tell a dead connection from a quiet one.
+
+    Args:
+        connection: the connection, whose parser hands pushes to their handlers.
+        proxies: takes the answers.
+
+    Raises:
+        TimeoutError: the server does not answer.
+        redis.exceptions.RedisError, OSError: the connection is lost.
+    """
+    loop = asyncio.get_running_loop()
+    heard = loop.time()
+    while True:
+        try:
+            response = await connection.read_response(push_request=True, timeout=_QUIET_SECONDS)
+        except ResponseError as error:
+            response = error
+        if response is not None:
+            heard = loop.time()
+            if response is not PUSHED:
+                proxies.answered(response)
+        elif proxies.awaits and loop.time() - heard > connection.socket_timeout:
+            raise TimeoutError("the upstream does not answer")
