@@ -16,8 +16,10 @@ import hiredis
 import pytest
 
 from proxy.keydb import command, source
+from proxy.keydb.joining import _OnTheirWay
 from proxy.keydb.options import take_order
 from proxy.scripts.naming import Names
+from proxy.session.known import lease_clock
 from proxy.settings import load
 from tests.conftest import StartProxy, StartServer
 from tests.keydb_files import (
@@ -438,6 +440,44 @@ def test_no_member_that_comes_back_meanwhile_has_its_old_deadline(
         process.kill()
         process.wait()
     assert kept(server, {(0, key, b"b", FAR) for key in keys}) == {(0, key, b"b", FAR) for key in keys}
+
+
+def test_who_was_stopped_tells_the_keys_again() -> None:
+    """A proxy may have come meanwhile; and a process that goes on serves its sockets before its timers."""
+    known = _OnTheirWay()
+    known.trusted_until = lease_clock() + 60
+    known.begin([b"k"])
+    assert known.unannounced([b"k"]) == []  # alone
+    known.trusted_until = lease_clock() - 1
+    assert known.unannounced([b"k"]) == [b"k"]
+
+
+def test_huge_keys_are_told_in_small_messages(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    """The server drops subscribers for whom it has to keep more than 32 MB."""
+    server = start_server(KIND)
+    proxy = start_proxy(server, "--leftovers-rate", "0")
+    keys = [b"%04d" % number + b"k" * ((1 << 20) - 4) for number in range(40)]
+    for key in keys:
+        assert server.command("SADD", key, "m", "n") == b":2\r\n"
+    data = b"".join(entry(key, 2, strings([b"m", b"n"]), [(b"m", FAR)]) for key in keys)
+    (tmp_path / "dump.rdb").write_bytes(closed(data))
+    ended = bring("--rdb", tmp_path / "dump.rdb", "--upstream", server.url)
+    assert ended.status == 0, ended
+    assert "40  set\n" in ended.said
+    assert not [line for line in proxy.log() if line["level"] == "warning"]
+
+
+@pytest.mark.parametrize("lacking", ["+@all -publish", "+@all -subscribe", "+@all -select"])
+def test_who_cannot_tell_others_sets_nothing(lacking: str, target: Server) -> None:
+    target.command("SADD", "s", "a")
+    assert target.command("ACL", "SETUSER", "lacks", "on", ">pw", "~*", "&*", *lacking.split()) == b"+OK\r\n"
+    data = closed(entry(b"s", 2, strings([b"a"]), [(b"a", FAR)]))
+    ended = bring("--rdb", "-", "--upstream", target.url.replace("//", "//lacks:pw@"), stdin=data)
+    assert ended.status == 1, ended
+    assert "rights" in ended.complained
+    assert untouched(target)
 
 
 # From a server.

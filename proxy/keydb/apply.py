@@ -23,6 +23,9 @@ from proxy.upstream.endpoint import Upstream
 TOLD_AT_ONCE: Final = 32
 """Batches whose keys other proxies are told together."""
 
+BYTES_AT_ONCE: Final = 1 << 20
+"""Bytes of keys and members that are held together, about."""
+
 NAMED: Final = 10
 """Members that are named of each outcome that needs a look."""
 
@@ -201,18 +204,21 @@ _ADVICE: Final = (
     ("ReadOnlyError", "it is still a replica: run REPLICAOF NO ONE there first"),
     ("BusyLoadingError", "it is still loading its data: repeat the import when it has"),
     ("OutOfMemoryError", "it is out of memory: raise its maxmemory, then repeat the import"),
+    ("can't run this command", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
     ("NOPERM", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
     ("NoPermissionError", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
 )
 
 
 def _several(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
-    """Give batches by some at once."""
+    """Give batches by some at once, or by one where keys or members are huge."""
     some: list[Batch] = []
+    room = BYTES_AT_ONCE
     for batch in batches:
         some.append(batch)
-        if len(some) == TOLD_AT_ONCE:
+        room -= sum(len(of_key.key) + sum(len(row[0]) for row in of_key.rows) for of_key in batch.keys)
+        if len(some) == TOLD_AT_ONCE or room <= 0:
             yield some
-            some = []
+            some, room = [], BYTES_AT_ONCE
     if some:
         yield some

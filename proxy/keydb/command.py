@@ -145,7 +145,7 @@ class _Progress:
             return
         self._bar = nullcontext()
         self._total = total
-        if total and sys.stderr.isatty():
+        if total and sys.stderr is not None and sys.stderr.isatty():
             bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
             self._bar, self._update = bar, bar.update
             bar.__enter__()

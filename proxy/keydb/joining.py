@@ -63,6 +63,7 @@ class _OnTheirWay(KnownKeys):
 
     def unannounced(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those keys of which other proxies have to be told still, or again."""
+        self.look()  # this process may have been stopped, and others may have come
         if not self.shared:
             return []
         now = lease_clock()
@@ -98,6 +99,8 @@ class Membership:
         try:
             await self._connection.connect()
             await self._proxies.begin(self._connection)
+            if self._proxies.refused:
+                raise RedisError("NOPERM: the channels by which proxies tell each other of keys")
         except BaseException:
             await self._connection.disconnect(nowait=True)
             raise
@@ -120,6 +123,8 @@ class Membership:
 
     def may_begin(self, keys: Iterable[bytes]) -> bool:
         """Return whether these keys may get deadlines at this moment, without another word."""
+        if any(task.done() for task in self._tasks):
+            return False  # nobody hears others any more: `tell` says why
         return not self._known.unannounced(keys)
 
     async def tell(self) -> None:
@@ -131,7 +136,7 @@ class Membership:
         """
         for _ in range(_ATTEMPTS):
             missing = self._known.unannounced(self._known.keys)
-            if not missing:
+            if not missing and not any(task.done() for task in self._tasks):
                 return
             telling = asyncio.create_task(self._proxies.announce(tuple(missing)))
             try:

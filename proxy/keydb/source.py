@@ -49,6 +49,8 @@ class FileSource:
         self._name = "standard input" if path is None else str(path)
         self.size: int | None = None
         try:
+            if path is None and sys.stdin is None:  # closed by whoever started this
+                raise SourceError("standard input is closed")
             self._file: IO[bytes] = sys.stdin.buffer if path is None else path.open("rb")
             about = os.fstat(self._file.fileno())
         except OSError as error:
@@ -168,7 +170,7 @@ class ServerSource:
     def _refused(self, answer: bytes, name: str) -> None:
         if not answer.startswith(b"-"):
             return
-        text = answer[1:].decode(errors="replace")
+        text = "".join(letter if letter.isprintable() else "?" for letter in answer[1:].decode(errors="replace"))
         advice = ""
         if name == "AUTH" or text.startswith(("NOAUTH", "WRONGPASS")):
             advice = ": check user and password in --from, or --from-password-file"

@@ -127,6 +127,11 @@ class Proxies:
             await asyncio.sleep(max(0.001, min(self._member.wake - now, _LONGEST_NAP)))
 
     @property
+    def refused(self) -> bool:
+        """Whether the server allows no messages between proxies."""
+        return self._refused
+
+    @property
     def awaits(self) -> bool:
         """Whether a request has no answer yet."""
         return self._pending > 0

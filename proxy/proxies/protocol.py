@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -35,6 +35,23 @@ DRIFT: Final = 0.01
 
 AT_ONCE: Final = 5_000
 """Keys of one message."""
+
+BYTES_AT_ONCE: Final = 1 << 20
+"""Bytes of the keys of one message, about: the server drops subscribers for whom it has to keep too much."""
+
+
+def _pages(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Give keys by as many as one message has."""
+    page: list[bytes] = []
+    room = BYTES_AT_ONCE
+    for key in keys:
+        page.append(key)
+        room -= len(key)
+        if len(page) >= AT_ONCE or room <= 0:
+            yield page
+            page, room = [], BYTES_AT_ONCE
+    if page:
+        yield page
 
 
 @dataclass(slots=True)
@@ -115,6 +132,7 @@ class Member:
         self._others: dict[bytes, float] = {}  # until when each is waited for
         self._flight: _Flight | None = None
         self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
+        self._last_bytes = 0  # of the keys of the last of them
         self._last_number = 0
 
     # What it tells.
@@ -176,10 +194,12 @@ class Member:
         """
         self.tick(now)
         for key in keys:
-            if not self._batches or len(self._batches[-1][1]) >= AT_ONCE:
+            if not self._batches or len(self._batches[-1][1]) >= AT_ONCE or self._last_bytes >= BYTES_AT_ONCE:
                 self._last_number += 1
+                self._last_bytes = 0
                 self._batches.append((self._last_number, {}))
             self._batches[-1][1][key] = None
+            self._last_bytes += len(key)
         number = self._last_number
         self._advance(now)
         return number
@@ -290,9 +310,8 @@ class Member:
         self._tell(sender, Message(Kind.WELCOME, self.name, message.number), now)
 
     def _recall(self, to: bytes | None, now: float) -> None:
-        keys = self._keys.outstanding()
-        for begin in range(0, len(keys), AT_ONCE):
-            self._publish("tell", to, Message(Kind.RECALL, self.name, 0, tuple(keys[begin : begin + AT_ONCE])), now)
+        for keys in _pages(self._keys.outstanding()):
+            self._publish("tell", to, Message(Kind.RECALL, self.name, 0, tuple(keys)), now)
 
     # Others.
 

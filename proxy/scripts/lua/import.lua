@@ -11,7 +11,11 @@
 -- Complexity: O(log n) for each member
 local moment, exactly = now()
 local index, mode, letters, place = KEYS[1], ARGV[2], {}, 3
-if redis.pcall('select', ARGV[1]).err then return '' end
+local found = redis.pcall('select', ARGV[1])
+if found.err then
+  if string.find(found.err, 'out of range', 1, true) then return '' end
+  return found
+end
 local setting = mode == 'set'
 if setting then mend(index) end
 local function judge(kind, key, shadow, expires, member, deadline, other)
