@@ -522,6 +522,16 @@ def test_from_a_server_that_wants_a_login(sender: Server, target: Server, tmp_pa
     assert target.command("ZSCORE", NAMES.shadow(b"set:int"), "0") == b"$13\r\n%d\r\n" % FAR
 
 
+def test_a_source_that_does_not_know_the_login_is_no_reason_to_show_it(
+    start_server: StartServer, target: Server, tmp_path: Path
+) -> None:
+    source = start_server(SENDER, "--rename-command", "AUTH", "xx")
+    ended = bring("--from", source.url.replace("//", "//:hUnter2secret@"), "--upstream", target.url)
+    assert ended.status == 1
+    assert "the server has no AUTH" in ended.complained
+    assert "hUnter2secret" not in ended.complained + ended.said
+
+
 def test_from_a_server_by_tls(start_server: StartServer, files: Files, target: Server) -> None:
     server, port = tls_server(start_server, files, files.server, clients="yes")
     url = f"rediss://127.0.0.1:{port}"

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 from typing import IO, Final, TypeVar, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.refusals import shown
 from proxy.wire.request import encode
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class ServerSource:
         self._server = server
         self.size: int | None = None
         self._reader: asyncio.StreamReader
+        self._sent: tuple[str, ...] = ()  # what it was given to log in
 
     def __str__(self) -> str:
         """The address, without credentials."""
@@ -122,7 +124,7 @@ class ServerSource:
         )
 
     async def _receive(self, transport: asyncio.WriteTransport) -> AsyncIterator[bytes]:
-        login = self._server.login
+        login = self._sent = self._server.login
         if login:
             await self._ask(transport, "AUTH", *login, must=True)
         # A server that does not know one of these sends the file otherwise, which is just as well.
@@ -170,7 +172,8 @@ class ServerSource:
     def _refused(self, answer: bytes, name: str) -> None:
         if not answer.startswith(b"-"):
             return
-        text = "".join(letter if letter.isprintable() else "?" for letter in answer[1:].decode(errors="replace"))
+        said = ResponseError(answer[1:].decode(errors="replace").removeprefix("ERR "))
+        text = "".join(letter if letter.isprintable() else "?" for letter in str(shown(said, self._sent[-1:])))
         advice = ""
         if name == "AUTH" or text.startswith(("NOAUTH", "WRONGPASS")):
             advice = ": check user and password in --from, or --from-password-file"
