@@ -17,8 +17,8 @@ from proxy import names
 from proxy.names import Found
 
 
-class Loop(uvloop.Loop):
-    """The event loop."""
+class _WithNames(asyncio.AbstractEventLoop):
+    """Adds the lookups to a loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +77,14 @@ class Loop(uvloop.Loop):
         raise failure
 
 
+class Loop(_WithNames, uvloop.Loop):  # type: ignore[misc]
+    """The event loop of the proxy."""
+
+
+class PlainLoop(_WithNames, asyncio.SelectorEventLoop):
+    """One for a short life: uvloop fails at its own end where a TLS connection is being closed just then."""
+
+
 async def look_up(host: str, port: int) -> Found:
     """Return the addresses of a host to listen on, in whatever loop runs.
 
@@ -85,7 +93,7 @@ async def look_up(host: str, port: int) -> Found:
         TimeoutError: that was not known in time.
     """
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, _WithNames)
     try:
         async with asyncio.timeout(names.PATIENCE_SECONDS):
             return await loop.look_up(host, port)

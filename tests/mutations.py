@@ -170,5 +170,5 @@ MUTATIONS = [
     ),
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
     # A transaction is looked at once more before it runs.
-    Mutation("session/transaction.py", "self._blind.update(blind_keys)", "pass", "queued blindly"),
+    Mutation("session/transaction.py", "self._keep(blind_keys, self._blind)", "pass", "queued blindly"),
 ]

@@ -124,7 +124,7 @@ def test_many_members_due_at_once(blind: Blind, talk: Connect) -> None:
     late, seen = 0, 0
     while (before := clock(beside)) < deadline + 200:
         count = client("SCARD", "s")
-        late += before > deadline and count > 1
+        late += before > deadline + 50 and count > 1  # of a busy machine one in some thousand has been a few ms late
         seen += 1
     assert (late, client("SCARD", "s")) == (0, 1), seen
 

@@ -297,7 +297,7 @@ def test_damaged_anywhere_it_changes_nothing(
         (("--from", "redis://b", "--from-password-file", "/no"), 2, "--from-password-file /no: cannot be read"),
         (("--rdb", "/no/such"), 1, "/no/such: cannot be read: No such file or directory"),
         (("--rdb", "/"), 1, "/: cannot be read: Is a directory"),
-        (("--rdb", "a", "--embedded"), 2, "No such option"),
+        (("--rdb", "a", "--embedded"), 2, "no such option"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(args: tuple[str, ...], status: int, said: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
-
-import uvloop
 
 from proxy.check.asking import check_upstream
 from proxy.check.findings import Finding, Level, exposure
 from proxy.check.listening import check_admin, check_listening, exposed
 from proxy.check.probe import printable
 from proxy.embedded.binaries import EmbeddedError, find_servers
-from proxy.loop import Loop
+from proxy.loop import PlainLoop
 from proxy.settings import Settings
 
 
@@ -32,11 +31,16 @@ def run(settings: Settings) -> int:
     Raises:
         SettingsError: a certificate of the upstream, or the password file, cannot be used.
     """
-    upstream = _embedded(settings) if settings.embedded else uvloop.run(check_upstream(settings), loop_factory=Loop)
+    upstream = _embedded(settings) if settings.embedded else _ask(settings)
     findings = [*upstream, *check_listening(settings), *check_admin(settings)]
     for line in table(findings):
         print(line, flush=True)
     return 1 if any(finding.level is Level.FAILURE for finding in findings) else 0
+
+
+def _ask(settings: Settings) -> list[Finding]:
+    with asyncio.Runner(loop_factory=PlainLoop) as runner:
+        return list(runner.run(check_upstream(settings)))
 
 
 def _embedded(settings: Settings) -> list[Finding]:
