@@ -137,7 +137,7 @@ MUTATIONS = [
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
-    Mutation("expiry/tracker.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
+    Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause()", "pass", "late reader"),
