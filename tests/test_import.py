@@ -556,6 +556,7 @@ def test_from_a_server_by_tls(start_server: StartServer, files: Files, target: S
         (Manner(answer=b"-NOMASTERLINK Can't SYNC\r\n"), "SYNC refused: NOMASTERLINK"),
         (Manner(answer=b"-NOPERM no\r\n"), "its user needs"),
         (Manner(answer=b"+FULLRESYNC\r\n"), "unexpected reply to SYNC"),
+        (Manner(signs=100_000), "nothing but empty lines"),
         (Manner(answer=b"$99999999999999999999\r\n"), "unexpected reply to SYNC"),
         (Manner(answer=b"x" * 5000 + b"\r\n"), "unexpected reply: is it a KeyDB?"),
         (Manner(answer=b"$200\r\n" + bytes(200)), "offset 0: not an RDB file"),

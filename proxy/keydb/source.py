@@ -26,6 +26,9 @@ SILENCE_SECONDS: Final = 60.0
 """How long a server may send nothing, as long as replicas wait. While it makes the file it sends a sign every 10 s."""
 
 _LINE: Final = 4096
+_EMPTY_LINES: Final = 100_000
+"""How many are taken before the file: those of eleven days, where one comes every 10 s."""
+
 _MARK_SIZE: Final = 40
 
 
@@ -131,9 +134,11 @@ class ServerSource:
         await self._ask(transport, "REPLCONF", "capa", "eof")
         await self._ask(transport, "REPLCONF", "rdb-only", "1")
         transport.write(_request("SYNC"))
-        head = b""
-        while not head:  # empty lines: it is still making the file
-            head = await self._line()
+        for _ in range(_EMPTY_LINES):  # it is still making the file
+            if head := await self._line():
+                break
+        else:
+            raise SourceError(f"{self._server}: it sends nothing but empty lines: is it a KeyDB?")
         self._refused(head, "SYNC")
         if mark := re.fullmatch(rb"\$EOF:([!-~]{%d})" % _MARK_SIZE, head):
             async for chunk in self._until(mark[1]):
