@@ -7,6 +7,7 @@ the deadlines that pass meanwhile. Each script does bounded work.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -33,14 +34,15 @@ MOST_KEYS: Final = 2_000
 """Keys that a request may name for something to be done before it: what was done for the first would be too long ago by
 the time that the last has been looked at."""
 
-WAITS: Final = 100
-"""How often to ask again, where nothing is due, for a crowd of deadlines to pass."""
-
 GIVEN_UP_MS: Final = 1_000
 """How long to believe that the server lets nothing be removed here, as a replica does."""
 
 _LOOKED_MS: Final = 2 * AHEAD_MS
 """How far ahead the index is looked at for requests that do not name their keys."""
+
+PATIENCE_MS: Final = _LOOKED_MS + 10
+"""How long to ask again, where nothing is due, for a crowd of deadlines that are near to pass: there may be more behind
+them without end."""
 
 
 class Alone:
@@ -72,7 +74,7 @@ class Alone:
         self._near: list[bytes] = []  # keys that are due in the index, or will be
         self._crowded = False  # there may be more of them
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
-        self._waits = 0
+        self._patient = math.inf  # until when to ask again for a crowd of deadlines to pass
 
     def forget(self) -> None:
         """Note that another database or another user may be there from now on."""
@@ -104,11 +106,11 @@ class Alone:
             return self._look(replies, now)
         wanted = [*keys, *self._near] if everywhere else keys
         unchecked = [key for key in dict.fromkeys(wanted) if self._checked.get(key, 0) <= now]
-        if unchecked and self._waits < WAITS:
+        if unchecked and now < self._patient:
             return self._clear(unchecked[:KEYS_AT_ONCE], replies, now)
-        if everywhere and self._crowded and self._waits < WAITS:
+        if everywhere and self._crowded and now < self._patient:
             return self._look(replies, now)
-        self._waits = 0
+        self._patient = math.inf
         return self._void(absent, replies, now) if absent else None
 
     def front(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
@@ -175,7 +177,8 @@ class Alone:
         def hear(reply: Any) -> None:
             due, self._near = reply
             self._crowded = len(self._near) >= KEYS_AT_ONCE
-            self._waits += self._crowded and not due
+            if self._crowded and not due:
+                self._patient = min(self._patient, now + PATIENCE_MS)
             self._looked = now + _LOOKED_MS
 
         self._unheard = True
@@ -186,12 +189,12 @@ class Alone:
         def hear(reply: Any) -> None:
             _, gone, _, near, members = reply
             self._metrics.members_expired_total["request"] += members
-            if gone < MEMBERS_AT_ONCE and near <= MEMBERS_AT_ONCE:
-                self._waits = 0
+            if gone < MEMBERS_AT_ONCE and near < MEMBERS_AT_ONCE:
+                self._patient = math.inf
                 self._checked = {key: until for key, until in self._checked.items() if until > now}
                 self._checked.update(dict.fromkeys(keys, now + AHEAD_MS))
-            else:
-                self._waits += not gone
+            elif not gone:
+                self._patient = min(self._patient, now + PATIENCE_MS)
 
         self._unheard = True
         arguments = [b"%d" % MEMBERS_AT_ONCE, b"%d" % AHEAD_MS, b""]

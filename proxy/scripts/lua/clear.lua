@@ -5,7 +5,7 @@
 --   the connection is in)
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
 --   each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass in the ms
---   that were looked ahead; how many members there were. Writes only where something is due.
+--   that were looked ahead, of each key as many as may be removed at most; how many members there were. Writes only where something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = now()
 local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0
@@ -23,7 +23,7 @@ for position = 3, #ARGV do
         local over = due and (kind == 'none' or kind == 'string')
         earliest, room, count = clear(kind, key, shadow, index, moment, over, room)
         members = members + count
-        if ahead > 0 then near = near + #call('zrangebyscore', shadow, moment, moment + ahead, 'limit', 0, 500) end
+        if ahead > 0 then near = near + #call('zrangebyscore', shadow, moment, moment + ahead, 'limit', 0, ARGV[1]) end
       end
       if earliest and (found[place] == '' or tonumber(earliest) < tonumber(found[place])) then
         found[place] = earliest
