@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -15,6 +16,9 @@ from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, REQUIRED, Proxy, Se
 
 T = TypeVar("T")
 
+# The reasons for which a test may be skipped even in CI: nothing that CI could install would let it run.
+CANNOT_BE_HAD = ("libfaketime and this server's allocator wait for each other",)
+
 # How long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
@@ -22,6 +26,17 @@ hypothesis.settings.load_profile("unhurried")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests of many minutes too")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a test that is skipped has failed: what it lacks is what CI should have installed."""
+    report = yield
+    if report.skipped and "CI" in os.environ and isinstance(report.longrepr, tuple):
+        reason = str(report.longrepr[2])
+        if not reason.endswith(CANNOT_BE_HAD):
+            report.outcome, report.longrepr = "failed", f"{item.nodeid}: not to be skipped in CI: {reason}"
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
