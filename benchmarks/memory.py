@@ -4,7 +4,8 @@
 
 In Redis: MEMORY USAGE of all keys under the proxy's own prefix, asked straight and exactly (SAMPLES 0), over the number
 of members of one set; and, because an allocator has its own mind, how much `used_memory` grew over the same. The member
-itself is not in either figure.
+itself is not in either figure. Then the growth of `used_memory` again, with as many members spread over sets of
+several sizes: the server packs a shadow of up to 128 deadlines, and each key costs an entry of the index.
 
 In the proxy: that many sets of one member each get a deadline through a proxy, which then ends. The memory of a new one
 in front of them, when it has loaded them, less that of one in front of an empty Redis, is what they cost. A third
@@ -29,6 +30,8 @@ _FAR_SECONDS: Final = 10_000_000
 _LOADED: Final = re.compile(r"deadlines loaded.*?keys=(\d+).*?ms=(\d+)")
 _LOAD_SECONDS: Final = 120.0
 _PERIOD: Final = 0.001
+_SIZES: Final = (1, 5, 20, 128, 129, 1000)
+"""Deadlines of a key; the server packs a sorted set of at most 128 (zset-max-listpack-entries)."""
 _MOST_MB: Final = 150
 _MOST_SECONDS: Final = 5.0
 
@@ -70,6 +73,30 @@ def _in_redis(options: argparse.Namespace) -> dict[str, float]:
                 "deadline, MEMORY USAGE": _own_bytes(straight) / count,
                 "deadline, used_memory": (_used_bytes(straight) - before) / count,
             }
+
+
+def _by_size(options: argparse.Namespace) -> dict[int, float]:
+    """Return the bytes of a deadline, by how many deadlines a key has."""
+    found = {}
+    with Stage() as stage:
+        redis = stage.redis()
+        proxy = stage.proxy(redis, *options.proxy_arg)
+        with Connection(redis.port) as straight, Connection(proxy.port) as through:
+            for size in _SIZES:
+                members = [
+                    (f"set:{size}:{number // size}", f"member:{number:08}")
+                    for number in range(options.members // size * size)
+                ]
+                progress(f"{size} deadlines of a key")
+                for packed, count in batches(("SADD", key, member) for key, member in members):
+                    straight.count_integers(packed, count)
+                before = _used_bytes(straight)
+                for packed, count in batches(
+                    ("EXPIREMEMBER", key, member, _FAR_SECONDS + number) for number, (key, member) in enumerate(members)
+                ):
+                    through.count_integers(packed, count)
+                found[size] = (_used_bytes(straight) - before) / max(1, len(members))
+    return found
 
 
 def _known(count: int) -> Iterator[tuple[str | int, ...]]:
@@ -122,11 +149,15 @@ def _in_proxy(options: argparse.Namespace) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> Report:
     """Measure both."""
     redis = _in_redis(options)
+    by_size = _by_size(options)
     proxy = _in_proxy(options)
     grown = proxy["loaded_bytes"] - proxy["empty_bytes"]
     get = proxy["get_ms_while_loading"]
     each = f"bytes of each of {options.members:,} members"
     rows = [[f"Redis: {name}, {each}", f"{value:.1f}"] for name, value in redis.items()]
+    rows += [
+        [f"Redis: deadline where a key has {size:,}, used_memory", f"{value:.1f}"] for size, value in by_size.items()
+    ]
     rows += [
         [f"proxy: bytes of each of {options.keys:,} known keys", f"{grown / options.keys:.1f}"],
         ["proxy: MB that knows no key", f"{proxy['empty_bytes'] / 1e6:.1f}"],
@@ -139,7 +170,7 @@ def measure(options: argparse.Namespace) -> Report:
         Bar(f"MB for {options.keys:,} known keys", grown / 1e6, _MOST_MB, at_least=False),
         Bar("seconds to load them", proxy["load_seconds"], _MOST_SECONDS, at_least=False),
     ]
-    return Report(table(["", "figure"], rows), {"redis_bytes": redis, "proxy": proxy}, bars)
+    return Report(table(["", "figure"], rows), {"redis_bytes": redis, "bytes_by_size": by_size, "proxy": proxy}, bars)
 
 
 def main() -> int:
