@@ -59,6 +59,11 @@ log = structlog.get_logger("proxy.server")
 
 ARRIVAL_SECONDS: Final = 5.0
 """How long a key's first deadline waits for the end of a request for that key that is sent on while it arrives."""
+UNSIGNED_SECONDS: Final = 0.25
+"""How long it waits for a pipeline behind which no sign can be put, as in a transaction, which EXEC judges again."""
+_SHORTEST_NAP: Final = 0.0005
+_LONGEST_NAP: Final = 0.01
+"""Seconds between two looks whether a pipeline has run."""
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
@@ -149,6 +154,7 @@ class Server:
     def orphan(self, claims: Claims) -> None:
         """Note that the server has closed the connection whose requests may still give these keys deadlines."""
         self._known.orphan(claims)
+        self._ground.streams.ran(claims)
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
@@ -195,6 +201,8 @@ class Server:
         """
         if question.arriving:
             await self._until_arrived(question.arriving)
+        if question.behind:
+            await self._until_run(question.behind)
         if question.announce:
             await self._proxies.announce(question.announce)
         try:
@@ -222,6 +230,20 @@ class Server:
         for stream, future in zip(waiting, ended, strict=True):
             if not future.done():
                 streams.cut(stream)
+
+    async def _until_run(self, pipelines: tuple[tuple[Claims, int], ...]) -> None:
+        """Wait until long pipelines have run, but no longer than for what arrives: one may wait for a list to fill."""
+        loop, streams = asyncio.get_running_loop(), self._ground.streams
+        signs = {owner: owner.ask() for owner, _ in pipelines}
+        end, unsigned, nap = loop.time() + ARRIVAL_SECONDS, loop.time() + UNSIGNED_SECONDS, _SHORTEST_NAP
+        for owner, chunks in pipelines:
+            while owner in streams.pipelines and loop.time() < end:
+                sign = signs[owner] = signs[owner] or owner.ask()
+                if sign() if sign is not None else loop.time() >= unsigned:
+                    break
+                await asyncio.sleep(nap)
+                nap = min(2 * nap, _LONGEST_NAP)
+            streams.ran(owner, chunks)
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy itself.

@@ -171,4 +171,12 @@ MUTATIONS = [
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
     # A transaction is looked at once more before it runs.
     Mutation("session/transaction.py", "self._keep(blind_keys, self._blind)", "pass", "queued blindly"),
+    # Long pipelines.
+    Mutation(
+        "session/streams.py",
+        "self.pipelines[owner] = self.pipelines.get(owner, 0) + 1",
+        "self.pipelines.pop(owner, 0)",
+        "long pipeline",
+    ),
+    Mutation("server.py", "if question.behind:", "if False:", "long pipeline, looked at"),
 ]

@@ -20,6 +20,7 @@ from tests import test_hostile as hostile
 from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests import test_refusals as refusals
+from tests import test_streams as streams
 from tests import test_tls as tls
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
@@ -152,6 +153,12 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "late reader": lambda place: flow.check_a_late_reader_makes_the_server_wait(place.server, place.proxy()),
     "older answers": lambda place: background.check_an_older_answer_puts_off_no_deadline(
         place.server, place.proxy, place.talk
+    ),
+    "long pipeline": lambda place: streams.check_a_re_add_behind_a_long_pipeline(
+        "frequent", place.server, place.proxy(), place.talk
+    ),
+    "long pipeline, looked at": lambda place: streams.check_a_re_add_behind_a_long_pipeline(
+        "looked at", place.server, place.proxy(), place.talk
     ),
     "news": lambda place: background.check_news_of_a_nearer_deadline(place.server, place.proxy, place.talk),
     "names of commands": lambda place: background.check_names_are_bounded(place.server, place.proxy, place.talk),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -216,3 +217,87 @@ def test_what_a_user_without_scripts_adds_is_looked_at_before_its_last_byte(
         limited.send(whole[-10:])
         assert not limited.reply().startswith(b"-")
     assert client.say(f"TTL {key} m0") == -1
+
+
+# Long pipelines, of which nobody has noted the keys.
+
+
+SLOW = {"frequent": ("LREM", "long", "0", "absent"), "looked at": ("LPOS", "long", "absent")}
+"""Some 0.06 ms of the server's time each. One is passed on by its form alone."""
+
+
+def moment(time_reply: bytes) -> tuple[int, int]:
+    """The seconds and us of a reply to TIME."""
+    seconds, microseconds = time_reply.split(b"\r\n")[2:5:2]
+    return int(seconds), int(microseconds)
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_a_first_deadline_waits_for_a_re_add_behind_a_long_pipeline(
+    slow: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    check_a_re_add_behind_a_long_pipeline(slow, upstream, proxy, talk)
+
+
+def check_a_re_add_behind_a_long_pipeline(name: str, server: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    key, count = new_key(), 5000
+    client = talk(proxy)
+    server.command("CONFIG", "RESETSTAT")
+    server.command("RPUSH", "long", *range(3000))
+    client.say(f"SADD {key} m")
+    with proxy.connect() as slow, proxy.connect() as other:
+        slow.send(request(*SLOW[name]) * count)
+        slow.send(request("TIME") + request("SREM", key, "m") + request("SADD", key, "m"))
+        begun = f"cmdstat_{SLOW[name][0].lower()}:".encode()
+        until(lambda: begun in server.command("INFO", "commandstats"))
+        other.send(request("EXPIREMEMBER", key, "m", 1000) + request("TIME"))
+        given, when = other.replies(2)
+        *_, before, removed, added = slow.replies(count + 3)
+    assert (given, removed, added) == (b":1\r\n",) * 3
+    # Whichever came first: a deadline that was given before the removal is not the new member's.
+    assert client.say(f"TTL {key} m") == (1000 if moment(when) > moment(before) else -1)
+
+
+def test_a_pipeline_that_blocks_is_waited_for_once(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, keys = talk(proxy), [new_key(), new_key()]
+    for key in keys:
+        client.say(f"SADD {key} m")
+    with proxy.connect() as blocked:
+        blocked.send(request("BLPOP", "gate", "0") + request("PING") * 1000)
+        until(lambda: b" cmd=blpop " in upstream.command("CLIENT", "LIST"))
+        began = time.monotonic()
+        assert client.say(f"EXPIREMEMBER {keys[0]} m 1000") == 1
+        waited = time.monotonic()
+        assert 4 < waited - began < 8
+        assert client.say(f"EXPIREMEMBER {keys[1]} m 1000") == 1
+        assert time.monotonic() - waited < 2
+        client.say("RPUSH gate x")
+        assert len(blocked.replies(1001)) == 1001
+
+
+@pytest.mark.parametrize("how", ["gone", "in a transaction", "replied"])
+def test_what_has_run_is_not_waited_for(how: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, key = talk(proxy), new_key()
+    client.say(f"SADD {key} m")
+    with proxy.connect() as other:
+        if how == "in a transaction":
+            other.send(request("MULTI"))
+            other.reply()
+        other.send(request("PING") * 1000)
+        other.replies(1000)
+        if how == "gone":
+            other.close()
+        began = time.monotonic()
+        assert client.say(f"EXPIREMEMBER {key} m 1000") == 1
+        assert time.monotonic() - began < 2
+
+
+def test_first_deadlines_in_two_long_pipelines_do_not_wait_for_each_other(proxy: Proxy) -> None:
+    names = [[new_key() for _ in range(300)] for _ in range(2)]
+    began = time.monotonic()
+    with proxy.connect() as one, proxy.connect() as other:
+        for client, keys in ((one, names[0]), (other, names[1])):
+            client.send(b"".join(request("SADD", key, "m") + request("EXPIREMEMBER", key, "m", 1000) for key in keys))
+        for client in (one, other):
+            assert set(client.replies(600)) == {b":1\r\n"}
+    assert time.monotonic() - began < 4

@@ -20,6 +20,7 @@ from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestT
 from proxy.session.known import Claims
 from proxy.session.question import Question
 from proxy.session.session import TAIL_LIMIT, Session
+from proxy.session.streams import LONG
 
 log = structlog.get_logger("proxy.relay")
 
@@ -361,6 +362,8 @@ class ClientConnection(asyncio.Protocol):
             upstream.silence()
         early, self._early = self._early, b""
         if early:
+            if len(early) > LONG:
+                session.lengthen()
             self._pass_on(lambda: session.receive(early, self._surroundings.now()))
         elif self._input_ended:
             self._end_input()
@@ -371,11 +374,13 @@ class ClientConnection(asyncio.Protocol):
         if self._state not in (State.RELAYING, State.HELD) or self._upstream is None:
             return
         session, is_plain = self._session, self._surroundings.is_plain
-        send, judge = self._upstream.write, self._judge
+        send, judge, lengthen = self._upstream.write, self._judge, session.lengthen
 
         def receive(data: bytes) -> None:
             if session.ordinary and is_plain(data):
                 send(data)
+                if len(data) > LONG:
+                    lengthen()
             else:
                 judge(data)
 
@@ -411,6 +416,8 @@ class ClientConnection(asyncio.Protocol):
             self._early += data
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
+            if len(data) > LONG:
+                self._session.lengthen()
             self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
             if len(data) >= LARGE and self._state is State.RELAYING:
                 self._rest()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from proxy.commands.table import MARKING, Command, Effect
 from proxy.session import additions
 from proxy.session.ground import Ground
+from proxy.session.known import Claims
 from proxy.session.question import Question
 from proxy.session.standing import Standing
 from proxy.session.without_engine import WithoutEngine
@@ -20,16 +22,18 @@ class Inquiry:
         ground: what all sessions stand on.
         standing: the state of the connection, which is the owner of its streams.
         without: what is done without the engine.
+        claims: those of the connection, which is the owner of its pipeline.
     """
 
-    __slots__ = ("_known", "_rewriter", "_standing", "_streams", "_without")
+    __slots__ = ("_claims", "_known", "_rewriter", "_standing", "_streams", "_without")
 
-    def __init__(self, ground: Ground, standing: Standing, without: WithoutEngine) -> None:
+    def __init__(self, ground: Ground, standing: Standing, without: WithoutEngine, claims: Claims) -> None:
         self._known = ground.known
         self._rewriter = ground.rewriter
         self._streams = ground.streams
         self._standing = standing
         self._without = without
+        self._claims = claims
 
     def question(
         self, command: Command | None, request: Request, now: float, *, waited: bool = False
@@ -44,12 +48,13 @@ class Inquiry:
         known, standing, without = self._known, self._standing, self._without
         if without.unaided:
             return None
-        arriving = self._arriving(command, request, now) if self._streams.keys and not waited else ()
+        streams = self._streams
+        before = self._before(command, request, now) if (streams.keys or streams.pipelines) and not waited else None
         transaction, limited = standing.transaction, standing.limited
         if without.is_needed and transaction is None and standing.askable and not limited:
-            return Question(arriving, again=True) if arriving else None  # the rest has been done
+            return before  # the rest has been done
         if not known.deadlines and not known.blind:
-            return Question(arriving, again=True) if arriving else None
+            return before
         names: set[bytes] | list[bytes] = request.arguments
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
@@ -64,24 +69,35 @@ class Inquiry:
         unclear, replied = self._limited(command, request) if limited else ((), False)
         if absent and transaction is None and standing.askable:
             replied = True  # what the client has sent before may remove what this brings back
-        if arriving or (replied and not waited):
-            return Question(arriving, replied=replied, again=True)
+        if before is not None:
+            return replace(before, replied=replied)
+        if replied and not waited:
+            return Question(replied=True, again=True)
         if not (due or everywhere or unclear or absent):
             return None
         tentative = bool(absent) and limited
         return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative)
 
-    def _arriving(self, command: Command | None, request: Request, now: float) -> tuple[bytes, ...]:
-        """Return the keys that a request may give deadlines while others send requests for them."""
+    def _before(self, command: Command | None, request: Request, now: float) -> Question | None:
+        """Return what others have to finish before a request may give keys deadlines."""
         if command is None or command.effect not in MARKING:
-            return ()
+            return None
         keys = command.keys(request.arguments) or ()
         if command.effect is not Effect.EXPIRE and not any(map(self._known.is_known, keys)):
-            return ()
-        arriving = tuple(key for key in keys if self._streams.of((key,), but=self._standing))
+            return None
+        streams, deadlines = self._streams, self._known.deadlines
+        pipelines = streams.of_others(self._claims)
+        # Of a key that is known, all that has been sent has been judged; unless it has only just become so.
+        first = [key for key in keys if key not in deadlines or key in streams.awaited] if pipelines else []
+        arriving = tuple(key for key in keys if key in first or streams.of((key,), but=self._standing))
+        if not arriving:
+            return None
         for key in arriving:
             self._known.mark(key, math.inf, now)  # what comes after those is judged
-        return arriving
+        if not first:
+            return Question(arriving, again=True)
+        streams.let_wait(arriving)
+        return Question(arriving, again=True, behind=pipelines)
 
     def _limited(self, command: Command | None, request: Request) -> tuple[tuple[bytes, ...], bool]:
         """Return, for a user who may run no script, which keys must not be taken to be known for no good reason; and

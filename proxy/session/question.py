@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from proxy.session.known import Claims
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -20,6 +22,8 @@ class Question:
         again: whether to judge the request again afterwards.
         announce: keys that other proxies have to know before, because they may get their first deadlines.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
+        behind: the connections with long pipelines in which requests for `arriving` may be, and how many long chunks
+            each has sent.
     """
 
     arriving: tuple[bytes, ...] = ()
@@ -32,3 +36,4 @@ class Question:
     again: bool = False
     announce: tuple[bytes, ...] = ()
     login: bool = False
+    behind: tuple[tuple[Claims, int], ...] = ()

@@ -87,7 +87,7 @@ class Session:
         self._upload = Upload(ground, self._standing, self._out)
         self._announcing = Announcing(ground, self._standing, self._reader)
         self._without = WithoutEngine(ground, self._standing, self._out)
-        self._inquiry = Inquiry(ground, self._standing, self._without)
+        self._inquiry = Inquiry(ground, self._standing, self._without, self.claims)
         self._strangers = Strangers(ground, self._standing, self._out, self._without, self._inquiry)
 
     @property
@@ -156,6 +156,8 @@ class Session:
         self._known.look()
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
+        if question is not None and question.behind:
+            self._ground.streams.let_go(question.arriving)
         if question is not None and question.login and self.stranger:
             if pending is None:
                 what, beginning = strangers.what_is_too_much(self._reader)
@@ -179,9 +181,15 @@ class Session:
 
     def close(self) -> None:
         """Let go of what outlives requests: the client has gone."""
+        if self.question is not None and self.question.behind:
+            self._ground.streams.let_go(self.question.arriving)
         self._multi.end()
         self._upload.close()
         self.replies = self._standing.replies = ReplySubstitution()  # those expected refer to parts of this session
+
+    def lengthen(self) -> None:
+        """Note that a long chunk has been sent: others may have to wait until it has run."""
+        self._ground.streams.lengthen(self.claims)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""

@@ -1,13 +1,25 @@
-"""Requests that are sent on while they still arrive: no key of theirs may get its first deadline meanwhile.
+"""Requests that are on their way when a key gets its first deadline, so that they were judged as if it had none.
 
-Such a request was judged by its head, as for keys without deadlines. Would one of them have a deadline when its last
-byte comes, what it adds would keep it. So whoever is about to give a key its first deadline waits for it, for a time;
-then the request is cut off, which the server does not run.
+One that still arrives was judged by its head. Would one of its keys have a deadline when its last byte comes, what it
+adds would keep it. So whoever is about to give a key its first deadline waits for it, for a time; then the request is
+cut off, which the server does not run.
+
+One that has been sent may wait in the server behind many others of its pipeline, which runs in turns with other
+clients. Which keys these name nobody has noted: so whoever is about to give any key its first deadline waits, for a
+time, until the long pipelines of the others have run.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Final
+
+from proxy.session.known import Claims
+
+LONG: Final = 4 * 1024
+"""Bytes of a chunk behind which a connection counts as having a long pipeline. The servers read 16 KB of a connection
+before they turn to the next one, and run all of it: what is shorter has run before a request that is sent later."""
 
 
 class Stream:
@@ -54,10 +66,36 @@ class Streams:
 
     Attributes:
         keys: those that some request on its way may add members to.
+        pipelines: how many long chunks each connection has sent whose requests may not have run.
+        awaited: the keys whose first deadlines wait for pipelines, and how often.
     """
 
     def __init__(self) -> None:
         self.keys: dict[bytes, list[Stream]] = {}
+        self.pipelines: dict[Claims, int] = {}
+        self.awaited: Counter[bytes] = Counter()
+
+    def lengthen(self, owner: Claims) -> None:
+        """Note that a connection has sent a long chunk."""
+        self.pipelines[owner] = self.pipelines.get(owner, 0) + 1
+
+    def ran(self, owner: Claims, chunks: int | None = None) -> None:
+        """Note that what a connection had sent has run, or may be taken to; if it is at so many long chunks still."""
+        if chunks is None or self.pipelines.get(owner) == chunks:
+            self.pipelines.pop(owner, None)
+
+    def of_others(self, owner: Claims) -> tuple[tuple[Claims, int], ...]:
+        """Return the connections that have long pipelines, but for one, and how many long chunks each has sent."""
+        return tuple(pipeline for pipeline in self.pipelines.items() if pipeline[0] is not owner)
+
+    def let_wait(self, keys: Iterable[bytes]) -> None:
+        """Note that the first deadlines of keys wait for pipelines."""
+        self.awaited.update(keys)
+
+    def let_go(self, keys: Iterable[bytes]) -> None:
+        """Note that they wait no more."""
+        self.awaited.subtract(keys)
+        self.awaited = +self.awaited
 
     def begin(self, owner: object, keys: Iterable[bytes], *, is_waited_for: bool = True) -> Stream:
         """Note a request whose head is about to be sent."""
