@@ -67,8 +67,13 @@ MUTATIONS = [
     # The scripts.
     Mutation(_LUA + "add.lua", "      call('zrem', shadow, member)\n", "\n", "script"),
     Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", "", "index"),
-    Mutation(_LUA + "shared/clear.lua", "remove(kind, key, due)", "remove('set', key, due)", "reads when due"),
-    Mutation(_LUA + "shared/clear.lua", "remove(kind, key, due)", "redis.call('exists', key)", "keyspace when due"),
+    Mutation(_LUA + "shared/clear.lua", "lapse(kind, key,", "lapse('set', key,", "reads when due"),
+    Mutation(
+        _LUA + "shared/lapse.lua",
+        "if not wanted then return discard(kind, key, members) end",
+        "if not wanted then return 0 end",
+        "keyspace when due",
+    ),
     Mutation(_LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "script"),
     Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),

@@ -174,9 +174,11 @@ def test_each_right_that_is_missing_is_named(kind: str, start_server: StartServe
         assert found(url)["rights"].text.startswith(f"the proxy's user lacks {rule};"), rule
     without = [rule for rule in rules(PREFIX) if rule[0] not in "~&"]
     for patterns, lacking in (
-        (["~app:*", f"&{PREFIX}*"], "~*"), (["~*"], "the channels of the proxy"),
-        (["~*", f"&{PREFIX}proxy:*"], "the channels of the proxy"),
-        ([*(f"~{digit:x}*" for digit in range(16)), f"&{PREFIX}*"], "~*"), ([f"~{PREFIX}*", f"&{PREFIX}*"], "~*"),
+        (["~app:*", f"&{PREFIX}*", "&__subkey*"], "~*"), (["~*"], "the channels of the proxy"),
+        (["~*", f"&{PREFIX}proxy:*", "&__subkey*"], "the channels of the proxy"),
+        (["~*", f"&{PREFIX}*"], "the channels of the proxy"),
+        ([*(f"~{digit:x}*" for digit in range(16)), f"&{PREFIX}*", "&__subkey*"], "~*"),
+        ([f"~{PREFIX}*", f"&{PREFIX}*", "&__subkey*"], "~*"),
         (["~app:*", "&other"], "~* the channels of the proxy"),
     ):  # fmt: skip
         server.command("ACL", "SETUSER", "few", "reset", "on", ">pw", "resetchannels", *patterns, *without)

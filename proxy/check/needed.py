@@ -15,6 +15,9 @@ CHANNEL: Final = b"{channel}"
 EVERYBODY: Final = b"{everybody}"
 """What stands for the channel of all proxies; they drop an empty message."""
 
+EVENTS: Final = b"__subkeyspace@0__:" + KEY
+"""A channel for messages about a member that expired, on which nobody listens."""
+
 _KEYS: Final = (b"{prefix}" + KEY, b"z" + KEY, b"\0" + KEY, KEY)
 """Keys that only a pattern for all keys fits, the proxy's own among them."""
 
@@ -46,12 +49,16 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "zrem": (b"ZREM", KEY, b"m"),
     "zscan": (b"ZSCAN", KEY, b"0"),
     "zscore": (b"ZSCORE", KEY, b"m"),
+    "zmscore": (b"ZMSCORE", KEY, b"m"),
     "sismember": (b"SISMEMBER", KEY, b"m"),
+    "smismember": (b"SMISMEMBER", KEY, b"m"),
     "srem": (b"SREM", KEY, b"m"),
     "hexists": (b"HEXISTS", KEY, b"m"),
+    "hmget": (b"HMGET", KEY, b"m"),
     "hdel": (b"HDEL", KEY, b"m"),
     "lpos": (b"LPOS", KEY, b"m"),
     "lrem": (b"LREM", KEY, b"0", b"m"),
+    "xadd": (b"XADD", KEY, b"NOMKSTREAM", b"*", b"f", b"v"),
 }
 """Command → the request. Servers judge the command, then the key or the channel, and only then run it."""
 
@@ -59,6 +66,7 @@ _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("client", (b"CLIENT", b"SETNAME", b"")),
     ("command", (b"COMMAND",)),
     ("publish", (b"PUBLISH", EVERYBODY, b"")),
+    ("publish", (b"PUBLISH", EVENTS, b"")),
     ("exists", (b"EXISTS", *_KEYS)),
     ("unlink", (b"UNLINK", *_KEYS)),
 )
@@ -74,7 +82,7 @@ def rules(prefix: str) -> list[str]:
     Args:
         prefix: what the names of the proxy's own keys, and of its channels, begin with.
     """
-    return ["~*", f"&{prefix}*", "-@all", *(f"+{name}" for name in TRIALS)]
+    return ["~*", f"&{prefix}*", "&__subkey*", "-@all", *(f"+{name}" for name in TRIALS)]
 
 
 def trials(token: bytes, prefix: bytes) -> list[tuple[str, list[bytes]]]:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import structlog
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from proxy.expiry.clock import ServerClock
+from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
-from proxy.scripts.calls import script
+from proxy.metrics.told import count_told
+from proxy.scripts.calls import TELL, script
 from proxy.scripts.naming import Names
 from proxy.session.known import AHEAD_MS, KnownKeys
 from proxy.session.question import Question
 from proxy.session.voiding import Absent, voidings
+
+log = structlog.get_logger("proxy.engine")
 
 KEYS_AT_ONCE: Final = 128
 """Keys that one script looks at, at most."""
@@ -36,6 +43,9 @@ LEARNT_AT_ONCE: Final = 250
 
 PAGE: Final = 1000
 """Entries of the index that are read at once."""
+
+TELLING_SECONDS: Final = 60.0
+"""How long after rules for events have been met the scripts that can tell are sent at once."""
 
 _NEARLY: Final = 0.0002
 """Seconds between two looks at a deadline that is about to pass."""
@@ -92,11 +102,24 @@ class Engine:
         self._batch = batch
         self._metrics = metrics
         self._name = secrets.token_hex(8)
+        self._say_lost = Seldom(log.warning, "events about expired members lost")
+        self._telling_until = -math.inf
         self._busy: dict[bytes, asyncio.Future[None]] = {}
 
     async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
         keys = list(keys)
         return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
+
+    async def _remove(self, name: str, keys: list[bytes], arguments: list[bytes | int | str]) -> Any:
+        """Run a script that removes: in its short form for as long as nobody has to be told of what expires."""
+        quiet = time.monotonic() >= self._telling_until
+        try:
+            return await self._control.eval(script(name, quiet=quiet), len(keys), *keys, *arguments)  # type: ignore[arg-type]
+        except ResponseError as error:
+            if not str(error).startswith(TELL):
+                raise
+        self._telling_until = time.monotonic() + TELLING_SECONDS
+        return await self._evaluate(name, keys, arguments)
 
     def _observe(self, sent: float, moment: int) -> None:
         self._clock.observe(sent, self._clock.local(), moment / 1000)
@@ -131,8 +154,20 @@ class Engine:
             await self._control.connection_pool.release(connection)
 
     async def has_traces(self) -> bool:
-        """Return whether there is a sweeper's lease: it outlives the last deadline for a moment."""
-        return bool(await self._control.exists(self._names.lease))
+        """Return whether any database has keys of the proxy's own that need no deadline."""
+        databases = sorted(self._known.databases)
+        return bool(await self._evaluate("traces", [self._names.lease, self._names.events], databases))
+
+    def _count_told(self, told: list[int | bytes]) -> None:
+        """Count the events that a script has told, and warn of those that the server refused."""
+        error = count_told(self._metrics, told)
+        if error:
+            self._say_lost(
+                error=error.decode(errors="replace"),
+                entries=told[2],
+                messages=told[3],
+                advice="see that the stream of the rule is a stream, and that the proxy's user may write to it",
+            )
 
     async def find_databases(self) -> None:
         """Find the databases that have keys at all."""
@@ -182,11 +217,12 @@ class Engine:
         """
         pairs = [name for key, _ in due for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
-        moment, gone, left, members = await self._evaluate(
+        moment, gone, left, members, told = await self._remove(
             "sweep", [self._names.index, *pairs], [database, self._batch]
         )
         self._observe(sent, moment)
         self._metrics.members_expired_total[trigger] += members
+        self._count_told(told)
         alone = len(self._known.databases) == 1
         for (key, before), after in zip(due, left, strict=False):
             deadline = float(after) if after else None
@@ -293,11 +329,12 @@ class Engine:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         while True:
             sent = self._clock.local()
-            moment, gone, left, _, members = await self._evaluate(
+            moment, gone, left, _, members, told = await self._remove(
                 "clear", [self._names.index, *pairs], [self._batch, 0, *databases]
             )
             self._observe(sent, moment)
             self._metrics.members_expired_total["request"] += members
+            self._count_told(told)
             if gone < self._batch:
                 return moment / 1000, list(left)
 

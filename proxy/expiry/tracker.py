@@ -226,10 +226,10 @@ class Tracker:
         """Read the index of every database, earliest deadlines first; then forget known keys that were not there."""
         started = asyncio.get_running_loop().time()
         self._unseen = set(self._known.deadlines)
-        self._known.ever = self._known.ever or await self._engine.has_traces()
         if not self.connected.is_set():
             await self._read_commands()
         await self._engine.find_databases()
+        self._known.ever = self._known.ever or await self._engine.has_traces()
         looks, _ = await self._engine.look()
         soon = self._clock.now() + SOON_MS
         cursors = {look.database: (-math.inf, 0) for look in looks}

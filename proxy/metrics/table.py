@@ -74,6 +74,8 @@ class Metrics:
     known_keys: float = gauge("Keys known to have members with deadlines.", "upstream")
     next_deadline_timestamp_seconds: float = gauge("Unix time of the earliest deadline; 0 when there is none.", "upstream")
     members_expired_total: Counter[str] = tally("Members removed at their deadline: by the sweeper, or before a request that would have seen them.", "trigger", "sweep", "request")
+    expiry_events_total: Counter[str] = tally("Events about members that expired: entries appended to streams, messages published.", "kind", "entry", "message")
+    expiry_events_lost_total: Counter[str] = tally("Such events that the server refused to take while it removed the member.", "kind", "entry", "message")
     deadlines_voided_total: int = counter("Deadlines of removed members, dropped by the background pass.")
     removal_delay_seconds: Histogram = histogram("How long after its earliest deadline the sweeper removed what was due in a key.", *_SHORT, 60.0, 600.0)
     sweep_duration_seconds: Histogram = histogram("How long a sweep of one batch took, its round trip included.", *_SHORT)

@@ -13,6 +13,9 @@ from proxy.wire.request import bulk
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
+TELL: Final = "TELL "
+"""What the error of a short form begins with."""
+_TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 
 
@@ -23,11 +26,13 @@ def _code(text: str) -> str:
 
 
 @cache
-def script(name: str) -> bytes:
+def script(name: str, *, quiet: bool = False) -> bytes:
     """Return the text of a script as it is sent.
 
     Args:
         name: its file's name without the ending, such as "expire".
+        quiet: of a script that removes what has expired, whether to send the short form, which fails with `TELL` where
+            somebody has to be told of it.
 
     Returns:
         The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
@@ -36,6 +41,8 @@ def script(name: str) -> bytes:
     text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
     uses = _USES.search(text)
     pieces = [] if uses is None else re.split(r",\s*", uses[1])
+    if quiet:
+        pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
     return "\n".join((_code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
 

@@ -1,4 +1,4 @@
-"""Names of what the proxy keeps in the user's Redis: the shadow of a key, the index, the sweeper's lease.
+"""Names of what the proxy keeps in the user's Redis: shadows of keys, the index, the sweeper's lease, rules for events.
 
 The shadow of a key hashes to the key's own cluster slot, as a script may only touch keys of one slot. A slot is given
 by the key's hash tag, the text between its first `{` and the first `}` after it, where that is not empty, else by the
@@ -63,6 +63,7 @@ class Names:
         self.prefix = prefix
         self.index = prefix + b"index"
         self.lease = prefix + b"sweeper"
+        self.events = prefix + b"events"  # the scripts know it by the index, whose last word it has in place of "index"
         self._tagged = prefix + b"t:"
         self._key = prefix + b"k:{"
         self._slot = prefix + b"s:{"

@@ -15,6 +15,7 @@ import hiredis
 
 from proxy.commands.described import Terms
 from proxy.metrics.table import Metrics
+from proxy.metrics.told import count_told
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
 from proxy.session.voiding import Absent, Voiding, voidings
@@ -127,6 +128,7 @@ class Alone:
         def hear(reply: Any) -> None:
             if isinstance(reply, list):
                 self._metrics.members_expired_total["request"] += reply[4]
+                count_told(self._metrics, reply[5])
             if not isinstance(reply, list) or reply[1] >= 2 * MEMBERS_AT_ONCE:
                 self._checked.clear()
 
@@ -187,8 +189,9 @@ class Alone:
 
     def _clear(self, keys: list[bytes], replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
-            _, gone, _, near, members = reply
+            _, gone, _, near, members, told = reply
             self._metrics.members_expired_total["request"] += members
+            count_told(self._metrics, told)
             if gone < MEMBERS_AT_ONCE and near < MEMBERS_AT_ONCE:
                 self._patient = math.inf
                 self._checked = {key: until for key, until in self._checked.items() if until > now}

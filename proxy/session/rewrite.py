@@ -416,7 +416,7 @@ class Rewriter:
             return None
         name, size, terms = command.name, request.count, self._server.terms(command.name)
         if name == b"DBSIZE" and size == 1:
-            return self._script(terms, "dbsize", [self._names.index, self._names.lease], [])
+            return self._script(terms, "dbsize", [self._names.index, self._names.lease, self._names.events], [])
         if name == b"RANDOMKEY" and size == 1:
             return self._script(terms, "randomkey", [], [self._names.prefix])
         if not self._may_show_own(request):

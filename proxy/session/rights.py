@@ -24,8 +24,8 @@ TRUST_MS: Final = 2_000
 _SCRIPTED: Final = SPARED | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}
 
 _INNER: Final = (
-    b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zrangebyscore"
-    b" zrevrangebyscore sismember srem hexists hdel lpos lindex lrem"
+    b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"
+    b" zrangebyscore zrevrangebyscore sismember smismember srem hexists hmget hdel lpos lindex lrem xadd"
 )
 """What the scripts run beside the client's request."""
 

@@ -1,6 +1,6 @@
 -- Runs a command that adds members, after voiding the deadlines of those that are absent: they begin a new life. What is
 -- due goes first: the request may have been under way while a deadline passed.
--- uses: has, index, now, remove, run
+-- uses: has, index, now, discard, overdue, run
 -- KEYS: key, its shadow, the index
 -- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
 -- Result: the request's own
@@ -18,7 +18,7 @@ if call('exists', shadow) == 1 then
       local deadline = call('zscore', shadow, member)
       if deadline and tonumber(deadline) > 0 then
         moment = moment or now()
-        if tonumber(deadline) <= moment then remove(kind, key, {member}) end
+        if tonumber(deadline) <= moment then overdue(kind, key, index, member) end
       end
       -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
       if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then

@@ -1,17 +1,19 @@
 -- Removes members whose deadline has passed from some keys, over some databases; tells how near the next ones are.
--- uses: index, now, remove, mend, clear
+-- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: how many members to remove at most; how many ms to look ahead (0: not at all); the databases ('' for the one that
 --   the connection is in)
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
 --   each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass in the ms
---   that were looked ahead, of each key as many as may be removed at most; how many members there were. Writes only where something is due.
+--   that were looked ahead, of each key as many as may be removed at most; how many members there were; what was told of them (lapse). Writes only
+--   where something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = now()
 local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0
 for place = 1, (#KEYS - 1) / 2 do found[place] = '' end
 for position = 3, #ARGV do
   if ARGV[position] == '' or not redis.pcall('select', ARGV[position]).err then
+    elsewhere()
     mend(index)
     for place = 1, #found do
       local key, shadow = KEYS[2 * place], KEYS[2 * place + 1]
@@ -21,7 +23,7 @@ for position = 3, #ARGV do
         local kind, count = call('type', key).ok
         local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, 1)[1]
         local over = due and (kind == 'none' or kind == 'string')
-        earliest, room, count = clear(kind, key, shadow, index, moment, over, room)
+        earliest, room, count = clear(kind, key, shadow, index, moment, over, room, ARGV[position] == '')
         members = members + count
         if ahead > 0 then near = near + #call('zrangebyscore', shadow, moment, moment + ahead, 'limit', 0, ARGV[1]) end
       end
@@ -31,4 +33,4 @@ for position = 3, #ARGV do
     end
   end
 end
-return {exactly, tonumber(ARGV[1]) - room, found, near, members}
+return {exactly, tonumber(ARGV[1]) - room, found, near, members, tally}

@@ -1,5 +1,5 @@
 -- Gives a member a deadline; a deadline that has passed removes the member at once.
--- uses: has, index, now, remove, need
+-- uses: has, index, now, discard, need
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the
 --   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''
@@ -31,7 +31,7 @@ end
 if deadline <= moment then
   for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
   need('zrem', shadow, member)
-  remove(kind, key, {member})
+  discard(kind, key, {member})
   if call('exists', key) == 0 then
     drop(key, shadow, index)
   elseif call('zrem', shadow, member) == 1 then

@@ -1,6 +1,6 @@
 -- Gives members of keys in one database the deadlines that they had in KeyDB; or tells what that would do, or how they
 -- compare with those that there are. A member whose deadline has passed is removed, as KeyDB would have.
--- uses: has, index, now, remove, mend, need
+-- uses: has, index, now, discard, mend, need
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; set, look or compare; then for each key: when it expires in Unix ms (0: never), how many members,
 --   and for each member: the member, its deadline in Unix ms, and '' or, behind a '=', another member that would be
@@ -49,7 +49,7 @@ for position = 2, #KEYS, 2 do
     if #gone > 0 then
       for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
       need('zrem', shadow, gone[1])
-      remove(kind, key, gone)
+      discard(kind, key, gone)
     end
     if #kept > 0 then call('zadd', shadow, unpack(kept)) end
     if #gone > 0 and call('exists', key) == 0 then

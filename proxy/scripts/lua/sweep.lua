@@ -1,14 +1,14 @@
 -- Removes members whose deadline has passed from some keys of one database.
--- uses: index, now, remove, mend, clear
+-- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; how many members to remove at most
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
 --   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not; how many
---   members there were
+--   members there were; what was told of them (lapse)
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = now()
 local index, room, left, members = KEYS[1], tonumber(ARGV[2]), {}, 0
-if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0} end
+if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0, tally} end
 mend(index)
 for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
@@ -18,4 +18,4 @@ for position = 2, #KEYS, 2 do
   members = members + count
   left[#left + 1] = earliest or ''
 end
-return {exactly, tonumber(ARGV[2]) - room, left, members}
+return {exactly, tonumber(ARGV[2]) - room, left, members, tally}

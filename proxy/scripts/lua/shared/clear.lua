@@ -1,14 +1,15 @@
 -- Removes, from one key, members whose deadline has passed, and void deadlines that have passed.
--- kind: the reply of TYPE; gone: whether its deadlines are void already; room: how many to remove at most. Gives the
+-- kind: the reply of TYPE; gone: whether its deadlines are void already; room: how many to remove at most;
+-- strict: as of `lapse`. Gives the
 -- key's earliest deadline afterwards, the room that is left, and how many members there were. Nothing is written where
 -- nothing went: without memory to spare the server allows no write but after a removal. O(log n) for each removed (O(n)
 -- for each from a list).
-local function clear(kind, key, shadow, index, moment, gone, room)
+local function clear(kind, key, shadow, index, moment, gone, room, strict)
   local before, members = room, 0
   while room > 0 and not gone do
     local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
     if #due == 0 then break end
-    members = members + remove(kind, key, due)
+    members = members + lapse(kind, key, shadow, index, due, strict)
     call('zrem', shadow, unpack(due))
     room = room - #due
     gone = call('exists', key) == 0

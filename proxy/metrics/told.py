@@ -1,0 +1,33 @@
+"""Count what a script has told of members that expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.metrics.table import Metrics
+
+
+def count_told(metrics: Metrics, told: Sequence[int | bytes]) -> bytes:
+    """Add the tally of a script that removes to the metrics.
+
+    Args:
+        metrics: where to count.
+        told: entries written, messages published, entries and messages that could not be, the last error.
+
+    Returns:
+        The error; empty where there was none.
+    """
+    for place, (counter, what) in enumerate(
+        (
+            (metrics.expiry_events_total, "entry"),
+            (metrics.expiry_events_total, "message"),
+            (metrics.expiry_events_lost_total, "entry"),
+            (metrics.expiry_events_lost_total, "message"),
+        )
+    ):
+        count = told[place]
+        assert isinstance(count, int)
+        counter[what] += count
+    error = told[4]
+    assert isinstance(error, bytes)
+    return error

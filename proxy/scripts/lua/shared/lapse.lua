@@ -1,0 +1,153 @@
+-- Removes members whose deadline has passed, and tells of them whoever has asked for it in Redis (proxy/events/rules.py).
+-- All removals at a deadline go this way. Needs glob, discard and need before it.
+--
+-- elsewhere: another database is selected; tally: entries written, messages published, entries and messages that could not
+-- be, the last error; lapse: removes members (at most some hundred), which still have their deadlines in the shadow, and
+-- gives how many there were. Removal comes first: at maxmemory the server allows no other write before it. `strict`: the
+-- script runs as a client, who may lack the right to write entries; it fails then, in the server's words, before anything
+-- has been done. The messages of such a script are sent if the client may send them. Any other script removes in any case.
+-- O(1) for each member, O(log n) in a sorted set, O(n) in a list; O(r) for each key for r rules.
+local rules
+local tally = {0, 0, 0, 0, ''}
+local function elsewhere() rules = nil end
+local function read_rules(index)
+  local found = redis.pcall('zrangebyscore', string.sub(index, 1, -6) .. 'events', '-inf', '+inf')
+  rules = {}
+  if failed(found) then return end  -- something else stands in its place
+  for _, text in ipairs(found) do
+    local length, value, database, letters, size, names = text:match('^(%d+) ([01]) (%d+) (%a*)%- (%d+):(.*)$')
+    if length then
+      rules[#rules + 1] = {
+        length = length == '0' and '9007199254740991' or length, value = value == '1', database = database,
+        letters = letters, pattern = names:sub(1, tonumber(size)), stream = names:sub(size + 1),
+      }
+    end
+  end
+  -- Of several rules for one stream the most exact counts.
+  table.sort(rules, function(one, other)
+    if #one.pattern ~= #other.pattern then return #one.pattern > #other.pattern end
+    return one.pattern < other.pattern
+  end)
+end
+local function audience(key, index)
+  if not rules then read_rules(index) end
+  if #rules == 0 then return nil end
+  local found, seen = {value = false, letters = ''}, {}
+  for _, rule in ipairs(rules) do
+    if matches(rule.pattern, key) then
+      if rule.stream ~= '' and not seen[rule.stream] then
+        seen[rule.stream] = true
+        found[#found + 1] = {stream = rule.stream, length = rule.length, value = rule.value}
+        found.value = found.value or rule.value
+      end
+      found.letters = found.letters .. rule.letters
+      found.database = rule.database
+    end
+  end
+  return (#found > 0 or found.letters ~= '') and found or nil
+end
+local function permitted(streams)
+  for _, one in ipairs(streams) do
+    if redis.acl_check_cmd then
+      need('xadd', one.stream, '*', 'key', '')
+    else
+      -- Redis before 7.0 has to be seen doing it: no entry can have this number.
+      local reply = redis.pcall('xadd', one.stream, '0-0', 'key', '')
+      if failed(reply) and string.find(reply.err, "can't", 1, true) then call('xadd', one.stream, '0-0', 'key', '') end
+    end
+  end
+end
+local function append(target, key, kind, member, deadline, extra, what)
+  local reply = target.error
+  if not reply then
+    if what then
+      reply = redis.pcall('xadd', target.stream, 'maxlen', '~', target.length, '*',
+        'key', key, 'type', kind, 'member', member, 'deadline', deadline, extra, what)
+    else
+      reply = redis.pcall('xadd', target.stream, 'maxlen', '~', target.length, '*',
+        'key', key, 'type', kind, 'member', member, 'deadline', deadline)
+    end
+  end
+  if failed(reply) then
+    target.error = reply  -- it would be the same for the next
+    tally[3], tally[5] = tally[3] + 1, reply.err
+  else
+    tally[1] = tally[1] + 1
+  end
+end
+local function publish(letter, wanted, channel, words)
+  if string.find(wanted.letters, letter, 1, true) then
+    local reply = redis.pcall('publish', channel, words)
+    if failed(reply) then
+      tally[4], tally[5] = tally[4] + 1, reply.err
+    else
+      tally[2] = tally[2] + 1
+    end
+  end
+end
+local function notify(wanted, key, kind, members)
+  local event, at, all = string.sub(kind, 1, 1) .. 'expired', '@' .. wanted.database .. '__:', {}
+  for place, member in ipairs(members) do all[place] = #member .. ':' .. member end
+  all = table.concat(all, ',')
+  publish('S', wanted, '__subkeyspace' .. at .. key, event .. '|' .. all)
+  publish('T', wanted, '__subkeyevent' .. at .. event, #key .. ':' .. key .. '|' .. all)
+  publish('V', wanted, '__subkeyspaceevent' .. at .. event .. '|' .. key, all)
+  if not string.find(key, '\n', 1, true) then  -- as Redis, which could not tell where such a key ends
+    for _, member in ipairs(members) do publish('I', wanted, '__subkeyspaceitem' .. at .. key .. '\n' .. member, event) end
+  end
+end
+local function witness(wanted, kind, key, shadow, members, strict)
+  local read = strict and call or redis.pcall
+  local deadlines, found = read('zmscore', shadow, unpack(members)), nil
+  if kind == 'set' then
+    found = read('smismember', key, unpack(members))
+  elseif kind == 'zset' then
+    found = read('zmscore', key, unpack(members))
+  elseif kind == 'hash' and wanted.value then
+    found = read('hmget', key, unpack(members))
+  end
+  if failed(deadlines) or failed(found) then
+    local count = discard(kind, key, members)
+    tally[3], tally[5] = tally[3] + count * #wanted, failed(deadlines) and deadlines.err or found.err
+    return count
+  end
+  if found then
+    discard(kind, key, members)
+  else
+    found = {}
+    for place, member in ipairs(members) do
+      found[place] = kind == 'hash' and call('hdel', key, member) or kind == 'list' and call('lrem', key, 0, member) or 0
+    end
+  end
+  local gone = {}
+  for place, member in ipairs(members) do
+    local was = found[place]
+    if was and was ~= 0 then
+      gone[#gone + 1] = member
+      for _, target in ipairs(wanted) do
+        if kind == 'list' then
+          append(target, key, kind, member, deadlines[place], 'count', was)
+        elseif target.value and kind ~= 'set' then
+          append(target, key, kind, member, deadlines[place], 'value', was)
+        else
+          append(target, key, kind, member, deadlines[place])
+        end
+      end
+    end
+  end
+  if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
+  return #gone
+end
+local function lapse(kind, key, shadow, index, members, strict)
+  local wanted = audience(key, index)
+  if not wanted then return discard(kind, key, members) end
+  if strict then permitted(wanted) end
+  if kind ~= 'hash' or not wanted.value then return witness(wanted, kind, key, shadow, members, strict) end
+  -- Values may be large: few are held at a time.
+  local count = 0
+  for first = 1, #members, 32 do
+    local some = {unpack(members, first, math.min(first + 31, #members))}
+    count = count + witness(wanted, kind, key, shadow, some, strict)
+  end
+  return count
+end

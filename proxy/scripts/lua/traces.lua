@@ -1,0 +1,11 @@
+-- Counts the proxy's own keys that are there without any deadline, over some databases: the sweeper's lease, which outlives
+-- the last deadline for a moment, and rules for events.
+-- KEYS: the lease, the rules for events
+-- ARGV: the databases
+-- Result: how many there are
+-- Complexity: O(d) for d databases
+local count = 0
+for _, database in ipairs(ARGV) do
+  if not redis.pcall('select', database).err then count = count + call('exists', KEYS[1], KEYS[2]) end
+end
+return count

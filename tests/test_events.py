@@ -1,0 +1,518 @@
+"""Members that expire are told of: each once, by the script that removes it, wherever that is."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from proxy.check.needed import rules
+from proxy.events.rules import Rule, RuleError, decode
+from proxy.scripts.calls import script
+from proxy.scripts.naming import Names
+from tests.conftest import Start, StartProxy, StartServer
+from tests.model import parse
+from tests.raw import Raw, request
+from tests.servers import KIND, KINDS, ROOT, Proxy, Server, until
+from tests.test_blind import Blind
+from tests.test_lives import Talk, clock, wait_past
+
+LUA = ROOT / "proxy" / "scripts" / "lua"
+NAMES = Names(b"__expiremember__:")
+FAR = 10_000
+ADD = {
+    "set": ("SADD {} a b", "SREM {} b"), "hash": ("HSET {} a one b two", "HDEL {} b"),
+    "zset": ("ZADD {} 1.5 a 2 b", "ZREM {} b"), "list": ("RPUSH {} a b a", "LREM {} 0 b"),
+}  # fmt: skip
+WHAT = {"set": {}, "hash": {"value": "one"}, "zset": {"value": "1.5"}, "list": {"count": "2"}}
+
+
+@pytest.fixture
+def talk() -> Iterator[Callable[..., Talk]]:
+    """Connects: ``talk(server or proxy, database=0)``."""
+    with ExitStack() as stack:
+
+        def connect(to: Server | Proxy, database: int = 0) -> Talk:
+            client = Talk(stack.enter_context(to.connect()))
+            if database:
+                client("SELECT", database)
+            return client
+
+        yield connect
+
+
+def want(beside: Talk, rule: Rule) -> None:
+    """Put a rule in the database of a connection."""
+    beside("ZADD", NAMES.events, 0, rule.encode())
+
+
+def entries(beside: Talk, stream: str = "expired") -> list[dict[str, str]]:
+    """What stands in a stream, in order."""
+    found = []
+    for _, flat in beside("XRANGE", stream, "-", "+"):
+        words = [word.decode() for word in flat]
+        found.append(dict(zip(words[::2], words[1::2], strict=True)))
+    return found
+
+
+def gone(beside: Talk, key: str, member: str = "a") -> None:
+    """Wait until a member is not in a collection any more, as the server itself sees it."""
+    kind = beside("TYPE", key)
+    read = {
+        "set": ("SISMEMBER", key, member), "hash": ("HEXISTS", key, member), "zset": ("ZSCORE", key, member),
+        "list": ("LPOS", key, member),
+    }.get(kind if isinstance(kind, str) else kind.decode(), ("EXISTS", key))  # fmt: skip
+    until(lambda: beside(*read) in ((None,) if read[0] == "LPOS" else (None, 0)), what=f"an end of {member} in {key}")
+
+
+# The mechanism: one piece of Lua removes what has expired.
+
+
+def test_every_script_removes_what_has_expired_by_the_one_piece_that_tells() -> None:
+    removes = re.compile(r"'(?:srem|hdel|lrem|spop|lpop|rpop)'")
+    by_request = set()
+    for path in sorted(LUA.rglob("*.lua")):
+        code = re.sub(r"--.*", "", path.read_text("utf-8"))
+        name = str(path.relative_to(LUA))
+        if name not in ("shared/discard.lua", "shared/lapse.lua", "rights.lua"):
+            assert not removes.search(code), name
+            assert not re.search(
+                r"call\('(?:zrem|zremrangebyscore|zpopmin)', (?:key|source|target|KEYS\[1\])\b", code
+            ), name
+        if re.search(r"\bdiscard\(", code) and name != "shared/discard.lua":
+            by_request.add(name)
+    # EXPIREMEMBER with a deadline in the past, and the import of one, are removals by request; `quiet` and `overdue`
+    # first look whether anybody has to be told.
+    assert by_request == {"shared/lapse.lua", "shared/quiet.lua", "shared/overdue.lua", "expire.lua", "import.lua"}
+
+
+# Rules.
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(b"cart:*", b"expired"), Rule(b"*", b"", letters="SV"), Rule(b"a b: 3:-", b"with space", value=True),
+        Rule(b"\xff\n*", b"\x00\n", maxlen=0, database=15),
+    ],
+)  # fmt: skip
+def test_a_rule_is_read_as_it_was_kept(rule: Rule) -> None:
+    assert decode(rule.encode()) == rule
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"1 0 0 - 9:ab", b"1 2 0 - 1:ab"])
+def test_what_is_no_rule_is_read_as_none(text: bytes) -> None:
+    assert decode(text) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Rule(b"", b"s"), "empty"), (Rule(b"*"), "--stream"), (Rule(b"*", value=True, letters="S"), "--stream"),
+        (Rule(b"*", b"s", maxlen=-1), "--maxlen"), (Rule(b"*", letters="SX"), "STIV"),
+        (Rule(b"*", letters="SS"), "once"),
+        (Rule(b"*", NAMES.index), "reserved"), (Rule(b"*" * 1025, b"s"), "1024"),
+        (Rule(b"{orders}:*", b"expired"), "{orders}:expired"), (Rule(b"{orders}:*", b"{order}:expired"), "hash tag"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_cannot_be_is_refused(rule: Rule, said: str) -> None:
+    with pytest.raises(RuleError, match=re.escape(said)):
+        rule.check(NAMES.prefix)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stream"),
+    [
+        (b"{orders}:*", b"{orders}:expired"), (b"{orders}:*", b"orders"), (b"*{orders}", b"s"), (b"[{]a}*", b"s"),
+        (b"{}*", b"s"),
+    ],
+)  # fmt: skip
+def test_a_stream_in_the_slot_of_its_keys(pattern: bytes, stream: bytes) -> None:
+    Rule(pattern, stream).check(NAMES.prefix)
+
+
+GLOB = (LUA / "shared" / "glob.lua").read_text("utf-8") + "\nreturn matches(ARGV[1], ARGV[2]) and 1 or 0"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def plain_server(request: pytest.FixtureRequest) -> Iterator[Raw]:
+    server = Server(request.param)
+    with server.connect() as client:
+        yield client
+    server.close()
+
+
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text("ab*?[]^-\\", max_size=8), st.text("ab]^-\\*", max_size=6))
+@example("[^]*", "a")
+@example("[", "[")
+@example("[a-", "a")
+@example("[b-a]", "a")
+@example("\\", "\\")
+@example("a\\", "a\\")
+@example("*a*b*a", "abababa")
+@example("*", "")
+@example("**", "")
+@example("", "")
+def test_a_pattern_matches_as_the_server_has_it(plain_server: Raw, pattern: str, name: str) -> None:
+    ours = plain_server.command("EVAL", GLOB, 0, pattern, name)
+    plain_server.command("FLUSHALL")
+    plain_server.command("SET", name, "v")
+    theirs = plain_server.command("KEYS", pattern)
+    assert (ours == b":1\r\n") is (theirs != b"*0\r\n")
+
+
+def test_a_bad_pattern_and_a_long_key_take_bounded_time(plain_server: Raw) -> None:
+    reply = plain_server.command("EVAL", GLOB, 0, "*a" * 20 + "b", "a" * 100_000)
+    assert reply == b":0\r\n"
+
+
+# One entry for each member that expires.
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("kind_of", ADD)
+def test_an_entry_tells_which_member_went(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], kind_of: str
+) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    want(beside, Rule(b"k:*", b"expired", value=True))
+    want(beside, Rule(b"k:?", b"short"))
+    add, remove = ADD[kind_of]
+    client.say(add.format("k:1"))
+    deadline = int(client("TIME")[0]) * 1000 + 1200
+    assert client("PEXPIREMEMBERAT", "k:1", "a", deadline) == 1
+    assert client("EXPIREMEMBER", "k:1", "b", FAR) == 1
+    gone(beside, "k:1")
+    wanted = {"key": "k:1", "type": kind_of, "member": "a", "deadline": str(deadline)}
+    assert entries(beside) == [wanted | WHAT[kind_of]]
+    assert entries(beside, "short") == [wanted | (WHAT[kind_of] if kind_of == "list" else {})]
+    # What a request removes is told nobody, nor what is given a deadline in the past.
+    assert client("PEXPIREMEMBER", "k:1", "b", 150) == 1
+    client.say(remove.format("k:1"))
+    client.say(add.format("k:2"))
+    assert client("PEXPIREMEMBERAT", "k:2", "a", 1) == client("EXPIREMEMBER", "k:2", "b", 0) == 1
+    client.say(add.format("k:3"))
+    assert client("PEXPIREMEMBER", "k:3", "a", 100) == 1
+    client("DEL", "k:3")
+    client.say(add.format("other"))
+    assert client("PEXPIREMEMBER", "other", "a", 300) == 1
+    gone(beside, "other")
+    assert len(entries(beside)) == len(entries(beside, "short")) == 1
+
+
+def left_nothing(beside: Talk, key: str) -> bool:
+    return bool(beside("EXISTS", NAMES.shadow(key.encode())) == 0)
+
+
+def test_who_has_a_void_deadline_is_not_told_of(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    want(beside, Rule(b"*", b"expired"))
+    for add, _ in ADD.values():
+        key = add.split()[0]
+        client.say(add.format(key))
+        for member in "ab":
+            assert client("PEXPIREMEMBER", key, member, 200) == 1
+    for line in ("SREM SADD a", "HDEL HSET a", "ZREM ZADD a", "LREM RPUSH 0 a"):
+        beside.say(line)  # past the proxy: the deadlines are left over
+    for key in ("SADD", "HSET", "ZADD", "RPUSH"):
+        until(partial(left_nothing, beside, key), what=f"an end of the deadlines of {key}")
+    assert sorted(entry["key"] + entry["member"] for entry in entries(beside)) == ["HSETb", "RPUSHb", "SADDb", "ZADDb"]
+
+
+# Wherever a member is removed.
+
+
+def due(client: Talk, beside: Talk, key: str = "k", milliseconds: int = 50) -> None:
+    """Add a member that is due a moment later, and wait for that moment."""
+    assert client("SADD", key, "a", "b") == 2
+    assert client("PEXPIREMEMBER", key, "a", milliseconds) == 1
+    wait_past(beside, clock(beside) + milliseconds)
+
+
+def test_a_read_that_comes_first_leaves_the_entry(
+    lazy_pairs: Callable[[str], tuple[Server, Proxy]], kind: str, talk: Callable[..., Talk]
+) -> None:
+    server, proxy = lazy_pairs(kind)
+    server.flush()
+    for database in (0, 5):
+        client, beside = talk(proxy, database), talk(server, database)
+        want(beside, Rule(b"*", f"expired {database}".encode(), letters="S", database=database))
+    # The rules and the streams are those of the key's database: both are looked through for it.
+    with server.connect() as listener:
+        listener.command("PSUBSCRIBE", "__subkey*")
+        for database in (0, 5):
+            client, beside = talk(proxy, database), talk(server, database)
+            due(client, beside)
+            assert client("SMEMBERS", "k") == [b"b"]
+            assert [entry["member"] for entry in entries(beside, f"expired {database}")] == ["a"]
+            assert f"__subkeyspace@{database}__:k".encode() in listener.reply()
+        # DBSIZE removes all that is due.
+        due(client, beside, "other")
+        assert client("DBSIZE") == 3
+        assert len(entries(beside, "expired 5")) == 2
+
+
+def test_the_rules_of_one_database_are_not_anothers(server: Server, start: Start, talk: Callable[..., Talk]) -> None:
+    proxy = start("--no-sweep")
+    want(talk(server), Rule(b"*", b"expired"))
+    clients = [talk(proxy, database) for database in (0, 1)]
+    for client in clients:
+        due(client, talk(server))
+    assert clients[1]("SMEMBERS", "k") == [b"b"]  # which clears the key in both
+    until(lambda: len(entries(talk(server))) == 1, what="an entry")
+    assert talk(server, 1)("EXISTS", "expired") == 0
+
+
+@pytest.mark.every_kind
+def test_a_client_that_removes_what_is_due_while_the_proxy_is_blind_leaves_the_entry(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind)
+    blind = Blind(server, start_proxy, "--no-sweep")
+    client, beside = talk(blind.proxy), talk(server)
+    want(beside, Rule(b"*", b"expired", value=True, letters="STIV"))
+    client("HSET", "h", "a", "1", "b", "2")
+    assert client("PEXPIREMEMBER", "h", "a", 300) == 1
+    blind.lock_out()
+    wait_past(beside, clock(beside) + 300)
+    assert client("HGETALL", "h") == [b"b", b"2"]
+    assert [(entry["member"], entry["value"]) for entry in entries(beside)] == [("a", "1")]
+    section = client("INFO", "expiremember").decode()
+    assert "expiry_events_total:entry=1,message=4" in section
+    assert "expiry_events_lost_total:entry=0,message=0" in section
+
+
+def test_without_the_right_to_the_stream_a_client_fails_before_it_removes(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind)
+    beside, client = talk(server), talk(server)
+    want(beside, Rule(b"*", b"expired"))
+    names = [b"k", NAMES.shadow(b"k"), NAMES.index]
+    beside("SADD", "k", "a")
+    beside("ZADD", names[1], 1, "a")
+    beside("ZADD", names[2], 1, "k")
+    beside("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-xadd")
+    assert client("AUTH", "few", "x") == b"OK"
+    clear: list[str | bytes | int] = ["EVAL", script("clear"), 3, names[2], *names[:2], 100, 0, ""]
+    assert str(client(*clear)).startswith("NOPERM")
+    assert (beside("SISMEMBER", "k", "a"), beside("ZSCORE", names[1], "a"), beside("EXISTS", "expired")) == (1, b"1", 0)
+    # Who has the right leaves an entry; where no rule concerns the key it is not needed.
+    beside("ACL", "SETUSER", "few", "+xadd")
+    assert client(*clear)[4] == 1
+    assert [entry["member"] for entry in entries(beside)] == ["a"]
+    beside("SADD", "k", "a")
+    beside("ZADD", names[1], 1, "a")
+    beside("ACL", "SETUSER", "few", "-xadd")
+    beside("DEL", NAMES.events)
+    assert client(*clear)[4] == 1
+    assert len(entries(beside)) == 1
+
+
+def test_a_request_that_adds_what_has_just_become_due_leaves_the_removal_to_who_tells(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    beside = talk(start_server(kind))
+    names = [b"k", NAMES.shadow(b"k"), NAMES.index]
+    add: list[str | bytes | int] = ["EVAL", script("add"), 3, *names, "4 4 1", "SADD", "k", "a"]
+    for wanted in (0, 1):
+        beside("SADD", "k", "a")
+        beside("ZADD", names[1], 1, "a")
+        beside("ZADD", names[2], 1, "k")
+        if not wanted:
+            want(beside, Rule(b"*", b"expired"))
+        assert beside(*add) == wanted
+        assert beside("ZSCORE", names[1], "a") == (None if wanted else b"1")
+        beside("DEL", NAMES.events)
+
+
+def test_the_first_rule_counts_at_once_and_the_short_scripts_come_back(
+    server: Server, start: Start, talk: Callable[..., Talk]
+) -> None:
+    clients, beside = [talk(start("--no-sweep")) for _ in range(2)], talk(server)
+    for number in range(6):
+        if number == 2:
+            want(beside, Rule(b"*", b"expired"))
+        client = clients[number % 2]
+        due(client, beside, f"k{number}")
+        assert client("SMEMBERS", f"k{number}") == [b"b"]
+    assert [entry["key"] for entry in entries(beside)] == ["k2", "k3", "k4", "k5"]
+
+
+def test_a_client_that_may_not_write_entries_has_them_written_by_the_proxy(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    want(beside, Rule(b"*", b"expired"))
+    beside("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-xadd")
+    assert client("AUTH", "few", "x") == b"OK"
+    due(client, beside)
+    assert client("SADD", "k", "a") == 1
+    assert [entry["member"] for entry in entries(beside)] == ["a"]
+
+
+@pytest.mark.every_kind
+def test_without_memory_members_go_and_entries_come(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind)
+    proxies = start_proxy(server), start_proxy(server, "--no-sweep")
+    client, beside = talk(proxies[1]), talk(server)
+    want(beside, Rule(b"*", b"expired", value=True))
+    client("HSET", "h", *(word for number in range(100) for word in (number, "v")))
+    for number in range(100):
+        assert client("PEXPIREMEMBER", "h", number, 700) == 1
+    beside("CONFIG", "SET", "maxmemory", 1)
+    until(lambda: not beside("EXISTS", "h"), what="a sweep")
+    assert sorted(int(entry["member"]) for entry in entries(beside)) == list(range(100))
+    assert {entry["value"] for entry in entries(beside)} == {"v"}
+
+
+def test_a_stream_that_is_none_stops_no_removal(server: Server, start: Start, talk: Callable[..., Talk]) -> None:
+    proxy = start()
+    client, beside = talk(proxy), talk(server)
+    want(beside, Rule(b"*", b"wrong"))
+    want(beside, Rule(b"k", b"right", letters="S"))
+    beside("SET", "wrong", "a string")
+    due(client, beside)
+    gone(beside, "k")
+    assert [entry["member"] for entry in entries(beside, "right")] == ["a"]
+    warning = proxy.process.line(lambda line: "events about expired members lost" in line)
+    assert "WRONGTYPE" in warning
+    assert '"entries": 1' in warning
+    section = client("INFO", "expiremember").decode()
+    assert "expiry_events_lost_total:entry=1,message=0" in section
+    assert "expiry_events_total:entry=1,message=1" in section
+    # Nor does something else in the place of the rules, or a rule that is none.
+    beside("DEL", NAMES.events)
+    beside("SET", NAMES.events, "spoilt")
+    due(client, beside, "k2")
+    gone(beside, "k2")
+    beside("DEL", NAMES.events)
+    beside("ZADD", NAMES.events, 0, "nonsense")
+    due(client, beside, "k3")
+    gone(beside, "k3")
+
+
+def test_a_proxy_without_the_right_to_write_entries_removes_and_says_so(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    server = start_server(kind)
+    older = [rule for rule in rules("__expiremember__:") if rule not in ("+xadd", "+hmget", "+zmscore", "+smismember")]
+    server.command(
+        "ACL", "SETUSER", "older", "on", ">pw", "resetchannels", *(rule for rule in older if "subkey" not in rule)
+    )
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//older:pw@"))
+    client, beside = talk(proxy), talk(server)
+    want(beside, Rule(b"*", b"expired", letters="S"))
+    due(client, beside)
+    gone(beside, "k")
+    warning = proxy.process.line(lambda line: "events about expired members lost" in line)
+    assert "permission" in warning or "can't" in warning, warning
+    assert beside("EXISTS", "expired") == 0
+
+
+def test_members_go_on_expiring_after_a_failover_with_their_entries(
+    start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    first, second = start_server(KIND), start_server(KIND)
+    proxy = start_proxy(first)
+    client = talk(proxy)
+    want(talk(first), Rule(b"*", b"expired"))
+    for name, milliseconds in (("early", 50), ("late", 2500)):
+        client("SADD", name, "a")
+        assert client("PEXPIREMEMBER", name, "a", milliseconds) == 1
+    until(lambda: entries(talk(first)), what="an entry")
+    second.command("REPLICAOF", "127.0.0.1", first.port)
+    until(lambda: b"master_link_status:up" in second.command("INFO", "replication"), what="a replica")
+    assert entries(talk(second)) == entries(talk(first))
+    talk(first)("SET", "marker", "v")
+    until(lambda: second.command("EXISTS", "marker") == b":1\r\n", what="all of it on the replica")
+    first.stop(signal.SIGKILL)
+    second.command("REPLICAOF", "NO", "ONE")
+    start_proxy(second)
+    until(lambda: len(entries(talk(second))) == 2, what="an entry on the new primary")
+    assert [entry["key"] for entry in entries(talk(second))] == ["early", "late"]
+
+
+def test_the_rules_do_not_show(server: Server, start: Start, talk: Callable[..., Talk]) -> None:
+    beside = talk(server, 3)
+    want(beside, Rule(b"*", b"expired"))
+    beside("SET", "k", "v")
+    client = talk(start(), 3)  # rules, and no deadline ever, when it starts
+    assert (client("DBSIZE"), client("KEYS", "*"), client("SCAN", 0)) == (1, [b"k"], [b"0", [b"k"]])
+    assert "are reserved" in str(client("ZADD", NAMES.events, 0, "x"))
+
+
+# Live messages.
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("kind_of", ADD)
+def test_messages_are_as_redis_has_them(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], kind_of: str
+) -> None:
+    client, beside = talk(proxy, 2), talk(upstream, 2)
+    want(beside, Rule(b"k*", letters="STIV", database=2))
+    event = kind_of[0] + "expired"
+    with upstream.connect() as listener:
+        listener.command("PSUBSCRIBE", "__subkey*")
+
+        def heard(count: int) -> set[tuple[bytes, ...]]:
+            replies = (parse(listener.reply()) for _ in range(count))
+            return {tuple(reply[2:]) for reply in replies if isinstance(reply, list)}
+
+        client.say(ADD[kind_of][0].format("k"))
+        assert client("PEXPIREMEMBER", "k", "a", 50) == 1
+        assert heard(4) == {
+            (b"__subkeyspace@2__:k", f"{event}|1:a".encode()), (f"__subkeyevent@2__:{event}".encode(), b"1:k|1:a"),
+            (b"__subkeyspaceitem@2__:k\na", event.encode()), (f"__subkeyspaceevent@2__:{event}|k".encode(), b"1:a"),
+        }  # fmt: skip
+        # Several in one go, and a key that would not end where it seems to.
+        client(*(word.replace("{}", "k\n2") for word in ADD[kind_of][0].split()))
+        deadline = clock(beside) + 300
+        for member in "ab":
+            assert client("PEXPIREMEMBERAT", "k\n2", member, deadline) == 1
+        assert heard(3) == {
+            (b"__subkeyspace@2__:k\n2", f"{event}|1:a,1:b".encode()),
+            (f"__subkeyevent@2__:{event}".encode(), b"3:k\n2|1:a,1:b"),
+            (f"__subkeyspaceevent@2__:{event}|k\n2".encode(), b"1:a,1:b"),
+        }
+
+
+def test_several_rules_write_one_entry_into_each_stream(
+    server: Server, start: Start, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(start()), talk(server)
+    want(beside, Rule(b"*", b"all"))
+    want(beside, Rule(b"car*", b"expired"))
+    want(beside, Rule(b"cart:*", b"expired", value=True))
+    client("HSET", "cart:1", "a", "1")
+    client("HSET", "car", "a", "1")
+    for key in ("cart:1", "car"):
+        assert client("PEXPIREMEMBER", key, "a", 50) == 1
+    until(lambda: len(entries(beside, "all")) == 2, what="two entries")
+    assert sorted((entry["key"], entry.get("value")) for entry in entries(beside)) == [("car", None), ("cart:1", "1")]
+
+
+def test_a_stream_keeps_about_as_many_entries_as_the_rule_says(
+    server: Server, start: Start, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(start()), talk(server)
+    want(beside, Rule(b"few", b"short", maxlen=100))
+    want(beside, Rule(b"all", b"long", maxlen=0))
+    at = clock(beside) + 1500
+    for key in ("few", "all"):
+        client("SADD", key, *range(1000))
+        client.raw.send(b"".join(request("PEXPIREMEMBERAT", key, member, at) for member in range(1000)))
+        client.raw.replies(1000)
+    until(lambda: not beside("EXISTS", "few", "all"), what="a sweep")
+    assert beside("XLEN", "long") == 1000
+    assert 100 <= beside("XLEN", "short") <= 200
