@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from proxy import __version__, logs, settings
 from proxy.bad_settings import nearest
+from proxy.events import options as telling
 from proxy.keydb import options as importing
 from proxy.settings import Settings, SettingsError
 
@@ -66,8 +67,9 @@ def _option(name: str, field: FieldInfo) -> click.Option:
 def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
     """Gather the settings; flags in front of a subcommand count for it, and those behind it override them."""
     context = click.get_current_context()
-    if context.parent is not None:
-        before = dict(context.parent.params)
+    while context.parent is not None:
+        context = context.parent
+        before = dict(context.params)
         config = config or before.pop("config", None)
         flags = before | {name: value for name, value in flags.items() if value not in (None, ())}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
@@ -119,6 +121,13 @@ def _import(config: Path | None, **flags: Any) -> None:
     sys.exit(run(chosen, order))
 
 
+def _load_for_events(config: Path | None, flags: dict[str, Any]) -> Settings:
+    chosen = _load(config, flags)
+    logs.configure(chosen.log_level, chosen.log_format)
+    _warn_of_passwords(chosen, flags)
+    return chosen
+
+
 def _options(names: Iterable[str] = tuple(Settings.model_fields)) -> list[click.Parameter]:
     """Make the flags: one for each setting, and the configuration file."""
     config = click.Option(
@@ -139,7 +148,7 @@ def command() -> click.Command:
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        subcommand_metavar="[check|import]",
+        subcommand_metavar="[check|import|events]",
         help=_INTRODUCTION,
         context_settings=help_options,
     )
@@ -167,6 +176,7 @@ def command() -> click.Command:
             context_settings=help_options,
         )
     )
+    made.add_command(telling.group(_load_for_events, _options(telling.SETTINGS), help_options))
     return click.version_option(__version__, prog_name="expiremember-proxy")(made)
 
 

@@ -228,9 +228,10 @@ def test_commands_amid_the_text_exist() -> None:
 
 
 def test_flags_amid_the_text_exist() -> None:
-    made = command()
-    commands = [made, *(made.commands.values() if isinstance(made, click.Group) else ())]
-    parameters = [parameter for one in commands for parameter in one.params]
+    commands = [command()]
+    for found in commands:
+        commands += found.commands.values() if isinstance(found, click.Group) else ()
+    parameters = [parameter for found in commands for parameter in found.params]
     own = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     assert "--embedded" in own
     others = {*re.findall(r"--[a-z-]+", options("benchmarks.relay") + options("benchmarks.lateness")), "--long"}

@@ -89,10 +89,14 @@ class Rule:
     def encode(self) -> bytes:
         """Return the rule as it is kept."""
         letters = "".join(letter for letter in LETTERS if letter in self.letters).encode()
-        size = len(self.pattern)
-        return b"%d %d %d %b- %d:%b%b" % (
-            self.maxlen, self.value, self.database, letters, size, self.pattern, self.stream,
+        return b"%d %d %d %b- %b%b" % (
+            self.maxlen, self.value, self.database, letters, key_part(self.pattern), self.stream,
         )  # fmt: skip
+
+
+def key_part(pattern: bytes) -> bytes:
+    """Return the part of a rule that names its pattern."""
+    return b"%d:%b" % (len(pattern), pattern)
 
 
 def decode(text: bytes) -> Rule | None:

@@ -1,0 +1,163 @@
+"""The subcommands of `events`: from what is asked for to lines for people and an exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from proxy.events.rules import Rule, RuleError
+from proxy.events.store import Fields, Found, Store, StoreError, opened
+from proxy.scripts.naming import Names
+from proxy.settings import Settings, SettingsError
+from proxy.upstream.endpoint import Upstream
+
+_SHOWN: Final = 60
+_COLUMNS: Final = ("database", "pattern", "stream", "entries", "kept", "value", "publish")
+_NAMED: Final = (b"key", b"type", b"member", b"deadline", b"value", b"count")
+
+
+def set_rule(settings: Settings, rule: Rule) -> int:
+    """Set a rule in the database that the upstream's URL names; return the exit status.
+
+    Raises:
+        SettingsError: the rule, or a setting, cannot be.
+    """
+    upstream = Upstream(settings, settings.upstream)
+    rule = Rule(rule.pattern, rule.stream, rule.value, rule.maxlen, rule.letters, upstream.database)
+    try:
+        rule.check(settings.prefix.encode())
+    except RuleError as error:
+        raise SettingsError(f"events set: {error}") from None
+
+    async def work(store: Store) -> None:
+        had = await store.put(rule)
+        click.echo(f"{'replaced' if had else 'set'}: {_in_words(rule)}")
+
+    return _run(settings, upstream, work)
+
+
+def remove_rule(settings: Settings, pattern: bytes) -> int:
+    """Remove the rule for a pattern; return the exit status: 1 where there is none."""
+    upstream = Upstream(settings, settings.upstream)
+
+    async def work(store: Store) -> None:
+        if not await store.remove(upstream.database, pattern):
+            raise StoreError(f"no rule for {show(pattern)} in database {upstream.database}; see events list")
+        click.echo(f"removed: {show(pattern)} in database {upstream.database}; its stream stays as it is")
+
+    return _run(settings, upstream, work)
+
+
+def list_rules(settings: Settings) -> int:
+    """Print the rules of all databases; return the exit status."""
+
+    async def work(store: Store) -> None:
+        rows = [_COLUMNS, *map(_row, await store.rules())]
+        if len(rows) == 1:
+            click.echo("no rules")
+            return
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+    return _run(settings, Upstream(settings, settings.upstream), work)
+
+
+def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
+    """Print the last entries of a stream, and those to come if it is followed; return the exit status."""
+
+    async def work(store: Store) -> None:
+        last = b"0-0"
+        entries = await store.last(stream, count)
+        while True:
+            for number, fields in entries:
+                click.echo(line(number, fields))
+                last = number
+            if not follow:
+                return
+            entries = await store.after(stream, last)
+
+    return _run(settings, Upstream(settings, settings.upstream), work)
+
+
+def _run(settings: Settings, upstream: Upstream, work: Callable[[Store], Awaitable[None]]) -> int:
+    async def connect() -> None:
+        async with opened(upstream, Names(settings.prefix.encode())) as store:
+            await work(store)
+
+    try:
+        asyncio.run(connect())
+    except StoreError as error:
+        print(f"expiremember-proxy: events: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+# What people see.
+
+
+def show(name: bytes) -> str:
+    """Return a name in a form that fits on a line of a terminal, and that no terminal obeys."""
+    text = name.decode("utf-8", "backslashreplace")
+    if not text.isprintable() or text != text.strip() or not text:
+        text = repr(name)[1:]
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def line(number: bytes, fields: Fields) -> str:
+    """Return the line for an entry: when, key and member, value or count, how late after its deadline.
+
+    Args:
+        number: the entry's ID, which begins with the server's time in Unix ms.
+        fields: the entry.
+    """
+    moment = int(number.partition(b"-")[0])
+    try:
+        when = datetime.fromtimestamp(moment / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError):
+        when = show(number)
+    if not {b"key", b"member", b"deadline"} <= fields.keys() or not fields[b"deadline"].isdigit():
+        return f"{when}  " + "  ".join(f"{show(name)}={show(value)}" for name, value in fields.items())
+    words = [when, show(fields[b"key"]), show(fields[b"member"])]
+    words += [f"{name.decode()}={show(fields[name])}" for name in (b"value", b"count") if name in fields]
+    words += [f"{show(name)}={show(value)}" for name, value in fields.items() if name not in _NAMED]
+    return "  ".join((*words, f"late {moment - int(fields[b'deadline'])} ms"))
+
+
+def _in_words(rule: Rule) -> str:
+    parts = [f"members of {show(rule.pattern)} in database {rule.database} that expire"]
+    if rule.stream:
+        kept = f"about {rule.maxlen:,} entries kept, read or not" if rule.maxlen else "all entries kept"
+        value = ", with values" if rule.value else ""
+        parts.append(f"are appended to the stream {show(rule.stream)} ({kept}{value})")
+    if rule.letters:
+        parts.append(f"are published ({rule.letters})")
+    return f"{parts[0]} {' and '.join(parts[1:])}"
+
+
+def _row(found: Found) -> tuple[str, ...]:
+    rule = found.rule
+    if rule is None:
+        return (str(found.database), "not a rule: written by another version, or by hand", "", "", "", "", "")
+    if not rule.stream:
+        entries = "-"
+    elif not found.is_stream:
+        entries = "NOT A STREAM"
+    else:
+        entries = "?" if found.entries is None else f"{found.entries:,}"
+    return (
+        str(found.database),
+        show(rule.pattern),
+        show(rule.stream) if rule.stream else "-",
+        entries,
+        ("all" if not rule.maxlen else f"{rule.maxlen:,}") if rule.stream else "-",
+        "yes" if rule.value else "no",
+        rule.letters or "-",
+    )

@@ -1,0 +1,163 @@
+"""Reads and writes the rules for events in a server, and reads streams; failures are one line for people."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from proxy.events.rules import MOST, Rule, decode, key_part
+from proxy.scripts.calls import script
+from proxy.scripts.naming import Names
+from proxy.upstream.endpoint import Upstream
+from proxy.upstream.words import REACH, is_unreachable
+
+Fields = dict[bytes, bytes]
+"""The fields of an entry."""
+
+_CLOSING_SECONDS: Final = 1.0
+_BLOCK_MS: Final = 500
+
+
+class StoreError(Exception):
+    """The server did not do it; the text is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule that there is.
+
+    Attributes:
+        database: where.
+        rule: the rule; None where nothing sensible stands there.
+        entries: how many entries its stream has; None where that cannot be told.
+        is_stream: whether the stream is one, or not there yet.
+    """
+
+    database: int
+    rule: Rule | None
+    entries: int | None
+    is_stream: bool
+
+
+class Store:
+    """The rules and streams of a server, on one connection of its own.
+
+    Args:
+        upstream: the server.
+        names: the names of the proxy's own keys there.
+        connection: the connection.
+
+    Every method raises `StoreError`.
+    """
+
+    def __init__(self, upstream: Upstream, names: Names, connection: Any) -> None:
+        self._upstream = upstream
+        self._names = names
+        self._connection = connection
+
+    async def put(self, rule: Rule) -> bool:
+        """Set a rule; return whether there was one for the pattern before."""
+        kind = await self._ask("TYPE", rule.stream) if rule.stream else b"none"
+        if kind not in (b"stream", b"none"):
+            shown = rule.stream.decode(errors="replace")
+            raise StoreError(f"{self._upstream}: {shown} is a {kind.decode()} already; give the stream another name")
+        had = await self._replace(rule.database, rule.encode(), rule.pattern)
+        if had == -1:
+            raise StoreError(f"{self._upstream}: database {rule.database} has {MOST} rules already; remove one first")
+        return had > 0
+
+    async def remove(self, database: int, pattern: bytes) -> bool:
+        """Remove the rule for a pattern; return whether there was one."""
+        return await self._replace(database, b"", pattern) > 0
+
+    async def _replace(self, database: int, rule: bytes, pattern: bytes) -> int:
+        had = await self._ask(
+            "EVAL", script("rule"), 1, self._names.events, database, rule, key_part(pattern), MOST
+        )  # fmt: skip
+        if had == -2:
+            raise StoreError(f"{self._upstream}: there is no database {database}")
+        return int(had)
+
+    async def rules(self) -> list[Found]:
+        """Return the rules of all databases."""
+        info = (await self._ask("INFO", "keyspace")).decode()
+        found = []
+        for line in info.splitlines():
+            if not line.startswith("db"):
+                continue
+            database = int(line[2 : line.index(":")])
+            await self._ask("SELECT", database)
+            if await self._ask("TYPE", self._names.events) != b"zset":
+                continue
+            rules = map(decode, await self._ask("ZRANGEBYSCORE", self._names.events, "-inf", "+inf"))
+            in_order = sorted(rules, key=lambda rule: rule.pattern if rule is not None else b"")
+            found += [await self._look(database, rule) for rule in in_order]
+        return found
+
+    async def _look(self, database: int, rule: Rule | None) -> Found:
+        if rule is None or not rule.stream:
+            return Found(database, rule, None, is_stream=True)
+        kind = await self._ask("TYPE", rule.stream)
+        if kind != b"stream":
+            return Found(database, rule, 0 if kind == b"none" else None, is_stream=kind == b"none")
+        try:
+            return Found(database, rule, int(await self._say("XLEN", rule.stream)), is_stream=True)
+        except ResponseError:  # the user may not
+            return Found(database, rule, None, is_stream=True)
+
+    async def last(self, stream: bytes, count: int) -> list[tuple[bytes, Fields]]:
+        """Return the last entries of a stream, the oldest first."""
+        rows = await self._ask("XREVRANGE", stream, "+", "-", "COUNT", count)
+        return [(number, _fields(flat)) for number, flat in reversed(rows)]
+
+    async def after(self, stream: bytes, number: bytes) -> list[tuple[bytes, Fields]]:
+        """Wait a moment for the entries of a stream that come after the one of that number."""
+        reply = await self._ask("XREAD", "COUNT", 1000, "BLOCK", _BLOCK_MS, "STREAMS", stream, number)
+        return [(number, _fields(flat)) for number, flat in reply[0][1]] if reply else []
+
+    async def _ask(self, *words: str | bytes | int) -> Any:
+        try:
+            return await self._say(*words)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(_one_line(self._upstream, error)) from error
+
+    async def _say(self, *words: str | bytes | int) -> Any:
+        await self._connection.send_command(*words)
+        return await self._connection.read_response()
+
+
+def _fields(flat: list[bytes]) -> Fields:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _one_line(upstream: Upstream, error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no answer in time"
+    advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
+    if "NOPERM" in text or "no permission" in text.lower() or "can't run this command" in text:
+        advice = "docs/security.md lists the rights of the proxy's own user; tail needs +xrevrange +xread too"
+    return f"{upstream}: {text}" + ("" if advice is None else f": {advice}")
+
+
+@contextlib.asynccontextmanager
+async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
+    """Connect to the server.
+
+    Raises:
+        StoreError: it cannot be reached.
+    """
+    control = upstream.control()
+    try:
+        try:
+            connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(_one_line(upstream, error)) from error
+        yield Store(upstream, names, connection)
+    finally:
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await control.connection_pool.disconnect()

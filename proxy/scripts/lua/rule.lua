@@ -1,0 +1,19 @@
+-- Sets the rule for events of one pattern, in the place of the one that there is; or removes it.
+-- uses: mend
+-- KEYS: the rules for events
+-- ARGV: the database; the rule, or '' to remove it; how rules of the pattern end up to their stream: its size, ':' and it;
+--   how many rules there may be
+-- Result: how many there were of the pattern; -1 if there are too many already; -2 if there is no such database
+-- Complexity: O(r) for r rules
+if redis.pcall('select', ARGV[1]).err then return -2 end
+mend(KEYS[1])
+local had, rules = 0, call('zrangebyscore', KEYS[1], '-inf', '+inf')
+for _, rule in ipairs(rules) do
+  local from = select(2, string.find(rule, '^%d+ [01] %d+ %a*%- '))
+  if from and string.sub(rule, from + 1, from + #ARGV[3]) == ARGV[3] then had = had + call('zrem', KEYS[1], rule) end
+end
+if ARGV[2] ~= '' then
+  if had == 0 and #rules >= tonumber(ARGV[4]) then return -1 end
+  call('zadd', KEYS[1], 0, ARGV[2])
+end
+return had

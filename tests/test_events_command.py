@@ -1,0 +1,166 @@
+"""`expiremember-proxy events`: what people set, see, and are told when it cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from proxy.check.needed import rules
+from proxy.cli import command
+from proxy.events.command import line, show
+from proxy.events.rules import Rule, decode
+from proxy.scripts.naming import Names
+from tests.conftest import Start
+from tests.servers import ROOT, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.test_events import entries, talk, want
+from tests.test_lives import Talk
+
+__all__ = ["talk"]  # a fixture
+
+NAMES = Names(b"__expiremember__:")
+Connect = Callable[..., Talk]
+
+
+def events(*arguments: str) -> tuple[int, str]:
+    """Run it in this process; return its status and all that it says."""
+    variables = dict.fromkeys(name for name in os.environ if name.upper().startswith("EXPIREMEMBER_"))
+    ended = CliRunner().invoke(command(), ["events", *arguments], env=variables)
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.output
+
+
+def kept(beside: Talk) -> set[Rule | None]:
+    return set(map(decode, beside("ZRANGEBYSCORE", NAMES.events, "-inf", "+inf")))
+
+
+def test_a_rule_is_set_replaced_listed_and_removed(upstream: Server, proxy: Proxy, talk: Connect) -> None:
+    at = "--upstream", f"{upstream.url}/3"
+    assert events("list", *at) == (0, "no rules\n")
+    status, said = events("set", "cart:*", "--stream", "expired", "--value", *at)
+    assert (status, said.split(":")[0]) == (0, "set")
+    assert "about 1,000,000 entries kept, read or not" in said
+    status, said = events("set", "cart:*", "--stream", "gone", "--maxlen", "0", "--publish", "tS", *at)
+    assert (status, said.split(":")[0]) == (0, "replaced")
+    assert events("set", "cart:?", "--publish", "i", "--upstream", upstream.url)[0] == 0
+    assert kept(talk(upstream, 3)) == {Rule(b"cart:*", b"gone", maxlen=0, letters="ST", database=3)}
+    assert kept(talk(upstream)) == {Rule(b"cart:?", letters="I")}
+    client = talk(proxy, 3)
+    client("SADD", "cart:1", "a")
+    client("PEXPIREMEMBER", "cart:1", "a", 50)
+    until(lambda: entries(talk(upstream, 3), "gone"), what="an entry")
+    rows = [row.split() for row in events("list", *at)[1].splitlines()]
+    assert rows == [
+        ["database", "pattern", "stream", "entries", "kept", "value", "publish"],
+        ["0", "cart:?", "-", "-", "-", "no", "I"],
+        ["3", "cart:*", "gone", "1", "all", "no", "ST"],
+    ]
+    assert events("remove", "cart:*", *at)[0] == 0
+    assert events("remove", "cart:*", *at) == (
+        1, "expiremember-proxy: events: no rule for cart:* in database 3; see events list\n",
+    )  # fmt: skip
+    assert kept(talk(upstream, 3)) == set()
+
+
+def test_what_stands_in_the_way_is_said(upstream: Server, talk: Connect) -> None:
+    beside = talk(upstream)
+    at = "--upstream", upstream.url
+    beside("SET", "taken", "v")
+    assert "taken is a string already" in events("set", "*", "--stream", "taken", *at)[1]
+    want(beside, Rule(b"*", b"taken"))
+    beside("ZADD", NAMES.events, 0, "nonsense")
+    said = events("list", *at)[1]
+    assert "NOT A STREAM" in said
+    assert "not a rule" in said
+    assert "DB index is out of range" in events("set", "*", "--stream", "s", "--upstream", f"{upstream.url}/99")[1]
+    beside("DEL", NAMES.events)
+    for number in range(64):
+        want(beside, Rule(b"%d" % number, b"s"))
+    status, said = events("set", "one more", "--stream", "s", *at)
+    assert status == 1
+    assert "64 rules already" in said
+    assert events("set", "7", "--stream", "t", *at)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["set", "*"], "say what to do"), (["set", "*", "--publish", "X"], "STIV"),
+        (["set", "{a}:*", "--stream", "s"], "{a}:expired"), (["set"], "PATTERN"),
+        (["set", "*", "--maxlen", "-1"], "maxlen"),
+        (["set", "*", "--stream", "__expiremember__:x"], "reserved"), (["tail"], "STREAM"),
+        (["list", "--embedded"], "embedded"), (["nonsense"], "nonsense"),
+    ],
+)  # fmt: skip
+def test_bad_usage_ends_with_status_2(arguments: list[str], said: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "proxy", "events", *arguments], env=proxy_environment(), cwd=ROOT, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert run.returncode == 2, run.stderr
+    assert said in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_nobody_listens() -> None:
+    for arguments in (["list"], ["tail", "s"], ["set", "*", "--stream", "s"], ["remove", "*"]):
+        status, said = events(*arguments, "--upstream", f"redis://127.0.0.1:{free_port()}")
+        assert status == 1
+        assert re.fullmatch(r"expiremember-proxy: events: redis://127.0.0.1:\d+: .+ the server runs\n", said), said
+
+
+def test_the_rights_of_the_proxys_own_user_are_enough(upstream: Server, talk: Connect) -> None:
+    upstream.command("ACL", "SETUSER", "own", "on", ">pw", "resetchannels", *rules("__expiremember__:"))
+    at = "--upstream", upstream.url.replace("//", "//own:pw@")
+    assert events("set", "*", "--stream", "expired", "--publish", "S", *at)[0] == 0
+    talk(upstream)("XADD", "expired", "*", "f", "v")
+    status, said = events("list", *at)
+    assert (status, said.splitlines()[-1].split()[3]) == (0, "?")
+    assert events("remove", "*", *at)[0] == 0
+    status, said = events("tail", "expired", *at)
+    assert status == 1
+    assert "+xread" in said
+
+
+# A person's view.
+
+
+def test_a_line_tells_key_member_value_and_how_late() -> None:
+    entry = {b"key": b"cart:7", b"type": b"hash", b"member": b"a b", b"deadline": b"1000", b"value": b"\x1b[31m"}
+    assert line(b"1003-0", entry) == "1970-01-01 00:00:01.003  cart:7  a b  value='\\x1b[31m'  late 3 ms"
+    entry = {b"key": "ключ".encode(), b"type": b"list", b"member": b"\xff", b"deadline": b"1000", b"count": b"2"}
+    assert line(b"2000-1", entry) == "1970-01-01 00:00:02.000  ключ  \\xff  count=2  late 1000 ms"
+    assert line(b"2000-1", {b"other": b"entry\n"}) == "1970-01-01 00:00:02.000  other='entry\\n'"
+    assert line(b"99999999999999999-0", {}).startswith("99999999999999999-0")
+    assert show(b"x" * 100) == "x" * 59 + "…"
+
+
+def test_a_stream_is_followed(server: Server, start: Start, talk: Connect) -> None:
+    beside, client = talk(server), talk(start())
+    want(beside, Rule(b"*", b"expired", value=True))
+    for number in range(12):
+        beside("XADD", "expired", "*", "key", f"k{number}", "member", "m", "deadline", 1)
+    said = events("tail", "expired", "--count", "2", "--upstream", server.url)
+    assert [row.split()[2] for row in said[1].splitlines()] == ["k10", "k11"]
+    follower = Process(
+        [sys.executable, "-m", "proxy", "events", "tail", "expired", "--follow", "--upstream", server.url],
+        proxy_environment(),
+    )
+    try:
+        follower.line(lambda row: "k11" in row)
+        client("HSET", "cart:7", "apple", "2 kg")
+        client("PEXPIREMEMBER", "cart:7", "apple", 50)
+        row = follower.line(lambda row: "cart:7" in row)
+        found = re.search(r"cart:7  apple  value=2 kg  late (\d+) ms$", row)
+        assert found, row
+        assert int(found[1]) < 5000
+        server.stop()
+        assert follower.wait() == 1
+        assert "Traceback" not in follower.output
+    finally:
+        follower.kill()
