@@ -98,7 +98,7 @@ class Page:
 
 def pages() -> list[Page]:
     """Return the pages of the repository: those of docs/ and those beside the README."""
-    paths = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    paths = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return [Page(str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in paths]
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -17,11 +18,13 @@ from proxy.events.command import line, show
 from proxy.events.rules import Rule, decode
 from proxy.scripts.naming import Names
 from tests.conftest import Start
+from tests.pages import page
 from tests.servers import ROOT, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.test_docs import at, folder, port_of, shell
 from tests.test_events import entries, talk, want
 from tests.test_lives import Talk
 
-__all__ = ["talk"]  # a fixture
+__all__ = ["folder", "talk"]  # fixtures
 
 NAMES = Names(b"__expiremember__:")
 Connect = Callable[..., Talk]
@@ -164,3 +167,10 @@ def test_a_stream_is_followed(server: Server, start: Start, talk: Connect) -> No
         assert "Traceback" not in follower.output
     finally:
         follower.kill()
+
+
+def test_the_commands_of_the_page_do_what_it_says(folder: Path, proxy: Proxy, upstream: Server) -> None:
+    block, *_ = page("docs/events.md").blocks
+    done = shell(at(block.text, port_of(proxy), upstream.port), folder)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\S+ \S+  cart:7  apple  value=2 kg  late \d+ ms$", done.stdout, re.M), done.stdout

@@ -57,23 +57,32 @@ local function permitted(streams)
     end
   end
 end
-local function append(target, key, kind, member, deadline, extra, what)
-  local reply = target.error
-  if not reply then
-    if what then
-      reply = redis.pcall('xadd', target.stream, 'maxlen', '~', target.length, '*',
-        'key', key, 'type', kind, 'member', member, 'deadline', deadline, extra, what)
+-- One call for each entry takes most of the time, so its arguments are few: the stream is trimmed with the last of them.
+local function append(target, key, kind, members, deadlines, extra, values)
+  local stream, written, reply, last = target.stream, 0, nil, #members
+  for place = 1, last do
+    local member, deadline = members[place], deadlines[place]
+    if place == last or place % 100 == 0 then
+      if extra then
+        reply = redis.pcall('xadd', stream, 'maxlen', '~', target.length, '*', 'key', key, 'type', kind,
+          'member', member, 'deadline', deadline, extra, values[place])
+      else
+        reply = redis.pcall('xadd', stream, 'maxlen', '~', target.length, '*', 'key', key, 'type', kind,
+          'member', member, 'deadline', deadline)
+      end
+    elseif extra then
+      reply = redis.pcall('xadd', stream, '*', 'key', key, 'type', kind, 'member', member, 'deadline', deadline,
+        extra, values[place])
     else
-      reply = redis.pcall('xadd', target.stream, 'maxlen', '~', target.length, '*',
-        'key', key, 'type', kind, 'member', member, 'deadline', deadline)
+      reply = redis.pcall('xadd', stream, '*', 'key', key, 'type', kind, 'member', member, 'deadline', deadline)
     end
+    if type(reply) == 'table' then  -- an error: it would be the same for the next
+      tally[3], tally[5] = tally[3] + last - written, reply.err
+      break
+    end
+    written = written + 1
   end
-  if failed(reply) then
-    target.error = reply  -- it would be the same for the next
-    tally[3], tally[5] = tally[3] + 1, reply.err
-  else
-    tally[1] = tally[1] + 1
-  end
+  tally[1] = tally[1] + written
 end
 local function publish(letter, wanted, channel, words)
   if string.find(wanted.letters, letter, 1, true) then
@@ -103,7 +112,7 @@ local function witness(wanted, kind, key, shadow, members, strict)
     found = read('smismember', key, unpack(members))
   elseif kind == 'zset' then
     found = read('zmscore', key, unpack(members))
-  elseif kind == 'hash' and wanted.value then
+  elseif kind == 'hash' then
     found = read('hmget', key, unpack(members))
   end
   if failed(deadlines) or failed(found) then
@@ -115,25 +124,19 @@ local function witness(wanted, kind, key, shadow, members, strict)
     discard(kind, key, members)
   else
     found = {}
-    for place, member in ipairs(members) do
-      found[place] = kind == 'hash' and call('hdel', key, member) or kind == 'list' and call('lrem', key, 0, member) or 0
-    end
+    for place, member in ipairs(members) do found[place] = kind == 'list' and call('lrem', key, 0, member) or 0 end
   end
-  local gone = {}
-  for place, member in ipairs(members) do
+  local gone, times, values = {}, {}, {}
+  for place = 1, #members do
     local was = found[place]
     if was and was ~= 0 then
-      gone[#gone + 1] = member
-      for _, target in ipairs(wanted) do
-        if kind == 'list' then
-          append(target, key, kind, member, deadlines[place], 'count', was)
-        elseif target.value and kind ~= 'set' then
-          append(target, key, kind, member, deadlines[place], 'value', was)
-        else
-          append(target, key, kind, member, deadlines[place])
-        end
-      end
+      local number = #gone + 1
+      gone[number], times[number], values[number] = members[place], deadlines[place], was
     end
+  end
+  for _, target in ipairs(wanted) do
+    local extra = kind == 'list' and 'count' or target.value and kind ~= 'set' and 'value' or nil
+    append(target, key, kind, gone, times, extra, values)
   end
   if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
   return #gone
@@ -142,11 +145,11 @@ local function lapse(kind, key, shadow, index, members, strict)
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end
   if strict then permitted(wanted) end
-  if kind ~= 'hash' or not wanted.value then return witness(wanted, kind, key, shadow, members, strict) end
+  if kind ~= 'hash' then return witness(wanted, kind, key, shadow, members, strict) end
   -- Values may be large: few are held at a time.
   local count = 0
-  for first = 1, #members, 32 do
-    local some = {unpack(members, first, math.min(first + 31, #members))}
+  for first = 1, #members, 100 do
+    local some = {unpack(members, first, math.min(first + 99, #members))}
     count = count + witness(wanted, kind, key, shadow, some, strict)
   end
   return count

@@ -1,0 +1,60 @@
+"""A delay queue: jobs that run when their time has come, by several workers, each at least once.
+
+It replaces a sorted set of due times that workers poll, and RDelayedQueue, which loses jobs when a worker dies.
+
+    expiremember-proxy events set 'delayed' --stream jobs --value --maxlen 0
+    python delay_queue.py redis://127.0.0.1:6380 worker-1
+
+What can go wrong: a worker that dies after its work and before XACK has another do it again, so a job has to bear that:
+`done` here remembers for a day which ones were. A job that is in work when IDLE_MS is over is begun a second time.
+"""
+
+import contextlib
+import os
+import sys
+
+import redis
+
+IDLE_MS = int(os.environ.get("IDLE_MS", "60000"))
+
+
+def put(r: redis.Redis, job: str, payload: str, seconds: float) -> None:
+    """Have a job run after some seconds; one that waits already is replaced."""
+    with r.pipeline() as p:
+        p.hset("delayed", job, payload)
+        p.execute_command("EXPIREMEMBER", "delayed", job, int(seconds * 1000), "ms")
+        p.execute()
+
+
+def cancel(r: redis.Redis, job: str) -> bool:
+    """Drop a job; return False if it is too late."""
+    return r.hdel("delayed", job) == 1
+
+
+def finish(r: redis.Redis, number: str, job: str) -> None:
+    """Note that a job has been done, and that its entry is not wanted any more, in one step."""
+    with r.pipeline() as p:
+        p.sadd("done", number)
+        p.execute_command("EXPIREMEMBER", "done", number, 86_400)
+        p.rpush("log", job)
+        p.xack("jobs", "workers", number)
+        p.xdel("jobs", number)
+        p.execute()
+
+
+def work(r: redis.Redis, name: str) -> None:
+    """Run jobs until killed."""
+    while True:
+        claimed = r.xautoclaim("jobs", "workers", name, min_idle_time=IDLE_MS, count=10)[1]
+        fresh = r.xreadgroup("workers", name, {"jobs": ">"}, count=10, block=500)
+        for number, entry in claimed + (fresh[0][1] if fresh else []):
+            if entry and not r.sismember("done", number):  # a deleted entry is None
+                print("running", entry["member"], entry["value"], flush=True)  # the work itself
+                finish(r, number, entry["member"])
+
+
+if __name__ == "__main__":
+    connection = redis.Redis.from_url(sys.argv[1], decode_responses=True)
+    with contextlib.suppress(redis.ResponseError):  # another worker has made it
+        connection.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    work(connection, sys.argv[2])

@@ -1,0 +1,55 @@
+"""Which service agents are there: one set, in which each has half a minute after a sign of life.
+
+It replaces a sorted set of last signs of life that every reader has to trim first, or a key for each agent and a SCAN.
+
+    expiremember-proxy events set 'agents' --publish T
+    python presence.py redis://127.0.0.1:6380
+
+What can go wrong: a message reaches who listens at that moment, and nobody else. So `watch` reads the whole set when it
+begins, and should after each reconnect. Where somebody has to act on an absence (reassign chats), use --stream.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import redis
+
+SECONDS = 30
+
+
+def alive(r: redis.Redis, agent: str, seconds: float = SECONDS) -> None:
+    """Note a sign of life: call this every third of the time."""
+    with r.pipeline() as p:
+        p.sadd("agents", agent)
+        p.execute_command("EXPIREMEMBER", "agents", agent, int(seconds * 1000), "ms")
+        p.execute()
+
+
+def leave(r: redis.Redis, agent: str) -> None:
+    """Log out."""
+    r.srem("agents", agent)
+
+
+def present(r: redis.Redis) -> set[str]:
+    """Return the agents who are there now."""
+    return set(r.smembers("agents"))
+
+
+def watch(r: redis.Redis) -> Iterator[tuple[str, str]]:
+    """Give who is there at first, as ("there", agent), then who ceases to be, as ("lost", agent)."""
+    with r.pubsub(ignore_subscribe_messages=True) as listener:
+        listener.subscribe("__subkeyevent@0__:sexpired")
+        listener.get_message(timeout=5)  # the subscription itself: from now on nothing is missed
+        yield from (("there", agent) for agent in sorted(present(r)))
+        for message in listener.listen():
+            size, _, rest = message["data"].partition(":")
+            key, members = rest[: int(size)], rest[int(size) + 1 :]
+            while key == "agents" and members:  # 4:anna,3:bob
+                size, _, rest = members.partition(":")
+                yield "lost", rest[: int(size)]
+                members = rest[int(size) + 1 :]
+
+
+if __name__ == "__main__":
+    for what, who in watch(redis.Redis.from_url(sys.argv[1], decode_responses=True)):
+        print(what, who, flush=True)
