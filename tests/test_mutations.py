@@ -14,6 +14,7 @@ from hypothesis.errors import Flaky
 from tests import test_admin as admin
 from tests import test_background as background
 from tests import test_command as descriptions
+from tests import test_events as events
 from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
@@ -160,6 +161,31 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "long pipeline, looked at": lambda place: streams.check_a_re_add_behind_a_long_pipeline(
         "looked at", place.server, place.proxy(), place.talk
     ),
+    "events": lambda place: events.test_an_entry_tells_which_member_went(
+        place.server, place.proxy(), place.talk, "hash"
+    ),
+    "void and events": lambda place: events.test_who_has_a_void_deadline_is_not_told_of(
+        place.server, place.proxy(), place.talk
+    ),
+    "trimmed": lambda place: events.test_a_stream_keeps_about_as_many_entries_as_the_rule_says(
+        place.server, place.proxy, place.talk
+    ),
+    "rules of databases": lambda place: events.test_the_rules_of_one_database_are_not_anothers(
+        place.server, place.proxy, place.talk
+    ),
+    "no stream": lambda place: events.test_a_stream_that_is_none_stops_no_removal(
+        place.server, place.proxy, place.talk
+    ),
+    "messages": lambda place: events.test_messages_are_as_redis_has_them(
+        place.server, place.proxy(), place.talk, "set"
+    ),
+    "several rules": lambda place: events.test_several_rules_write_one_entry_into_each_stream(
+        place.server, place.proxy, place.talk
+    ),
+    "the first rule": lambda place: events.test_the_first_rule_counts_at_once_and_the_short_scripts_come_back(
+        place.server, place.proxy, place.talk
+    ),
+    "rules do not show": lambda place: events.test_the_rules_do_not_show(place.server, place.proxy, place.talk),
     "news": lambda place: background.check_news_of_a_nearer_deadline(place.server, place.proxy, place.talk),
     "names of commands": lambda place: background.check_names_are_bounded(place.server, place.proxy, place.talk),
 }

@@ -32,13 +32,12 @@ end
 local function audience(key, index)
   if not rules then read_rules(index) end
   if #rules == 0 then return nil end
-  local found, seen = {value = false, letters = ''}, {}
+  local found, seen = {letters = ''}, {}
   for _, rule in ipairs(rules) do
     if matches(rule.pattern, key) then
       if rule.stream ~= '' and not seen[rule.stream] then
         seen[rule.stream] = true
         found[#found + 1] = {stream = rule.stream, length = rule.length, value = rule.value}
-        found.value = found.value or rule.value
       end
       found.letters = found.letters .. rule.letters
       found.database = rule.database
