@@ -75,7 +75,7 @@ MUTATIONS = [
         "keyspace when due",
     ),
     # Events about members that expire.
-    Mutation(_LUA + "shared/lapse.lua", "if was and was ~= 0 then", "if true then", "void and events"),
+    Mutation(_LUA + "shared/lapse.lua", "then whole = false end", "then whole = true end", "void and events"),
     Mutation(_LUA + "shared/lapse.lua", "value = rule.value}", "value = false}", "events"),
     Mutation(_LUA + "shared/lapse.lua", "if place == last or place % 100 == 0 then", "if false then", "trimmed"),
     Mutation(

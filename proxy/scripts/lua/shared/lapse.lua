@@ -58,22 +58,22 @@ local function permitted(streams)
 end
 -- One call for each entry takes most of the time, so its arguments are few: the stream is trimmed with the last of them.
 local function append(target, key, kind, members, deadlines, extra, values)
-  local stream, written, reply, last = target.stream, 0, nil, #members
+  local stream, run, written, reply, last = target.stream, redis.pcall, 0, nil, #members
   for place = 1, last do
     local member, deadline = members[place], deadlines[place]
     if place == last or place % 100 == 0 then
       if extra then
-        reply = redis.pcall('xadd', stream, 'maxlen', '~', target.length, '*', 'key', key, 'type', kind,
+        reply = run('xadd', stream, 'maxlen', '~', target.length, '*', 'key', key, 'type', kind,
           'member', member, 'deadline', deadline, extra, values[place])
       else
-        reply = redis.pcall('xadd', stream, 'maxlen', '~', target.length, '*', 'key', key, 'type', kind,
+        reply = run('xadd', stream, 'maxlen', '~', target.length, '*', 'key', key, 'type', kind,
           'member', member, 'deadline', deadline)
       end
     elseif extra then
-      reply = redis.pcall('xadd', stream, '*', 'key', key, 'type', kind, 'member', member, 'deadline', deadline,
+      reply = run('xadd', stream, '*', 'key', key, 'type', kind, 'member', member, 'deadline', deadline,
         extra, values[place])
     else
-      reply = redis.pcall('xadd', stream, '*', 'key', key, 'type', kind, 'member', member, 'deadline', deadline)
+      reply = run('xadd', stream, '*', 'key', key, 'type', kind, 'member', member, 'deadline', deadline)
     end
     if type(reply) == 'table' then  -- an error: it would be the same for the next
       tally[3], tally[5] = tally[3] + last - written, reply.err
@@ -125,12 +125,17 @@ local function witness(wanted, kind, key, shadow, members, strict)
     found = {}
     for place, member in ipairs(members) do found[place] = kind == 'list' and call('lrem', key, 0, member) or 0 end
   end
-  local gone, times, values = {}, {}, {}
+  local gone, times, values, whole = members, deadlines, found, true
   for place = 1, #members do
-    local was = found[place]
-    if was and was ~= 0 then
-      local number = #gone + 1
-      gone[number], times[number], values[number] = members[place], deadlines[place], was
+    if not found[place] or found[place] == 0 then whole = false end
+  end
+  if not whole then
+    gone, times, values = {}, {}, {}
+    for place = 1, #members do
+      if found[place] and found[place] ~= 0 then
+        local number = #gone + 1
+        gone[number], times[number], values[number] = members[place], deadlines[place], found[place]
+      end
     end
   end
   for _, target in ipairs(wanted) do
