@@ -196,7 +196,7 @@ def run(plan: Plan, start_server: StartServer, start_proxy: StartProxy) -> None:
 
 
 def test_exactly_once(start_server: StartServer, start_proxy: StartProxy) -> None:
-    run(Plan(members=6_000, keys=30, seconds=5, kills=2), start_server, start_proxy)
+    run(Plan(members=4_000, keys=20, seconds=4, kills=2), start_server, start_proxy)
 
 
 @pytest.mark.long

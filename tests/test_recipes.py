@@ -24,6 +24,9 @@ from tests.pages import page
 from tests.servers import ROOT, Process, Proxy, Server, proxy_environment, until
 from tests.test_events_command import events
 
+one_kind = pytest.mark.every_kind(valkey=(9, 1))
+"""One kind of server is enough where there is no consumer group."""
+
 FOLDER = ROOT / "docs" / "recipes"
 PROGRAMS = sorted(FOLDER.glob("*.py"))
 
@@ -89,6 +92,7 @@ def test_each_program_is_short_and_on_the_page() -> None:
         assert path.name in table, path.name
 
 
+@one_kind
 @pytest.mark.parametrize(
     "path", [path for path in PROGRAMS if "while True" not in path.read_text("utf-8")], ids=lambda path: path.stem
 )
@@ -147,6 +151,7 @@ def test_no_stock_is_lost_or_returned_twice(place: Place, monkeypatch: pytest.Mo
     assert shop.place(client, "cat", "again", "book", 1)
 
 
+@one_kind
 def test_two_workers_with_the_same_entry_return_it_once(place: Place) -> None:
     shop, client = recipe("unpaid_orders"), place.connect()
     client.xgroup_create("lapsed", "stock", id="0", mkstream=True)
@@ -181,6 +186,7 @@ def test_each_delayed_job_runs_though_workers_die(place: Place) -> None:
     assert not queue.cancel(client, "job1")
 
 
+@one_kind
 def test_the_absence_of_an_agent_is_told(place: Place) -> None:
     there, client = recipe("presence"), place.connect()
     place.set_up("presence")
@@ -208,6 +214,7 @@ def test_the_absence_of_an_agent_is_told(place: Place) -> None:
 # Without.
 
 
+@one_kind
 def test_who_fails_too_often_waits(place: Place) -> None:
     grey, client = recipe("grey_list"), place.connect()
     assert [grey.failed(client, "a", penalty=0.5) for _ in range(5)] == [False] * 4 + [True]
@@ -220,6 +227,7 @@ def test_who_fails_too_often_waits(place: Place) -> None:
     assert grey.failed(client, "a") is False
 
 
+@one_kind
 def test_messages_lapse_and_are_counted(place: Place) -> None:
     inbox, client = recipe("inbox"), place.connect()
     place.set_up("inbox")
@@ -235,6 +243,7 @@ def test_messages_lapse_and_are_counted(place: Place) -> None:
     assert inbox.missed(client, last) == ({}, last)
 
 
+@one_kind
 def test_objects_lapse_one_by_one(place: Place) -> None:
     cache = recipe("object_cache").Cache(place.connect(), "users", 0.4)
     loaded: list[str] = []
@@ -256,6 +265,7 @@ def test_objects_lapse_one_by_one(place: Place) -> None:
     assert len(cache) == 0
 
 
+@one_kind
 def test_tags_do_not_grow_for_ever(place: Place) -> None:
     tags, client = recipe("cache_tags"), place.connect()
     shown = ["product:7", "shop"]
@@ -269,6 +279,7 @@ def test_tags_do_not_grow_for_ever(place: Place) -> None:
     assert tags.drop(client, "nothing") == 0
 
 
+@one_kind
 def test_products_lapse_from_a_list(place: Place) -> None:
     seen, client = recipe("recent"), place.connect()
     for number in range(12):
