@@ -264,7 +264,10 @@ def test_the_rules_of_one_database_are_not_anothers(server: Server, start: Start
     want(talk(server), Rule(b"*", b"expired"))
     clients = [talk(proxy, database) for database in (0, 1)]
     for client in clients:
-        due(client, talk(server))
+        client("SADD", "k", "a", "b")
+    for client in clients:
+        assert client("PEXPIREMEMBER", "k", "a", 500) == 1
+    wait_past(talk(server), clock(talk(server)) + 500)
     assert clients[1]("SMEMBERS", "k") == [b"b"]  # which clears the key in both
     until(lambda: len(entries(talk(server))) == 1, what="an entry")
     assert talk(server, 1)("EXISTS", "expired") == 0
@@ -499,7 +502,8 @@ def test_several_rules_write_one_entry_into_each_stream(
     for key in ("cart:1", "car"):
         assert client("PEXPIREMEMBER", key, "a", 50) == 1
     until(lambda: len(entries(beside, "all")) == 2, what="two entries")
-    assert sorted((entry["key"], entry.get("value")) for entry in entries(beside)) == [("car", None), ("cart:1", "1")]
+    assert {(entry["key"], entry.get("value")) for entry in entries(beside)} == {("car", None), ("cart:1", "1")}
+    assert len(entries(beside)) == 2
 
 
 def test_a_stream_keeps_about_as_many_entries_as_the_rule_says(
