@@ -20,7 +20,7 @@ from proxy.scripts.naming import Names
 from tests.conftest import Start
 from tests.pages import page
 from tests.servers import ROOT, Process, Proxy, Server, free_port, proxy_environment, until
-from tests.test_docs import at, folder, port_of, shell
+from tests.test_docs import at, folder, one_kind, port_of, shell
 from tests.test_events import entries, talk, want
 from tests.test_lives import Talk
 
@@ -169,6 +169,7 @@ def test_a_stream_is_followed(server: Server, start: Start, talk: Connect) -> No
         follower.kill()
 
 
+@one_kind
 def test_the_commands_of_the_page_do_what_it_says(folder: Path, proxy: Proxy, upstream: Server) -> None:
     block, *_ = page("docs/events.md").blocks
     done = shell(at(block.text, port_of(proxy), upstream.port), folder)

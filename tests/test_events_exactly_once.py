@@ -32,9 +32,10 @@ while True:
     try:
         claimed = r.xautoclaim("expired", "workers", sys.argv[2], min_idle_time=500, count=200)[1]
         fresh = r.xreadgroup("workers", sys.argv[2], {"expired": ">"}, count=200, block=200)
-        for number, entry in claimed + (fresh[0][1] if fresh else []):
-            r.sadd("processed", number)
-            r.xack("expired", "workers", number)
+        numbers = [number for number, _ in claimed + (fresh[0][1] if fresh else [])]
+        if numbers:
+            r.sadd("processed", *numbers)
+            r.xack("expired", "workers", *numbers)
     except redis.RedisError:
         time.sleep(0.05)
 """
