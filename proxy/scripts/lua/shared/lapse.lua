@@ -94,12 +94,18 @@ local function publish(letter, wanted, channel, words)
   end
 end
 local function notify(wanted, key, kind, members)
-  local event, at, all = string.sub(kind, 1, 1) .. 'expired', '@' .. wanted.database .. '__:', {}
-  for place, member in ipairs(members) do all[place] = #member .. ':' .. member end
-  all = table.concat(all, ',')
-  publish('S', wanted, '__subkeyspace' .. at .. key, event .. '|' .. all)
-  publish('T', wanted, '__subkeyevent' .. at .. event, #key .. ':' .. key .. '|' .. all)
-  publish('V', wanted, '__subkeyspaceevent' .. at .. event .. '|' .. key, all)
+  local event, at, part, size = string.sub(kind, 1, 1) .. 'expired', '@' .. wanted.database .. '__:', {}, 0
+  for place, member in ipairs(members) do
+    part[#part + 1] = #member .. ':' .. member
+    size = size + #member
+    if size > 65536 or place == #members then  -- of large members few go into one message
+      local all = table.concat(part, ',')
+      publish('S', wanted, '__subkeyspace' .. at .. key, event .. '|' .. all)
+      publish('T', wanted, '__subkeyevent' .. at .. event, #key .. ':' .. key .. '|' .. all)
+      publish('V', wanted, '__subkeyspaceevent' .. at .. event .. '|' .. key, all)
+      part, size = {}, 0
+    end
+  end
   if not string.find(key, '\n', 1, true) then  -- as Redis, which could not tell where such a key ends
     for _, member in ipairs(members) do publish('I', wanted, '__subkeyspaceitem' .. at .. key .. '\n' .. member, event) end
   end
