@@ -84,7 +84,10 @@ def _run(config: Path | None, **flags: Any) -> None:
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
     # Imported late, so that --help and a bad setting answer at once.
-    from proxy.server import run
+    if chosen.workers > 1:
+        from proxy.workers.supervisor import run
+    else:
+        from proxy.server import run
 
     code = run(chosen)
     if code:

@@ -37,17 +37,18 @@ class Notifier:
         """Say that it is about to end."""
         self._send("STOPPING=1", "STATUS=draining")
 
-    async def run(self, status: Callable[[], str]) -> None:
+    async def run(self, status: Callable[[], str], is_alive: Callable[[], bool] = lambda: True) -> None:
         """Say that the event loop is alive, twice in the interval asked for, and tell the status when it changes.
 
         Args:
             status: returns it, on one line.
+            is_alive: returns whether all else that has to be alive is.
         """
         if not self._address:
             return
         every = min(_STATUS_SECONDS, self._watchdog / 2 or _STATUS_SECONDS)
         while True:
-            words = ["WATCHDOG=1"] if self._watchdog else []
+            words = ["WATCHDOG=1"] if self._watchdog and is_alive() else []
             if (now := status()) != self._status:
                 self._status = now
                 words.append(f"STATUS={now}")

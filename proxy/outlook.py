@@ -1,21 +1,18 @@
-"""What tells others how the proxy is: metrics, readiness, systemd, and the admin port that shows them."""
+"""What tells others how the proxy is: metrics, readiness, the log and systemd."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
 from proxy import __version__
 from proxy.admin.readiness import Readiness
-from proxy.metrics.table import Metrics
+from proxy.metrics.table import Metric, Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.notify import Notifier
-from proxy.settings import Settings
 
-log = structlog.get_logger("proxy.admin")
+log = structlog.get_logger("proxy.server")
 
 
 class Outlook:
@@ -23,58 +20,59 @@ class Outlook:
 
     Args:
         notifier: tells systemd.
+        worker: the number of the worker that this process is; 1 where there is only one.
 
     Attributes:
-        notifier: the same.
         metrics: what is counted.
         traffic: counts bytes.
         readiness: whether clients can be served.
     """
 
-    def __init__(self, notifier: Notifier) -> None:
-        self.notifier = notifier
-        self.metrics = Metrics({"version": __version__})
-        self.metrics.build_info = 1.0
+    gather: Callable[[], Awaitable[None]] | None = None
+    """Gets what others have to tell for `read`."""
+
+    def __init__(self, notifier: Notifier, worker: int = 1) -> None:
+        self._notifier = notifier
+        self.metrics = Metrics({"version": __version__, "worker": str(worker)})
+        self.metrics.build_info = self.metrics.worker_up = 1.0
         self.traffic = Traffic(self.metrics)
         self.readiness = Readiness()
 
+    def ready(self, listen: list[str], upstream: str, state: str) -> None:
+        """Say that clients are accepted.
 
-@contextlib.asynccontextmanager
-async def admin_port(
-    settings: Settings, outlook: Outlook, stop: asyncio.Event, before_end: list[Callable[[], None]]
-) -> AsyncIterator[None]:
-    """Open the admin port, if there is to be one: before anything that may take long, and until the very end.
+        Args:
+            listen: where.
+            upstream: the address of the upstream server.
+            state: its state.
+        """
+        self._notifier.ready()
+        log.info("ready", listen=listen, upstream=upstream, upstream_state=state, version=__version__)
 
-    Args:
-        settings: the settings.
-        outlook: what is told there.
-        stop: set to drain.
-        before_end: functions to call when the process is about to end at once; one is added.
+    def draining(self) -> None:
+        """Say that no more clients are accepted."""
+        self.readiness.drain()
+        self._notifier.stopping()
 
-    Raises:
-        SettingsError: the address cannot be listened on.
-    """
-    if settings.admin is None:
-        yield
-        return
-    # Imported only where it is wanted: 0.1 s of the start, and 1 MB.
-    from proxy.admin.exposition import Exposition
-    from proxy.admin.pages import Pages
-    from proxy.admin.server import AdminServer
+    def stopped(self) -> None:
+        """Say that this is the end."""
+        log.info("stopped")
 
-    exposition = Exposition(outlook.metrics)
+    async def run(self) -> None:
+        """Go on saying how the proxy is, until cancelled."""
+        await self._notifier.run(self._status, lambda: self.hung() is None)
 
-    def drain() -> None:
-        log.info("drain requested by the admin port")
-        outlook.readiness.drain()
-        stop.set()
+    def _status(self) -> str:
+        """Return how the proxy is, for `systemctl status`."""
+        obstacle = self.readiness.obstacle()
+        return "ready" if obstacle is None else f"not ready: {obstacle}"
 
-    admin = AdminServer(
-        settings.admin, Pages(outlook.readiness.obstacle, outlook.traffic.refresh, exposition.render, drain)
-    )
-    before_end.append(admin.remove_path)
-    try:
-        await admin.open()
-        yield
-    finally:
-        await admin.close()
+    # What the admin port shows.
+
+    def read(self) -> Iterable[Metric]:
+        """Give every metric."""
+        return self.metrics.read()
+
+    def hung(self) -> str | None:
+        """Return what of the proxy does not go on any more; None if all does."""
+        return None

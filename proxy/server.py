@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import math
@@ -13,7 +12,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -21,9 +21,10 @@ import uvloop
 from redis.exceptions import ReadOnlyError
 
 from proxy import __version__
+from proxy.admin.port import admin_port
 from proxy.commands.described import ServerCommands
 from proxy.embedded.binaries import EmbeddedError
-from proxy.embedded.server import EmbeddedServer
+from proxy.embedded.choice import upstream_url
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
@@ -32,13 +33,15 @@ from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end, is_outage
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.users import UserWatch
+from proxy.listen.binding import Listener
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
+from proxy.listen.others import Others
 from proxy.logs import Seldom
 from proxy.loop import Loop
 from proxy.metrics import info
 from proxy.metrics.delay import watch_delay
 from proxy.notify import Notifier
-from proxy.outlook import Outlook, admin_port
+from proxy.outlook import Outlook
 from proxy.proxies.announcer import Proxies
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
@@ -51,6 +54,7 @@ from proxy.session.rewrite import Rewriter
 from proxy.session.rights import Rights, Users
 from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
+from proxy.signals import Signals
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.login import LoginWatch
 from proxy.upstream.words import in_words
@@ -67,21 +71,45 @@ _LONGEST_NAP: Final = 0.01
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server stands among the workers of one proxy: alone, where nothing is given.
+
+    Attributes:
+        worker: its number, from 1 on.
+        workers: how many there are.
+        listeners: the listening sockets, if they have been bound already.
+        others: the other workers.
+        held: bounds what all workers hold together.
+    """
+
+    worker: int = 1
+    workers: int = 1
+    listeners: list[Listener] | None = None
+    others: Others | None = None
+    held: HeldBudget | None = None
+
+
 class Server:
-    """A running proxy.
+    """A running proxy, or a worker of one.
 
     Args:
         settings: the settings.
         upstream: the server that it stands in front of.
         files: how many files the process may have open.
         outlook: what tells others how the proxy is.
+        place: where it stands among others.
     """
 
-    def __init__(self, settings: Settings, upstream: Upstream, files: int, outlook: Outlook) -> None:
+    def __init__(
+        self, settings: Settings, upstream: Upstream, files: int, outlook: Outlook, place: Place | None = None
+    ) -> None:
+        self._place = place = place or Place()
         self._settings = settings
         self._upstream = upstream
         self._outlook = outlook
         self.metrics = metrics = outlook.metrics
+        metrics.constants["upstream"] = str(upstream)
         self.traffic = outlook.traffic
         self._started = time.monotonic()
         self._names = Names(settings.prefix.encode())
@@ -95,7 +123,7 @@ class Server:
         self._logins = LoginWatch(upstream.connect)
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
-        self.held = HeldBudget(settings.held_limit, settings.request_limit)
+        self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
         self._ground = Ground(
             Rewriter(self._names, self._known, self._commands, metrics),
             self._known,
@@ -118,7 +146,7 @@ class Server:
         self._empty = asyncio.Event()
         self._files = files
         self._limit = client_limit(settings.max_clients, files)
-        self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self), metrics)
+        self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self), metrics, place.others)
         self._say_refused = Seldom(log.warning, REFUSED)
         self._say_failed = Seldom(log.warning, "expired members could not be removed before a request")
         self._say_handshake = Seldom(log.warning, "upstream TLS handshake failed")
@@ -129,6 +157,8 @@ class Server:
         facts: dict[str, str | int] = {
             "version": __version__,
             "process_id": os.getpid(),
+            "worker": self._place.worker,
+            "workers": self._place.workers,
             "uptime_in_seconds": int(time.monotonic() - self._started),
             "upstream": str(self._upstream),
             "upstream_state": self._upstream.state,
@@ -294,11 +324,6 @@ class Server:
         )
         metrics.clock_offset_seconds = self._clock.now() / 1000 - time.time()
 
-    def _status(self) -> str:
-        """Return how the proxy is, for `systemctl status`."""
-        obstacle = self._outlook.readiness.obstacle()
-        return "ready" if obstacle is None else f"not ready: {obstacle}"
-
     # The life of the whole.
 
     async def run(self, signals: Signals) -> None:
@@ -316,11 +341,11 @@ class Server:
         background: list[asyncio.Task[object]] = [stopped]
         tasks: list[asyncio.Task[None]] = []
         try:
-            opening = asyncio.create_task(self._listeners.open())
+            opening = asyncio.create_task(self._listeners.open(self._place.listeners))
             background.append(opening)
             await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():  # a name is still being looked up
-                log.info("stopped")
+                outlook.stopped()
                 return
             opening.result()
             tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
@@ -339,30 +364,23 @@ class Server:
                 tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
             self.metrics.before_reading = self._read_gauges
             outlook.readiness.judge_by(self._obstacle)
-            background.append(asyncio.create_task(self._warn()))
+            if self._place.worker == 1:  # the others would say the same
+                background.append(asyncio.create_task(self._warn()))
             tried = asyncio.create_task(self._tracker.tried.wait())
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             tried.cancel()
             if not signals.stop.is_set():
-                background.append(asyncio.create_task(outlook.notifier.run(self._status)))
-                outlook.notifier.ready()
-                log.info(
-                    "ready",
-                    listen=settings.listen,
-                    upstream=str(self._upstream),
-                    upstream_state=self._upstream.state,
-                    version=__version__,
-                )
+                background.append(asyncio.create_task(outlook.run()))
+                outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
             # What lives now lives until the end: the collector need not look at it again and again.
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            outlook.readiness.drain()
-            outlook.notifier.stopping()
+            outlook.draining()
             for task in done:
                 task.result()  # they run until cancelled: one that has ended has failed
             await self._finish()
-            log.info("stopped")
+            outlook.stopped()
         finally:
             self._listeners.close()
             self._proxies.leave()
@@ -372,11 +390,14 @@ class Server:
     async def _warn(self) -> None:
         """Warn once of what differs from the settings, or leaves the data open to others."""
         settings = self._settings
-        if self._limit < settings.max_clients:
+        if self._limit * self._place.workers < settings.max_clients:
             # Who has asked for the number has to know; the default is only as many as are possible.
             say = log.warning if "max_clients" in settings.model_fields_set else log.debug
             say(
-                "max_clients lowered: too few open files", max_clients=self._limit, files=self._files, advice=MORE_FILES
+                "max_clients lowered: too few open files",
+                max_clients=self._limit * self._place.workers,
+                files=self._files,
+                advice=MORE_FILES,
             )
         if self._upstream.uses_tls and not settings.tls_verify:
             advice = "others on the network can read and change the data: set tls_ca_file instead"
@@ -422,36 +443,7 @@ class Server:
             await asyncio.sleep(0)
 
 
-class Signals:
-    """What the process is told from outside.
-
-    Attributes:
-        stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
-        before_end: functions to call when a second one ends the process at once.
-        reload: called on SIGHUP.
-    """
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.before_end: list[Callable[[], None]] = []
-        self.reload: Callable[[], None] = lambda: None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._end)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
-
-    def _end(self) -> None:
-        if not self.stop.is_set():
-            self.stop.set()
-            return
-        log.warning("stopped by a second signal")
-        for work in self.before_end:
-            work()
-        # Nothing can hold this up. The kernel closes the connections; the guard of an embedded server ends it.
-        os._exit(1)
-
-
-def _raise_file_limit() -> int:
+def raise_file_limit() -> int:
     """Allow as many open files as the system does: each client takes two.
 
     Returns:
@@ -463,40 +455,15 @@ def _raise_file_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-@contextlib.asynccontextmanager
-async def _upstream(settings: Settings, signals: Signals) -> AsyncIterator[Upstream]:
-    """Name the upstream server; if it is the proxy's own, start it and stop it in the end."""
-    if not settings.embedded:
-        yield Upstream(settings, settings.upstream)
-        return
-    embedded = EmbeddedServer(settings.embedded_dir)
-    await embedded.start()
-
-    async def watch() -> None:
-        status = await embedded.wait()
-        log.error("embedded server exited", status=status)
-        signals.stop.set()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield Upstream(settings, embedded.url)
-    finally:
-        ended = watcher.done()
-        watcher.cancel()
-        await embedded.stop()
-    if ended:
-        raise EmbeddedError("the embedded server has ended by itself")
-
-
 async def _serve(settings: Settings, files: int) -> None:
     outlook = Outlook(Notifier())
     signals = Signals()
+    signals.listen()
     async with (
         admin_port(settings, outlook, signals.stop, signals.before_end),
-        _upstream(settings, signals) as upstream,
+        upstream_url(settings, signals.stop) as url,
     ):
-        outlook.metrics.constants["upstream"] = str(upstream)
-        await Server(settings, upstream, files, outlook).run(signals)
+        await Server(settings, Upstream(settings, url), files, outlook).run(signals)
 
 
 def _one_line(error: Exception) -> str:
@@ -513,7 +480,7 @@ def run(settings: Settings) -> int:
     Raises:
         SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.
     """
-    files = _raise_file_limit()
+    files = raise_file_limit()
     try:
         uvloop.run(_serve(settings, files), loop_factory=Loop)
     except EmbeddedError as error:

@@ -67,6 +67,14 @@ class Settings(BaseSettings):
         "open-file limit (ulimit -n) may lower this; 0 for as many as that limit allows.",
         json_schema_extra={"unit": "clients"},
     )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Number of processes that serve clients, at the same addresses. Each uses one core at most. "
+        "max_clients and held_limit are for all of them together.",
+        json_schema_extra={"unit": "processes"},
+    )
     idle_timeout: float = Field(
         default=0.0,
         ge=0,

@@ -26,6 +26,7 @@ import uvloop
 from proxy import __version__
 from proxy.admin import server as admin_server
 from proxy.admin.pages import Pages
+from proxy.admin.turns import Turns
 from proxy.loop import Loop
 from proxy.metrics.kinds import Kind
 from proxy.metrics.table import DECLARATIONS, PREFIX, Metrics
@@ -513,7 +514,7 @@ def test_work_takes_a_tenth_of_the_time(milliseconds: float) -> None:
     """Also where each piece is shorter than the loop's timers can tell."""
 
     async def work() -> float:
-        turns, spent, began = admin_server.Turns(), 0.0, time.monotonic()
+        turns, spent, began = Turns(), 0.0, time.monotonic()
 
         def spin() -> float:
             at = time.thread_time()

@@ -1,17 +1,18 @@
-"""Renders the metrics for Prometheus, in its own text format or in OpenMetrics."""
+"""Renders metrics for Prometheus, in its own text format or in OpenMetrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from proxy.metrics.kinds import Histogram, Kind
-from proxy.metrics.table import PREFIX, Metrics, Sample
+from proxy.metrics.table import PREFIX, Metric, Sample
 
 _Number: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 
@@ -20,13 +21,13 @@ class Exposition:
     """The metrics as Prometheus reads them.
 
     Args:
-        metrics: the metrics.
+        read: gives every metric as it stands.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         # A registry of its own: the library's would add what it knows of the interpreter and the process.
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Reader(metrics))
+        self._registry.register(_Reader(read))
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics and their content type.
@@ -42,28 +43,28 @@ class Exposition:
 
 
 class _Reader(Collector):
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
 
-    def collect(self) -> Iterator[Metric]:
-        for name, declaration, samples in self._metrics.read():
-            label = [] if declaration.label is None else [declaration.label]
+    def collect(self) -> Iterator[Family]:
+        for name, declaration, samples in self._read():
+            labels = list(samples[0].labels) if samples else []
             text = PREFIX + name, declaration.help
             if declaration.kind is Kind.HISTOGRAM:
-                yield _histogram(HistogramMetricFamily(*text, labels=label), samples)
+                yield _histogram(HistogramMetricFamily(*text, labels=labels), samples)
             else:
                 make = CounterMetricFamily if declaration.kind is Kind.COUNTER else GaugeMetricFamily
-                yield _number(make(*text, labels=label), samples)
+                yield _number(make(*text, labels=labels), samples)
 
 
-def _number(family: _Number, samples: list[Sample]) -> Metric:
+def _number(family: _Number, samples: list[Sample]) -> Family:
     for labels, value in samples:
         assert not isinstance(value, Histogram)
         family.add_metric(list(labels.values()), value)
     return family
 
 
-def _histogram(family: HistogramMetricFamily, samples: list[Sample]) -> Metric:
+def _histogram(family: HistogramMetricFamily, samples: list[Sample]) -> Family:
     for labels, value in samples:
         assert isinstance(value, Histogram)
         family.add_metric(list(labels.values()), value.cumulative(), value.sum)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -33,6 +33,8 @@ class Pages:
         refresh: brings the metrics up to date, a piece of work at a step.
         metrics: renders the metrics in a format that an `Accept` header names; returns them with their content type.
         drain: begins to drain.
+        gather: gets what others have to tell for the metrics, within a bounded time; None where there are none.
+        hung: returns what of the proxy does not go on any more, on one line; None if all does.
     """
 
     def __init__(
@@ -41,15 +43,23 @@ class Pages:
         refresh: Callable[[], Iterator[None]],
         metrics: Callable[[str], tuple[bytes, str]],
         drain: Callable[[], None],
+        gather: Callable[[], Awaitable[None]] | None = None,
+        hung: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._not_ready = not_ready
         self._refresh = refresh
         self._metrics = metrics
         self._drain = drain
+        self._gather = gather
+        self._hung = hung
 
     def preparation(self, request: Request) -> Iterator[None] | None:
         """Return the work to do before a request is answered, a piece at a step; None if that can be done at once."""
-        return self._refresh() if request.path == "/metrics" and request.method in _READ else None
+        return self._refresh() if _wants_metrics(request) else None
+
+    def gathering(self, request: Request) -> Awaitable[None] | None:
+        """Return what to wait for before that; None if there is nothing."""
+        return self._gather() if self._gather is not None and _wants_metrics(request) else None
 
     def answer(self, request: Request, *, is_local: bool) -> Answer:
         """Answer a request.
@@ -66,7 +76,10 @@ class Pages:
             text = f"{request.path} takes {' and '.join(methods)}\n"
             return Answer(Response(HTTPStatus.METHOD_NOT_ALLOWED, text.encode(), headers={"Allow": allow}))
         if request.path == "/livez":
-            return Answer(Response(HTTPStatus.OK, b"alive\n"))
+            reason = self._hung()
+            if reason is None:
+                return Answer(Response(HTTPStatus.OK, b"alive\n"))
+            return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, f"not alive: {reason}\n".encode()))
         if request.path == "/readyz":
             reason = self._not_ready()
             if reason is None:
@@ -82,3 +95,7 @@ class Pages:
             # A page in a browser on this machine could send it, to any address that it can guess.
             return Answer(Response(HTTPStatus.FORBIDDEN, b"not from a web page\n"))
         return Answer(Response(HTTPStatus.ACCEPTED, b"draining\n"), self._drain)
+
+
+def _wants_metrics(request: Request) -> bool:
+    return request.path == "/metrics" and request.method in _READ

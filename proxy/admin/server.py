@@ -9,25 +9,22 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-import time
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from proxy.admin.http import READ, BadRequestError, Conversation, Request, Response, State
 from proxy.admin.pages import Answer, Pages
+from proxy.admin.turns import Turns
 from proxy.listen.sockets import bind, bind_path, clear_socket
 from proxy.logs import Seldom
 from proxy.loop import look_up
 from proxy.settings import SettingsError, parse_address
 
 log = structlog.get_logger("proxy.admin")
-
-T = TypeVar("T")
 
 MOST: Final = 16
 """Connections at once. A further one takes the place of the one that has waited longest for a request."""
@@ -41,40 +38,10 @@ IDLE_SECONDS: Final = 75.0
 LINGER_SECONDS: Final = 1.0
 """How long a peer has to read the last answer."""
 
-_OTHERS: Final = 19
-"""How many times as long as a piece of work took the loop is then left to others, by the scrapes and by all else."""
-
-_MOST_OWED: Final = 0.2
-"""Seconds for which it is left to them after one piece at most."""
-
-_TICK_SECONDS: Final = 0.002
-"""What is owed to others is paid from so much on: the loop's timers count whole ms."""
-
 _PREPARED: Final = object()
 _BACKLOG: Final = 64
 _PAUSE_SECONDS: Final = 0.2
 """How long nobody is accepted after a failure to accept."""
-
-
-class Turns:
-    """Runs one piece of work at a time, and keeps what they take of the event loop within a share."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._free = 0.0  # when the others have had their time, by the monotonic clock
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Wait until the others have had their time, then run a piece of work and return its result."""
-        async with self._lock:
-            if (owed := self._free - time.monotonic()) >= _TICK_SECONDS:
-                await asyncio.sleep(owed)
-            # The processor's time: on a busy machine the clock on the wall counts what others do.
-            began = time.thread_time()
-            try:
-                return work()
-            finally:
-                owed = min(_OTHERS * (time.thread_time() - began), _MOST_OWED)
-                self._free = max(self._free, time.monotonic()) + owed
 
 
 class AdminServer:
@@ -233,6 +200,8 @@ class AdminServer:
             return Answer(request.response)
         try:
             turns = self._turns
+            if (gathering := self._pages.gathering(request)) is not None:
+                await gathering
             if (steps := self._pages.preparation(request)) is not None:
                 turns = self._scrapes
                 while await turns.run(partial(next, steps, _PREPARED)) is not _PREPARED:

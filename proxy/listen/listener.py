@@ -7,24 +7,20 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import structlog
 
-from proxy.listen.sockets import bind, bind_path, clear_socket, is_loopback
+from proxy.listen.binding import Listener, bind_all, close_all, shown
+from proxy.listen.others import Others
+from proxy.listen.sockets import is_loopback
 from proxy.logs import Seldom
-from proxy.loop import look_up
 from proxy.metrics.table import Metrics
 from proxy.relay.client import ClientConnection
-from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
-from proxy.upstream import tcp
+from proxy.settings import Settings
 from proxy.upstream.certificates import listening_context
 
 log = structlog.get_logger("proxy.listen")
-
-BACKLOG: Final = 1024
 
 REFUSED: Final = b"-ERR max number of clients reached\r\n"
 """Redis's own words: client libraries know them."""
@@ -59,23 +55,6 @@ def client_limit(max_clients: int, files: int) -> int:
     return min(max_clients, possible) if max_clients else possible
 
 
-@dataclass(slots=True)
-class _Listener:
-    """A listening socket.
-
-    Attributes:
-        socket: the socket.
-        tls: whether clients speak TLS there.
-        path: the socket's file, if it is a Unix socket.
-        pause: the end of a pause in accepting, while there is one.
-    """
-
-    socket: socket.socket
-    tls: bool = False
-    path: Path | None = None
-    pause: asyncio.TimerHandle | None = field(default=None)
-
-
 class Listeners:
     """All addresses that clients can connect to.
 
@@ -86,20 +65,27 @@ class Listeners:
         limit: clients at once.
         new_connection: makes the protocol for a client.
         metrics: where to count.
+        others: the other workers; none where not given.
 
     Attributes:
         clients: every client that was let in, with its socket, until `left`; including those in a TLS handshake.
     """
 
     def __init__(
-        self, settings: Settings, limit: int, new_connection: Callable[[], ClientConnection], metrics: Metrics
+        self,
+        settings: Settings,
+        limit: int,
+        new_connection: Callable[[], ClientConnection],
+        metrics: Metrics,
+        others: Others | None = None,
     ) -> None:
         self.clients: dict[ClientConnection, socket.socket] = {}
         self._settings = settings
         self._limit = limit
         self._new_connection = new_connection
         self._metrics = metrics
-        self._listeners: list[_Listener] = []
+        self._others = others or Others(limit)
+        self._listeners: list[Listener] = []
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -108,29 +94,27 @@ class Listeners:
         self._say_failed = Seldom(log.error, "cannot accept clients")
         self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
-    async def open(self) -> None:
-        """Listen on all addresses.
+    async def open(self, given: list[Listener] | None = None) -> None:
+        """Accept clients at all addresses.
+
+        Args:
+            given: the sockets, if they have been bound already.
 
         Raises:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
-        addresses = {address: parse_address(address) for address in self._settings.listen}
         if self._settings.listen_tls_cert_file is not None:
             self._context = listening_context(self._settings)
-        for address, where in addresses.items():
-            try:
-                if isinstance(where, TCPAddress):
-                    listener = _Listener(bind(await look_up(where.host, where.port)), tls=where.tls)
-                    # Accepted sockets inherit the options.
-                    tcp.configure(listener.socket, self._settings.tcp_keepalive)
-                else:
-                    await clear_socket(where)
-                    listener = _Listener(bind_path(where), path=where)
-            except OSError as error:
-                raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
-            self._listeners.append(listener)
-            listener.socket.listen(BACKLOG)
-            self._resume(listener)
+        self._listeners = given if given is not None else (await bind_all(self._settings))[0]
+        for number in range(len(self._listeners)):
+            self._resume(number)
+        self._others.begin(self._receive)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses as the log shows them."""
+        pairs = zip(dict.fromkeys(self._settings.listen), self._listeners, strict=True)
+        return [shown(address, listener) for address, listener in pairs]
 
     def close(self) -> None:
         """Accept no more. Harmless when closed already."""
@@ -140,9 +124,8 @@ class Listeners:
             if listener.pause is not None:
                 listener.pause.cancel()
             loop.remove_reader(listener.socket)
-            listener.socket.close()
-            if listener.path is not None:
-                listener.path.unlink(missing_ok=True)
+        close_all(listeners)
+        self._others.end()
         for task in self._handshakes:
             task.cancel()
         for refused in list(self._refused):
@@ -166,22 +149,25 @@ class Listeners:
     def left(self, connection: ClientConnection) -> None:
         """Note that a client has gone."""
         self.clients.pop(connection, None)
+        self._others.note(len(self.clients))
 
     def exposed(self) -> list[str]:
         """Return the addresses that other machines can reach and that ask clients for no certificate."""
         return [
-            "{}:{}".format(*listener.socket.getsockname()[:2])
+            listener.address
             for listener in self._listeners
-            if listener.path is None
+            if listener.address is not None
             and not is_loopback(str(listener.socket.getsockname()[0]))
             and not (listener.tls and self._settings.listen_tls_ca_file is not None)
         ]
 
-    def _resume(self, listener: _Listener) -> None:
+    def _resume(self, number: int) -> None:
+        listener = self._listeners[number]
         listener.pause = None
-        asyncio.get_running_loop().add_reader(listener.socket, self._accept, listener)
+        asyncio.get_running_loop().add_reader(listener.socket, self._accept, number)
 
-    def _accept(self, listener: _Listener) -> None:
+    def _accept(self, number: int) -> None:
+        listener = self._listeners[number]
         for _ in range(_AT_ONCE):
             try:
                 client, _ = listener.socket.accept()
@@ -193,19 +179,31 @@ class Listeners:
                 # Out of files or memory. The socket stays readable: to be told again at once would take all the CPU.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.socket)
-                listener.pause = loop.call_later(_PAUSE_SECONDS, self._resume, listener)
+                listener.pause = loop.call_later(_PAUSE_SECONDS, self._resume, number)
                 self._say_failed(error=error.strerror, clients=len(self.clients), advice=MORE_FILES)
                 return
             client.setblocking(False)
-            if len(self.clients) < self._limit:
-                self._take(client, listener)
-            else:
-                self._refuse(client, listener)
+            if not self._others.hand_over(client, number, len(self.clients)):
+                self._admit(client, listener)
 
-    def _take(self, client: socket.socket, listener: _Listener) -> None:
+    def _receive(self, client: socket.socket, number: int) -> None:
+        """Take a client that another worker has accepted."""
+        if number < len(self._listeners):
+            self._admit(client, self._listeners[number])
+        else:
+            client.close()  # this one accepts no more
+
+    def _admit(self, client: socket.socket, listener: Listener) -> None:
+        if self._others.has_room(len(self.clients)):
+            self._take(client, listener)
+        else:
+            self._refuse(client, listener)
+
+    def _take(self, client: socket.socket, listener: Listener) -> None:
         connection = self._new_connection()
         self._metrics.client_connections_total += 1
         self.clients[connection] = client
+        self._others.note(len(self.clients))
         context = self._context if listener.tls else None
         task = asyncio.get_running_loop().create_task(self._connect(connection, client, context))
         for tasks in (self._tasks, self._handshakes) if listener.tls else (self._tasks,):
@@ -233,7 +231,7 @@ class Listeners:
             connection.dropped()
             raise
 
-    def _refuse(self, client: socket.socket, listener: _Listener) -> None:
+    def _refuse(self, client: socket.socket, listener: Listener) -> None:
         self._metrics.client_connections_rejected_total["max_clients"] += 1
         self._say_refused(max_clients=self._limit)
         if listener.tls:

@@ -16,11 +16,12 @@ def is_loopback(host: str) -> bool:
     return host == "::1" or host.startswith(("127.", "::ffff:127."))
 
 
-def bind(found: Found) -> socket.socket:
+def bind(found: Found, *, shared: bool = False) -> socket.socket:
     """Bind a listening socket.
 
     Args:
         found: the addresses of the host; the first counts.
+        shared: whether other sockets of the same user that say so too may be bound to the address.
 
     Raises:
         OSError: it cannot be bound.
@@ -30,6 +31,8 @@ def bind(found: Found) -> socket.socket:
     try:
         listener.setblocking(False)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)

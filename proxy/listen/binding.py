@@ -1,0 +1,130 @@
+"""Binds all addresses to listen on: for one process, or for several that accept clients at the same addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from proxy.listen.sockets import bind, bind_path, clear_socket
+from proxy.loop import look_up
+from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
+from proxy.upstream import tcp
+
+BACKLOG: Final = 1024
+
+_SPREADS: Final = sys.platform.startswith("linux")
+"""Whether the kernel spreads clients over sockets that are bound to one address."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """A listening socket.
+
+    Attributes:
+        socket: the socket.
+        tls: whether clients speak TLS there.
+        path: the file to remove in the end, if it is a Unix socket and this process's to remove.
+        pause: the end of a pause in accepting, while there is one.
+    """
+
+    socket: socket.socket
+    tls: bool = False
+    path: Path | None = None
+    pause: asyncio.TimerHandle | None = field(default=None)
+
+    @property
+    def address(self) -> str | None:
+        """Host and port as they are now; None for a Unix socket."""
+        if self.socket.family == socket.AF_UNIX:
+            return None
+        host, port = self.socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.socket.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def shown(address: str, listener: Listener) -> str:
+    """Return an address as the log shows it: as in the settings, with the port that the system has chosen for 0."""
+    where = parse_address(address)
+    if isinstance(where, TCPAddress) and where.port == 0:
+        return address.rpartition(":")[0] + f":{listener.socket.getsockname()[1]}"
+    return address
+
+
+async def bind_all(settings: Settings, processes: int = 1) -> list[list[Listener]]:
+    """Bind all addresses and begin to listen.
+
+    Several processes have a socket each on a TCP address, over which the kernel spreads clients (SO_REUSEPORT); where
+    it does not, and on a Unix socket, they share one.
+
+    Args:
+        settings: the settings.
+        processes: how many are to accept clients.
+
+    Returns:
+        For each process its listeners, in the order of the addresses. The paths of Unix sockets are the first one's.
+
+    Raises:
+        SettingsError: an address cannot be listened on.
+    """
+    made: list[list[Listener]] = [[] for _ in range(processes)]
+    try:
+        for address in dict.fromkeys(settings.listen):
+            try:
+                sockets = await _bind(address, processes, settings.tcp_keepalive)
+            except OSError as error:
+                raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
+            where = parse_address(address)
+            for number, (listeners, bound) in enumerate(zip(made, sockets, strict=True)):
+                if isinstance(where, TCPAddress):
+                    listeners.append(Listener(bound, tls=where.tls))
+                else:
+                    listeners.append(Listener(bound, path=None if number else where))
+    except BaseException:
+        for listeners in made:
+            close_all(listeners)
+        raise
+    return made
+
+
+def close_all(listeners: Iterable[Listener]) -> None:
+    """Close listeners."""
+    for listener in listeners:
+        listener.close()
+
+
+async def _bind(address: str, processes: int, keepalive: int) -> list[socket.socket]:
+    where = parse_address(address)
+    if isinstance(where, Path):
+        await clear_socket(where)
+        first = bind_path(where)
+        first.listen(BACKLOG)
+        return [first, *(first.dup() for _ in range(processes - 1))]
+    found = await look_up(where.host, where.port)
+    sockets = [bind(found)]
+    try:
+        if processes > 1 and _SPREADS:
+            # The first was bound alone: nobody else has the address. From now on others of this process may.
+            family, kind, protocol, name, _ = found[0]
+            found = [(family, kind, protocol, name, sockets[0].getsockname())]
+            sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sockets += [bind(found, shared=True) for _ in range(processes - 1)]
+        for listener in sockets:
+            # Accepted sockets inherit the options.
+            tcp.configure(listener, keepalive)
+            listener.listen(BACKLOG)
+        sockets += [sockets[0].dup() for _ in range(processes - len(sockets))]
+    except OSError:
+        for listener in sockets:
+            listener.close()
+        raise
+    return sockets

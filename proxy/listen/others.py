@@ -1,0 +1,51 @@
+"""What a process that accepts clients asks of the other workers of its proxy. A proxy of one process has none."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TypeAlias
+
+Take: TypeAlias = Callable[[socket.socket, int], None]
+"""Takes a client from another worker, with the number of the listener at which it arrived."""
+
+
+class Others:
+    """The other workers: none.
+
+    Args:
+        limit: clients at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def begin(self, take: Take) -> None:
+        """Begin to take clients from other workers."""
+
+    def end(self) -> None:
+        """Take no more clients from other workers. Harmless when not begun."""
+
+    def has_room(self, clients: int) -> bool:
+        """Return whether there is room for one more client.
+
+        Args:
+            clients: how many this process has.
+        """
+        return clients < self._limit
+
+    def note(self, clients: int) -> None:
+        """Note how many clients this process has."""
+
+    def hand_over(self, client: socket.socket, listener: int, clients: int) -> bool:
+        """Hand a client over to a worker that has fewer.
+
+        Args:
+            client: a client that has just been accepted.
+            listener: the number of the listener at which it arrived.
+            clients: how many this process has.
+
+        Returns:
+            Whether that has been done. The client is no longer this process's then.
+        """
+        return False

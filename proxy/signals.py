@@ -1,0 +1,47 @@
+"""What the process is told from outside: to stop, to stop at once, to read its certificates again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger("proxy.server")
+
+TO_STOP: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """What the process is told from outside; nothing of it by itself until `listen`.
+
+    Attributes:
+        stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
+        before_end: functions to call when a second one ends the process at once.
+        reload: called on SIGHUP.
+    """
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.before_end: list[Callable[[], None]] = []
+        self.reload: Callable[[], None] = lambda: None
+
+    def listen(self) -> None:
+        """Take the signals of the process."""
+        loop = asyncio.get_running_loop()
+        for number in TO_STOP:
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
+
+    def _end(self) -> None:
+        if not self.stop.is_set():
+            self.stop.set()
+            return
+        log.warning("stopped by a second signal")
+        for work in self.before_end:
+            work()
+        # Nothing can hold this up. The kernel closes the connections; the guard of an embedded server ends it.
+        os._exit(1)

@@ -1,0 +1,98 @@
+"""What tells others how all workers of a proxy are, as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from proxy.metrics.table import DECLARATIONS, Metric, Sample
+from proxy.notify import Notifier
+from proxy.outlook import Outlook
+from proxy.workers.board import Board
+from proxy.workers.process import WorkerProcess
+
+HUNG_SECONDS: Final = 5.0
+"""A worker whose event loop has not run for so long is taken to hang."""
+
+
+class Overview(Outlook):
+    """What tells others how the proxy is.
+
+    Args:
+        notifier: tells systemd.
+        workers: the workers.
+        board: what they have in common.
+    """
+
+    def __init__(self, notifier: Notifier, workers: Sequence[WorkerProcess], board: Board) -> None:
+        super().__init__(notifier)
+        self._workers = workers
+        self._board = board
+        self._told: Mapping[int, Mapping[str, list[Sample]]] = {}
+        self._gathering: asyncio.Task[None] | None = None
+        self._drains = False
+        self.readiness.judge_by(self._obstacle)
+
+    def draining(self) -> None:
+        """Say that no more clients are accepted."""
+        self._drains = True
+        super().draining()
+
+    def silent(self) -> list[WorkerProcess]:
+        """Return the workers that have begun and hang."""
+        return [
+            worker
+            for place, worker in enumerate(self._workers)
+            if self._board.has_begun(place) and self._board.silent_seconds(place) > HUNG_SECONDS
+        ]
+
+    def hung(self) -> str | None:
+        """Return which worker hangs; None while all go on, and while they end."""
+        silent = [] if self._drains else self.silent()
+        return f"worker {silent[0].number} does not answer" if silent else None
+
+    def _obstacle(self) -> str | None:
+        obstacles = {worker.number: worker.obstacle for worker in self._workers if worker.obstacle is not None}
+        if hung := self.hung():
+            return hung
+        if not obstacles:
+            return None
+        number, first = next(iter(obstacles.items()))
+        together = len(obstacles) == len(self._workers) and len(set(obstacles.values())) == 1
+        return first if together else f"worker {number}: {first}"
+
+    # Metrics.
+
+    async def gather(self) -> None:
+        """Get the metrics of all workers; who asks meanwhile shares them."""
+        if self._gathering is None or self._gathering.done():
+            self._gathering = asyncio.get_running_loop().create_task(self._gather())
+        await asyncio.shield(self._gathering)
+
+    async def _gather(self) -> None:
+        told = await asyncio.gather(*(worker.metrics() for worker in self._workers))
+        self._told = {
+            worker.number: metrics for worker, metrics in zip(self._workers, told, strict=True) if metrics is not None
+        }
+
+    def read(self) -> Iterator[Metric]:
+        """Give every metric, with the number of the worker as a label."""
+        return merge({worker.number: self._told.get(worker.number) for worker in self._workers})
+
+
+def merge(told: Mapping[int, Mapping[str, list[Sample]] | None]) -> Iterator[Metric]:
+    """Give every metric of several workers.
+
+    Args:
+        told: number → its metrics; None for a worker that has told none.
+    """
+    for name, declaration in DECLARATIONS.items():
+        samples = []
+        for number, metrics in told.items():
+            worker = {"worker": str(number)}
+            if metrics is not None:
+                samples += [Sample({**sample.labels, **worker}, sample.value) for sample in metrics.get(name, ())]
+            elif declaration.label == "worker":
+                samples.append(Sample(worker, 0.0))
+        yield Metric(name, declaration, samples)

@@ -1,0 +1,278 @@
+"""The process that the user has started: binds the sockets, starts the workers, and is one proxy to all others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+import uvloop
+
+from proxy.admin.port import admin_port
+from proxy.embedded.binaries import EmbeddedError
+from proxy.embedded.choice import upstream_url
+from proxy.expiry.tasks import end
+from proxy.listen.binding import Listener, bind_all, shown
+from proxy.loop import Loop
+from proxy.notify import Notifier
+from proxy.settings import Settings, SettingsError
+from proxy.signals import Signals
+from proxy.upstream.certificates import listening_context
+from proxy.upstream.endpoint import Upstream
+from proxy.workers.board import Board
+from proxy.workers.fellows import inbox
+from proxy.workers.messages import Assignment, Order, pack_settings
+from proxy.workers.overview import HUNG_SECONDS, Overview
+from proxy.workers.process import WorkerProcess
+
+log = structlog.get_logger("proxy.workers")
+
+START_SECONDS: Final = 60.0
+"""How long a worker has to begin."""
+
+GRACE: Final = 5.0
+"""Seconds beyond `shutdown_timeout` that workers have to end, before they are killed."""
+
+_KILLED_SECONDS: Final = 5.0
+"""How long the end of a worker that was killed is waited for."""
+
+_LOOK_SECONDS: Final = 0.5
+_BY_SIGNAL: Final = (-signal.SIGTERM, -signal.SIGINT)
+
+
+class Supervisor:
+    """Runs the workers of a proxy.
+
+    Args:
+        settings: the settings.
+        signals: what the process is told.
+        workers: the workers, not started yet.
+        board: what they have in common.
+        overview: what tells others how they are.
+    """
+
+    def __init__(
+        self, settings: Settings, signals: Signals, workers: Sequence[WorkerProcess], board: Board, overview: Overview
+    ) -> None:
+        self._settings = settings
+        self._signals = signals
+        self._workers = workers
+        self._board = board
+        self._overview = overview
+        self._running: dict[asyncio.Task[int], WorkerProcess] = {}
+        self._draining = False
+        self._failed = False
+        self._unusable: str | None = None
+
+    async def run(self, upstream: Upstream, url: str, listeners: list[list[Listener]], shared: int) -> bool:
+        """Start the workers, and wait for the end of all.
+
+        Args:
+            upstream: the upstream server.
+            url: its address.
+            listeners: for each worker its listening sockets. Closed here once the workers have them.
+            shared: the descriptor of the memory of `board`. Closed likewise.
+
+        Returns:
+            Whether all went well.
+
+        Raises:
+            SettingsError: a worker cannot use a setting.
+        """
+        paths = [listener.path for listener in listeners[0] if listener.path is not None]
+        addresses = [
+            shown(address, listener)
+            for address, listener in zip(dict.fromkeys(self._settings.listen), listeners[0], strict=True)
+        ]
+
+        def remove_paths() -> None:
+            for path in paths:
+                path.unlink(missing_ok=True)
+
+        self._signals.before_end.append(remove_paths)
+        stopped = asyncio.create_task(self._signals.stop.wait())
+        background: list[asyncio.Task[object]] = [stopped]
+        try:
+            await self._start(url, listeners, shared)
+            watching = asyncio.create_task(self._watch())
+            ready = asyncio.create_task(self._all_ready())
+            background += [watching, ready]
+            await self._until(stopped, watching, ready)
+            if ready.done() and not self._draining and not stopped.done():
+                background.append(asyncio.create_task(self._overview.run()))
+                self._overview.ready(addresses, str(upstream), self._upstream_state())
+                await self._until(stopped, watching)
+        finally:
+            self._draining = True
+            self._overview.draining()
+            remove_paths()
+            await self._drain()
+            await end(background)
+        if self._unusable is not None:
+            raise SettingsError(self._unusable)
+        return not self._failed
+
+    async def _start(self, url: str, listeners: list[list[Listener]], shared: int) -> None:
+        count = len(self._workers)
+        inboxes = [inbox() for _ in range(count)]
+        try:
+            for place, worker in enumerate(self._workers):
+                fellows = {other + 1: inboxes[other][1].fileno() for other in range(count) if other != place}
+                own = [(listener.socket.fileno(), listener.tls) for listener in listeners[place]]
+                mine = inboxes[place][0].fileno()
+                assignment = Assignment(
+                    worker.number, count, pack_settings(self._settings), url, own, shared, mine, fellows
+                )
+                descriptors = [shared, mine, *fellows.values(), *(descriptor for descriptor, _ in own)]
+                await worker.start(assignment, descriptors)
+                self._running[asyncio.create_task(worker.run())] = worker
+        except OSError as error:
+            self._fail()
+            log.error("worker could not be started", error=error.strerror or str(error))
+        finally:
+            # What only the workers have goes with them: nobody can wait here for a worker that has gone.
+            for pair in inboxes:
+                pair[0].close()
+                pair[1].close()
+            for listener in (one for some in listeners for one in some):
+                listener.socket.close()
+            os.close(shared)
+
+    def _upstream_state(self) -> str:
+        states = [worker.upstream_state for worker in self._workers]
+        return next((state for state in states if state != states[0]), states[0])
+
+    async def _all_ready(self) -> None:
+        for worker in self._workers:
+            await worker.ready.wait()
+
+    async def _until(self, *tasks: asyncio.Task[object]) -> None:
+        """Wait until one of these is done, or a worker has ended."""
+        if self._failed:
+            return
+        await asyncio.wait([*tasks, *self._running], return_when=asyncio.FIRST_COMPLETED)
+        self._see_ended()
+
+    def _see_ended(self) -> None:
+        for task in [task for task in self._running if task.done()]:
+            self._ended(self._running.pop(task), task.result())
+
+    def _ended(self, worker: WorkerProcess, status: int) -> None:
+        if worker.unusable is not None:
+            self._unusable = worker.unusable
+        elif status == 0 and self._draining:
+            return
+        elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
+            self._signals.stop.set()  # told to stop with all others, before it could say so
+        elif not (status == 0 and self._signals.stop.is_set()):
+            self._fail()
+            log.error("worker exited", worker=worker.number, status=status)
+        self._draining = True
+
+    def _fail(self) -> None:
+        self._failed = True
+        self._draining = True
+
+    async def _watch(self) -> None:
+        """See whether workers begin, and go on; ends when one does not begin."""
+        began = asyncio.get_running_loop().time()
+        silent: set[int] = set()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if asyncio.get_running_loop().time() - began > START_SECONDS:
+                for place, worker in enumerate(self._workers):
+                    if not self._board.has_begun(place):
+                        self._fail()
+                        log.error("worker did not begin", worker=worker.number, seconds=START_SECONDS)
+                        worker.kill()
+                        return
+            hung = {worker.number for worker in self._overview.silent()}
+            for number in hung - silent:
+                log.error("worker does not answer", worker=number, seconds=HUNG_SECONDS)
+            for number in silent - hung:
+                log.info("worker answers again", worker=number)
+            silent = hung
+
+    async def _drain(self) -> None:
+        """Have all workers end: in order, and after a time by force."""
+        for worker in self._running.values():
+            worker.tell(Order.STOP)
+        for patience in (self._settings.shutdown_timeout + GRACE, _KILLED_SECONDS):
+            if self._running:
+                await asyncio.wait(self._running, timeout=patience)
+                self._see_ended()
+            for worker in self._running.values():
+                self._fail()
+                log.error("worker killed: it did not end in time", worker=worker.number)
+                worker.kill()
+
+
+async def _serve(settings: Settings) -> bool:
+    signals = Signals()
+    signals.listen()
+    shared = Board.make(settings.workers)
+    board = Board(shared, settings.workers)
+    workers = [WorkerProcess(number, signals.stop.set) for number in range(1, settings.workers + 1)]
+    overview = Overview(Notifier(), workers, board)
+
+    def tell_to_reload() -> None:
+        for worker in workers:
+            worker.tell(Order.RELOAD)
+
+    def kill() -> None:
+        for worker in workers:
+            worker.kill()
+
+    signals.reload = tell_to_reload
+    signals.before_end.append(kill)
+    async with (
+        admin_port(settings, overview, signals.stop, signals.before_end),
+        upstream_url(settings, signals.stop) as url,
+    ):
+        # What cannot be used is told before anything else starts.
+        upstream = Upstream(settings, url)
+        if settings.listen_tls_cert_file is not None:
+            listening_context(settings)
+        listeners = await _bind(settings, signals)
+        if listeners is None:
+            overview.stopped()
+            return True
+        fine = await Supervisor(settings, signals, workers, board, overview).run(upstream, url, listeners, shared)
+        if fine:
+            overview.stopped()
+        return fine
+
+
+async def _bind(settings: Settings, signals: Signals) -> list[list[Listener]] | None:
+    """Bind all sockets; None if told to stop while a name is still being looked up."""
+    binding = asyncio.create_task(bind_all(settings, settings.workers))
+    stopped = asyncio.create_task(signals.stop.wait())
+    await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if not binding.done():
+        await end([binding, stopped])
+        return None
+    await end([stopped])
+    return binding.result()
+
+
+def run(settings: Settings) -> int:
+    """Run the proxy, of several workers, until a signal ends it.
+
+    Returns:
+        The exit status: 0 after SIGTERM or SIGINT, 1 when a worker or the embedded server could not be started or has
+        ended by itself. A second SIGTERM or SIGINT ends all processes at once, with status 1.
+
+    Raises:
+        SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.
+    """
+    try:
+        fine = uvloop.run(_serve(settings), loop_factory=Loop)
+    except EmbeddedError as error:
+        log.error("stopped: embedded server failed", error=str(error))
+        return 1
+    if not fine:
+        log.error("stopped: a worker failed")
+    return 0 if fine else 1

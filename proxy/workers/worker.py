@@ -1,0 +1,228 @@
+"""The life of a worker: a proxy of its own that gets its sockets from the supervisor, and tells it how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from functools import partial
+from typing import Final
+
+import structlog
+import uvloop
+
+from proxy import logs
+from proxy.admin.turns import Turns
+from proxy.expiry.tasks import end
+from proxy.listen.binding import Listener
+from proxy.listen.listener import client_limit
+from proxy.loop import Loop
+from proxy.notify import Notifier
+from proxy.outlook import Outlook
+from proxy.server import Place, Server, raise_file_limit
+from proxy.settings import Settings, SettingsError
+from proxy.signals import TO_STOP, Signals
+from proxy.upstream.endpoint import Upstream
+from proxy.workers.board import BEAT_SECONDS, Board
+from proxy.workers.fellows import Fellows, SharedBudget
+from proxy.workers.messages import (
+    LONGEST,
+    Assignment,
+    News,
+    Order,
+    pack_metrics,
+    pack_news,
+    unpack_order,
+    unpack_settings,
+)
+
+log = structlog.get_logger("proxy.workers")
+
+GRACE: Final = 5.0
+"""Seconds beyond `shutdown_timeout` after which a worker that has been told to stop is ended by force."""
+
+_CHANNEL: Final = 0
+"""The descriptor, standard input, of the socket that leads to the supervisor."""
+
+_TAKEN_SECONDS: Final = 2.0
+"""How long the supervisor has to take the last news."""
+
+_ALL: Final = object()
+
+
+class WorkerOutlook(Outlook):
+    """Tells the supervisor how a worker is.
+
+    Args:
+        worker: its number, from 1 on.
+        writer: the way to the supervisor.
+    """
+
+    def __init__(self, worker: int, writer: asyncio.StreamWriter) -> None:
+        super().__init__(Notifier({}), worker)
+        self._writer = writer
+        self._obstacle: str | None = None
+        self._turns = Turns()
+        self._telling: asyncio.Task[None] | None = None
+
+    def ready(self, listen: list[str], upstream: str, state: str) -> None:
+        """Tell that clients are accepted."""
+        self._look()
+        self.tell(News.READY, state)
+
+    def draining(self) -> None:
+        """Note that no more clients are accepted: the supervisor has said so."""
+        self.readiness.drain()
+
+    def stopped(self) -> None:
+        """Say nothing: the supervisor sees it."""
+
+    async def run(self) -> None:
+        """Tell what stands in the way of serving clients whenever it changes, until cancelled."""
+        while True:
+            self._look()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _look(self) -> None:
+        if (obstacle := self.readiness.obstacle()) != self._obstacle:
+            self._obstacle = obstacle
+            self.tell(News.OBSTACLE, obstacle)
+
+    def tell(self, news: News, what: object = None) -> None:
+        """Tell the supervisor, if it is still there."""
+        if not self._writer.is_closing():
+            self._writer.write(pack_news(news, what))
+
+    def tell_metrics(self) -> None:
+        """Tell the metrics, in the time that work for the admin port may take."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell_metrics())
+
+    async def _tell_metrics(self) -> None:
+        steps = self.traffic.refresh()
+        while await self._turns.run(partial(next, steps, _ALL)) is not _ALL:
+            pass
+        line = await self._turns.run(lambda: pack_news(News.METRICS, pack_metrics(self.metrics)))
+        if not self._writer.is_closing():
+            self._writer.write(line)
+
+    async def close(self) -> None:
+        """Wait a moment until the supervisor has taken all news."""
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_TAKEN_SECONDS):
+                await self._writer.wait_closed()
+
+
+def run() -> int:
+    """Run the worker that standard input tells about.
+
+    Returns:
+        The exit status: 0 when told to stop, 2 if a setting cannot be used.
+    """
+    return uvloop.run(_serve(), loop_factory=Loop)
+
+
+async def _serve() -> int:
+    channel = socket.socket(fileno=os.dup(_CHANNEL))
+    reader, writer = await asyncio.open_connection(sock=channel, limit=LONGEST)
+    line = await reader.readline()
+    if not line:
+        return 1  # the supervisor has gone already
+    assignment = Assignment.unpack(line)
+    settings = unpack_settings(assignment.settings)
+    logs.configure(settings.log_level, settings.log_format)
+    structlog.contextvars.bind_contextvars(worker=assignment.worker)
+    _end_without_supervisor(settings.shutdown_timeout + GRACE)
+    board = Board(assignment.board, assignment.workers)
+    outlook = WorkerOutlook(assignment.worker, writer)
+    signals = Signals()
+    _pass_signals_on(outlook, signals)
+    tasks = [asyncio.create_task(_beat(board, assignment.worker - 1))]
+    tasks.append(asyncio.create_task(_obey(reader, outlook, signals)))
+    try:
+        files = raise_file_limit()
+        server = Server(
+            settings,
+            Upstream(settings, assignment.upstream),
+            files,
+            outlook,
+            _place(assignment, settings, board, client_limit(settings.max_clients, files)),
+        )
+        await server.run(signals)
+    except SettingsError as error:
+        outlook.tell(News.UNUSABLE, str(error))
+        return 2
+    finally:
+        await end(tasks)
+        await outlook.close()
+    return 0
+
+
+def _place(assignment: Assignment, settings: Settings, board: Board, limit: int) -> Place:
+    own = assignment.worker - 1
+    fellows = {number - 1: _adopt(descriptor) for number, descriptor in assignment.fellows.items()}
+    return Place(
+        worker=assignment.worker,
+        workers=assignment.workers,
+        listeners=[Listener(_adopt(descriptor), tls=tls) for descriptor, tls in assignment.listeners],
+        others=Fellows(board, own, _adopt(assignment.inbox), fellows, limit, settings.max_clients),
+        held=SharedBudget(settings.held_limit, settings.request_limit, board, own),
+    )
+
+
+def _adopt(descriptor: int) -> socket.socket:
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)
+
+
+def _pass_signals_on(outlook: WorkerOutlook, signals: Signals) -> None:
+    """Have a signal to this process count for the whole proxy."""
+    loop = asyncio.get_running_loop()
+    for number in TO_STOP:
+        loop.add_signal_handler(number, outlook.tell, News.STOP)
+    loop.add_signal_handler(signal.SIGHUP, lambda: signals.reload())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*TO_STOP, signal.SIGHUP))
+
+
+async def _beat(board: Board, worker: int) -> None:
+    while True:
+        board.beat(worker)
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: Signals) -> None:
+    """Do what the supervisor says; stop when it has gone."""
+    try:
+        while line := await reader.readline():
+            order = unpack_order(line)
+            if order is Order.STOP:
+                signals.stop.set()
+            elif order is Order.RELOAD:
+                signals.reload()
+            else:
+                outlook.tell_metrics()
+    except OSError:
+        pass  # it has gone
+    if not signals.stop.is_set():
+        log.error("supervisor exited")
+        signals.stop.set()
+
+
+def _end_without_supervisor(seconds: float) -> None:
+    """End the process so long after the supervisor has gone, whatever the event loop does."""
+    watched = os.dup(_CHANNEL)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(watched, 0)  # its end is always told
+        poll.poll()
+        time.sleep(seconds)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="supervisor", daemon=True).start()
