@@ -193,4 +193,11 @@ MUTATIONS = [
         "long pipeline",
     ),
     Mutation("server.py", "if question.behind:", "if False:", "long pipeline, looked at"),
+    # Several processes are one proxy.
+    Mutation("workers/fellows.py", "self._board.clients() > self._most", "clients >= self._most", "limits of workers"),
+    Mutation("workers/fellows.py", "self._board.held() <= self.limit", "self.total <= self.limit", "limits of workers"),
+    Mutation("workers/fellows.py", "if best == self._worker:", "if True:", "balance of workers"),
+    Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
+    Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
+    Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
 ]

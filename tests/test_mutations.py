@@ -23,6 +23,7 @@ from tests import test_native_expiry as native
 from tests import test_refusals as refusals
 from tests import test_streams as streams
 from tests import test_tls as tls
+from tests import test_workers as workers
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
@@ -274,6 +275,17 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
+    "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),
+    "balance of workers": lambda place: workers.check_balance(place.proxy("--workers", "3")),
+    "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(
+        place.server, place.start_proxy
+    ),
+    "a killed worker": lambda place: workers.test_a_worker_that_is_killed_ends_the_proxy(
+        place.server, place.start_proxy
+    ),
+    "a signal to a worker": lambda place: workers.test_a_signal_to_a_worker_counts_for_all(
+        place.server, place.start_proxy
+    ),
 }
 
 
