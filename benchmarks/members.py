@@ -1,12 +1,16 @@
-"""Whether EXPIREMEMBER and `TTL key member` are as fast on a set of 200,000 members as on one of 1,000.
+"""How fast requests for members with deadlines are, beside a plain ZADD straight to Redis, on sets of several sizes.
 
     python -m benchmarks.members [--check]
 
 Every member of every set has a deadline before anything is measured. Then, in each round and for each set in turn (in
-an order that rotates), deadlines of random members are set anew, their TTL is asked for, both pipelined, and a number
-of TTL are asked for one after another, for their latency. Requests are packed before the clock starts and replies are
-counted, not parsed, so that the client costs little. A figure is the median of its rounds; a ratio is the median of the
-ratios to the smallest set within each round.
+an order that rotates), requests for random members of it are sent, pipelined 100 deep: EXPIREMEMBER, TTL of a member,
+SADD, SREM (half of the members at a time, which get their deadlines back with the clock stopped), SISMEMBER; and TTL
+one after another, for their latency. In each round the same client also sends ZADD straight to Redis, on a plain sorted
+set as large as the smallest set, and SISMEMBER through the proxy on a set without deadlines.
+
+Requests are packed before the clock starts and replies are counted, not parsed, so that the client costs little. A
+figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads of
+the proxy and of the server, a request (Linux only).
 """
 
 from __future__ import annotations
@@ -16,15 +20,24 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from benchmarks.figures import Bar, Report, add_output_options, percentile, progress, run, table
-from benchmarks.stage import Connection, Request, Stage, batches
+from benchmarks.stage import Connection, Request, Service, Stage, batches
 
 _SIZES: Final = (1_000, 10_000, 100_000, 200_000)
 _DEPTH: Final = 100
-_EXPIREMEMBER, _TTL = "EXPIREMEMBER", "TTL key member"
+_PLAIN_ZADD, _PLAIN_READ = "ZADD, straight", "SISMEMBER, no deadlines"
+_EXPIREMEMBER, _TTL, _SADD, _SREM, _READ = "EXPIREMEMBER", "TTL key member", "SADD", "SREM", "SISMEMBER"
+_PLAIN, _MEASURED = (_PLAIN_ZADD, _PLAIN_READ), (_EXPIREMEMBER, _TTL, _SADD, _SREM, _READ)
+
+_SHARES: Final = {_EXPIREMEMBER: 0.22, _TTL: 0.22, _SADD: 0.22, _SREM: 0.18}
+"""Of the plain ZADD's rate, on the smallest set."""
+
+Sample = tuple[float, float, float]
+"""Requests a second; CPU time of the proxy and of the server, in µs a request."""
 
 
 def _key(size: int) -> str:
@@ -36,25 +49,63 @@ def _far() -> int:
     return random.randrange(1_000_000, 2_000_000)
 
 
-def _fill(connection: Connection, size: int) -> None:
+def _members(size: int) -> list[str]:
+    return [f"member:{number}" for number in range(size)]
+
+
+def _fill(connection: Connection, size: int, members: Iterable[str]) -> None:
+    """Add members with deadlines."""
     key = _key(size)
-    for at in range(0, size, 500):
-        connection.call("SADD", key, *(f"member:{number}" for number in range(at, min(at + 500, size))))
-    requests = (("EXPIREMEMBER", key, f"member:{number}", _far()) for number in range(size))
-    for packed, count in batches(requests):
-        connection.count_integers(packed, count)
+    for requests in (
+        [("SADD", key, member) for member in members],
+        [("EXPIREMEMBER", key, member, _far()) for member in members],
+    ):
+        for packed, count in batches(requests):
+            connection.count_integers(packed, count)
 
 
-def _per_second(connection: Connection, make: Callable[[], Request], count: int) -> float:
-    packed = list(batches((make() for _ in range(count)), _DEPTH))
-    began = time.perf_counter()
-    for data, size in packed:
-        connection.count_integers(data, size)
-    return count / (time.perf_counter() - began)
+def _cpu(service: Service) -> float:
+    """Return the processor time that all threads of a program have taken, in seconds."""
+    tasks = Path(f"/proc/{service.process.pid}/task")
+    if not tasks.is_dir():
+        return 0.0
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
-def _latencies(connection: Connection, make: Callable[[], Request], count: int) -> list[float]:
-    packed = list(batches((make() for _ in range(count)), 1))
+class _Meter:
+    """Measures requests: how many a second, and the processor time of the proxy and of the server."""
+
+    def __init__(self, proxy: Service, server: Service) -> None:
+        self._services = proxy, server
+
+    def __call__(self, connection: Connection, requests: Iterable[Request]) -> Sample:
+        packed = list(batches(requests, _DEPTH))
+        before = [_cpu(service) for service in self._services]
+        began = time.perf_counter()
+        for data, size in packed:
+            connection.count_integers(data, size)
+        took = time.perf_counter() - began
+        proxy, server = (_cpu(service) - cpu for service, cpu in zip(self._services, before, strict=True))
+        count = sum(size for _, size in packed)
+        return count / took, proxy / count * 1e6, server / count * 1e6
+
+
+def _removals(connection: Connection, measure: _Meter, size: int, count: int) -> Sample:
+    """Measure SREM, of half of the members at a time."""
+    key, samples = _key(size), []
+    while count > 0:
+        some = random.sample(_members(size), min(size // 2, count))
+        samples.append((len(some), measure(connection, [("SREM", key, member) for member in some])))
+        _fill(connection, size, some)
+        count -= len(some)
+    total = sum(weight for weight, _ in samples)
+    took = sum(weight / sample[0] for weight, sample in samples)
+    proxy, server = (sum(weight * sample[place] for weight, sample in samples) / total for place in (1, 2))
+    return total / took, proxy, server
+
+
+def _latencies(connection: Connection, requests: Sequence[Request]) -> list[float]:
+    packed = list(batches(requests, 1))
     took = []
     for data, _ in packed:
         began = time.perf_counter()
@@ -63,61 +114,89 @@ def _latencies(connection: Connection, make: Callable[[], Request], count: int) 
     return took
 
 
+Samples = dict[str, dict[int, list[Sample]]]
+
+
 def measure(options: argparse.Namespace) -> Report:
     """Measure every size in every round."""
     sizes: list[int] = sorted(options.sizes)
-    rates: dict[str, dict[int, list[float]]] = {name: {size: [] for size in sizes} for name in (_EXPIREMEMBER, _TTL)}
+    count: int = options.requests
+    samples: Samples = {name: {size: [] for size in sizes} for name in _MEASURED}
+    samples |= {name: {sizes[0]: []} for name in _PLAIN}
     latencies: dict[int, list[float]] = {size: [] for size in sizes}
-    with Stage() as stage, Connection(stage.proxy(stage.redis(), *options.proxy_arg).port) as connection:
-        for size in sizes:
-            progress(f"filling a set of {size} members")
-            _fill(connection, size)
-        for number in range(options.rounds):
-            progress(f"round {number + 1} of {options.rounds}")
-            first = number % len(sizes)
-            for size in sizes[first:] + sizes[:first]:
+    with Stage() as stage:
+        server = stage.redis()
+        proxy = stage.proxy(server, *options.proxy_arg)
+        meter = _Meter(proxy, server)
+        with Connection(proxy.port) as connection, Connection(server.port) as straight:
+            plain = _members(sizes[0])
+            straight.pipeline(("ZADD", "plain", _far(), member) for member in plain)
+            straight.pipeline(("SADD", "unknown", member) for member in plain)
+            for size in sizes:
+                progress(f"filling a set of {size} members")
+                _fill(connection, size, _members(size))
+            for number in range(options.rounds):
+                progress(f"round {number + 1} of {options.rounds}")
+                zadd: list[Request] = [("ZADD", "plain", _far(), random.choice(plain)) for _ in range(count)]
+                read: list[Request] = [("SISMEMBER", "unknown", random.choice(plain)) for _ in range(count)]
+                samples[_PLAIN_ZADD][sizes[0]].append(meter(straight, zadd))
+                samples[_PLAIN_READ][sizes[0]].append(meter(connection, read))
+                first = number % len(sizes)
+                for size in sizes[first:] + sizes[:first]:
+                    key, members = _key(size), _members(size)
 
-                def member(size: int = size) -> str:
-                    return f"member:{random.randrange(size)}"
+                    def each(name: str, *, far: bool = False, key: str = key, of: list[str] = members) -> list[Request]:
+                        return [(name, key, random.choice(of), *((_far(),) if far else ())) for _ in range(count)]
 
-                def expire(size: int = size) -> Request:
-                    return "EXPIREMEMBER", _key(size), member(size), _far()
+                    requests = {
+                        _EXPIREMEMBER: each("EXPIREMEMBER", far=True),
+                        _TTL: each("TTL"),
+                        _SADD: each("SADD"),
+                        _READ: each("SISMEMBER"),
+                    }
+                    for name, those in requests.items():
+                        samples[name][size].append(meter(connection, those))
+                    samples[_SREM][size].append(_removals(connection, meter, size, count))
+                    latencies[size] += _latencies(connection, requests[_TTL][: options.latency_requests])
+    return _report(sizes, samples, latencies)
 
-                def ttl(size: int = size) -> Request:
-                    return "TTL", _key(size), member(size)
 
-                rates[_EXPIREMEMBER][size].append(_per_second(connection, expire, options.requests))
-                rates[_TTL][size].append(_per_second(connection, ttl, options.requests))
-                latencies[size] += _latencies(connection, ttl, options.latency_requests)
-    return _report(sizes, rates, latencies)
+def _ratio(some: list[Sample], base: list[Sample]) -> float:
+    return statistics.median(one[0] / other[0] for one, other in zip(some, base, strict=True))
 
 
-def _report(sizes: list[int], rates: dict[str, dict[int, list[float]]], latencies: dict[int, list[float]]) -> Report:
-    ratios = {
-        name: {
-            size: statistics.median(one / base for one, base in zip(of_size[size], of_size[sizes[0]], strict=True))
-            for size in sizes
-        }
-        for name, of_size in rates.items()
-    }
+def _report(sizes: list[int], samples: Samples, latencies: dict[int, list[float]]) -> Report:
+    smallest = sizes[0]
+    zadd = samples[_PLAIN_ZADD][smallest]
     rows = []
-    for size in sizes:
-        row = [f"{size:,}"]
-        for name, of_size in rates.items():
-            row += [f"{statistics.median(of_size[size]):,.0f}", f"{ratios[name][size]:.2f}"]
-        rows.append([*row, *(f"{percentile(latencies[size], percent):.3f}" for percent in (50, 99))])
-    head = ["members of the set"]
-    for name in rates:
-        head += [f"{name} a second", "ratio"]
-    text = table([*head, "TTL alone, p50 ms", "p99 ms"], rows)
+    for name, of_size in samples.items():
+        for size, some in of_size.items():
+            per_second, proxy, server = (statistics.median(column) for column in zip(*some, strict=True))
+            share, flat = _ratio(some, zadd), _ratio(some, of_size[smallest])
+            row = [f"{size:,}", f"{per_second:,.0f}", f"{share:.2f}", f"{flat:.2f}", f"{proxy:.2f}", f"{server:.2f}"]
+            rows.append([name, *row])
+    head = ["requests", "members", "a second", "of ZADD", f"of {smallest:,}", "proxy, µs", "server, µs"]
+    alone = [[f"{size:,}", *(f"{percentile(latencies[size], p):.3f}" for p in (50, 99))] for size in sizes]
+    text = table(head, rows) + "\n\n" + table(["members", "TTL alone, p50 ms", "p99 ms"], alone)
     bars = [
-        Bar(f"{name}: {size:,} members / {sizes[0]:,}", ratios[name][size], 0.8) for name in rates for size in sizes[1:]
+        Bar(f"{name} / ZADD straight to Redis, {smallest:,} members", _ratio(samples[name][smallest], zadd), share)
+        for name, share in _SHARES.items()
     ]
-    alone = percentile(latencies[sizes[-1]], 50)
-    bars.append(Bar(f"TTL alone, {sizes[-1]:,} members, p50 ms", alone, 0.3, at_least=False))
+    known, unknown = samples[_READ][smallest], samples[_PLAIN_READ][smallest]
+    bars.append(Bar("SISMEMBER of a key with deadlines / of one without", _ratio(known, unknown), 0.6))
+    bars += [
+        Bar(
+            f"{name}: {size:,} members / {smallest:,}",
+            _ratio(samples[name][size], samples[name][smallest]),
+            0.85 if name == _EXPIREMEMBER else 0.8,
+        )
+        for name in (_EXPIREMEMBER, _TTL)
+        for size in sizes[1:]
+    ]
+    last = percentile(latencies[sizes[-1]], 50)
+    bars.append(Bar(f"TTL alone, {sizes[-1]:,} members, p50 ms", last, 0.3, at_least=False))
     data = {
-        "per_second": rates,
-        "ratios": ratios,
+        "samples": samples,
         "ttl_ms": {size: {f"p{p}": percentile(took, p) for p in (50, 99)} for size, took in latencies.items()},
     }
     return Report(text, data, bars)
