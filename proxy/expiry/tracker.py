@@ -36,6 +36,10 @@ _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
 """How long the server must have been followed for the next failure to count as the first."""
 
+_LONGEST_PAUSE: Final = 0.005
+"""Seconds that news waits at most after other news has been learned, where no other proxy sets deadlines: what this
+proxy's clients are about to set is known before it is set."""
+
 _TICK_SECONDS: Final = 1.0
 _DATABASES_SECONDS: Final = 0.02
 """How often the list of databases is asked for at most."""
@@ -177,7 +181,12 @@ class Tracker:
                 await self._load()
             await self._settle()
             if self._changed:
+                began = asyncio.get_running_loop().time()
                 await self._learn_changed()
+                if not self._known.shared:
+                    # A client that pipelines changes a key's deadlines a thousand times a second.
+                    took = asyncio.get_running_loop().time() - began
+                    await asyncio.sleep(min(2 * took, _LONGEST_PAUSE))
             if self._unplaced:
                 await self._find_databases()
 
