@@ -134,6 +134,7 @@ class Server:
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
             metrics=metrics,
             section=self._section,
+            now=self._clock.latest,
         )
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all

@@ -149,6 +149,21 @@ MUTATIONS = [
     Mutation("wire/asides.py", "self._refusal = line", "pass", "refusals on the oldest"),
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
+    # Many requests as one call.
+    Mutation(_LUA + "expire_many.lua", "deadline < least", "deadline > least", "together"),
+    Mutation(_LUA + "expire_many.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
+    Mutation(_LUA + "ttl_many.lua", "local left = -2", "local left = -1", "together"),
+    Mutation(_LUA + "persist_many.lua", "if some then refresh(key, shadow, KEYS[1]) end", "", "together"),
+    Mutation(_LUA + "add_many.lua", "if not each[place] then", "if false then", "together"),
+    Mutation(_LUA + "remove_many.lua", "if kind == 'none' then return drop(key, shadow, index) end", "", "together"),
+    Mutation(_LUA + "remove_many.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
+    Mutation(_LUA + "shared/segments.lua", "first = first + count * width", "", "together"),
+    Mutation(
+        "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
+    ),
+    Mutation("session/together.py", "standing.transaction is not None", "False", "together, queued"),
+    Mutation("session/together.py", "if self._known.to_ask_about(names, now):", "if False:", "together, due"),
+    Mutation("session/plain.py", "return not known.to_ask_about(", "return True or (", "reads when due"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),

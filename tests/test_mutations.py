@@ -24,6 +24,7 @@ from tests import test_refusals as refusals
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_workers as workers
+from tests import test_together as together
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
@@ -98,6 +99,12 @@ def _removal(way: str) -> Callable[[Place], None]:
     return check
 
 
+def _together(place: Place) -> None:
+    proxy = place.proxy()
+    for seed in range(8):
+        together.check_program(place.server, proxy, f"together {seed}", 2, at_once=False)
+
+
 CHECKS: dict[str, Callable[[Place], None]] = {
     "two proxies": lambda place: _programs(place, 2),
     "DEL": _removal("DEL"),
@@ -143,6 +150,10 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "keyspace when due": lambda place: lives.test_requests_that_name_no_key_see_nothing_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False
     ),
+    "together": lambda place: _together(place),
+    "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),
+    "together, queued": lambda place: together.check_transaction(place.proxy()),
+    "together, due": lambda place: together.check_due(place.server, place.proxy("--no-sweep")),
     "ties": lambda place: background.check_ties(place.server, place.proxy, place.talk),
     "dead connection": lambda place: background.check_a_dead_control_connection_is_noticed(
         place.server, place.proxy, place.talk

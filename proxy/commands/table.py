@@ -301,3 +301,10 @@ FREQUENT: frozenset[bytes] = frozenset(
     ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
 )
 """Commands that most traffic is made of, and that need no look while they touch no known key."""
+
+REPEATED: frozenset[bytes] = frozenset(
+    b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM
+    ZREM""".split()
+)
+"""Commands of which many requests in a row are sent as one call of a script: their replies have no nulls in them, and
+none takes long. (Those for lists are left out: each looks through the list.)"""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
 from proxy.commands.table import COMMANDS, Command
 from proxy.metrics.table import Metrics
-from proxy.scripts.naming import Names
+from proxy.scripts.naming import Names as OwnNames
 from proxy.session.describe import Descriptions
 from proxy.session.known import KnownKeys
-from proxy.session.plain import leased_check, plain_check
+from proxy.session.plain import Names, leased_check, plain_check
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
 from proxy.wire.batch import BatchParser
 
-PLAIN_NAMES: set[bytes] = set()
-"""Names, as clients spell them, of commands that need no look while they touch no known key. Shared by all sessions; at
-most three spellings of each of the server's commands."""
+NAMES: Final = Names()
+"""Shared by all sessions."""
 
 
 class Ground:
@@ -32,10 +33,12 @@ class Ground:
         refused: told the server's words, where it refuses to have members removed on a client's connection.
         metrics: where to count.
         section: returns the lines of the proxy's section of INFO.
+        now: gives the server's clock, in Unix ms.
 
     Attributes:
         streams: the requests that are sent on while they arrive.
         descriptions: what COMMAND and INFO tell of the proxy.
+        long_lists: keys of lists in which members are looked for one by one.
     """
 
     def __init__(
@@ -46,10 +49,11 @@ class Ground:
         request_limit: int,
         *,
         guarded: bool = True,
-        names: Names | None = None,
+        names: OwnNames | None = None,
         refused: Callable[[bytes], None] = lambda _: None,
         metrics: Metrics | None = None,
         section: Callable[[], bytes] = bytes,
+        now: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.metrics = metrics or Metrics()
         self.rewriter = rewriter
@@ -62,7 +66,8 @@ class Ground:
         self.refused = refused
         self.batch = BatchParser()
         self.streams = Streams()
-        self._plain = plain_check(PLAIN_NAMES, known, prefix, self.batch)
+        self.long_lists: set[bytes] = set()
+        self._plain = plain_check(NAMES, known, prefix, self.batch, now)
         self._leased = leased_check(self._plain, known)
 
     @property
@@ -77,12 +82,14 @@ class Ground:
         """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""
         upper = name.upper()
         command = COMMANDS.get(upper)
-        if name in PLAIN_NAMES:
+        if name in NAMES.plain:
             return command
         if (
             (command is None or not command.always)
             and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
             and self.rewriter.knows(upper)
         ):
-            PLAIN_NAMES.add(name)
+            NAMES.plain.add(name)
+            if command is None:
+                NAMES.untabled.add(name)
         return command

@@ -209,12 +209,8 @@ class KnownKeys:
         """
         if by is None:
             self._mark_for_a_time(key)
-        elif key not in by.keys:
-            if not by.keys:
-                by.since = lease_clock()
-                self._claims[by] = None
-            by.keys.add(key)
-            self._claimed[key] = self._claimed.get(key, 0) + 1
+        else:
+            self._claim(key, by)
         self.ever = True
         if deadline < math.inf:
             coming = self._coming.get(key)
@@ -223,6 +219,26 @@ class KnownKeys:
             elif len(coming) < MARKED_AT_ONCE or deadline < coming[-1]:
                 insort(coming, deadline)
                 del coming[MARKED_AT_ONCE:]
+        self._bring_forward(key, deadline)
+
+    def mark_all(self, key: bytes, deadlines: list[float], by: Claims) -> None:
+        """Make a key known because requests may give it any of some deadlines, in Unix ms; as `mark` for each."""
+        self._claim(key, by)
+        self.ever = True
+        coming = sorted((*self._coming.get(key, ()), *deadlines))
+        self._coming[key] = coming[:MARKED_AT_ONCE]
+        self._bring_forward(key, min(deadlines))
+
+    def _claim(self, key: bytes, by: Claims) -> None:
+        if key in by.keys:
+            return
+        if not by.keys:
+            by.since = lease_clock()
+            self._claims[by] = None
+        by.keys.add(key)
+        self._claimed[key] = self._claimed.get(key, 0) + 1
+
+    def _bring_forward(self, key: bytes, deadline: float) -> None:
         deadline -= self.doubt
         known = self.deadlines.get(key)
         if known is None or deadline < known:

@@ -14,6 +14,7 @@ from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
 from proxy.wire.asides import Asides
 from proxy.wire.asides import Kind as Whose
+from proxy.wire.elements import Elements
 from proxy.wire.request import Kind, Request
 
 
@@ -68,6 +69,14 @@ class Outgoing:
         """Have the client get an error in the place of a request's reply, unless it `skips` that."""
         line = b"-%b\r\n" % refusal.message
         self.replace(request, self._standing.replies.unheard() if skips else self.expect(line))
+
+    def put_together(self, call: bytes, count: int, took_long: Callable[[], None]) -> None:
+        """Send one call in the place of so many requests of the client's. Not within a transaction.
+
+        `took_long` is called if the call says so.
+        """
+        self.append(self._standing.replies.open(Elements(count, took_long)))
+        self.append(call)
 
     # The replies of a transaction.
 

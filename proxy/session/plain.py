@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
-from proxy.commands.table import FREQUENT
+from proxy.commands.table import FREQUENT, REPEATED
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.wire.batch import BatchParser, is_disjoint
 from proxy.wire.pattern import requests_pattern
+from proxy.wire.runs import Runs
 
 LARGEST: Final = 16 * 1024
 """Bytes of a chunk that is parsed here; a larger one is parsed in slices."""
@@ -19,19 +22,50 @@ FREQUENT_REQUESTS: Final = requests_pattern(
 )
 """Matches the requests that most traffic is made of."""
 
+REPEATED_REQUESTS: Final = Runs(spelled for name in REPEATED for spelled in (name, name.lower()))
+"""Finds requests that may be sent on together."""
+
+SHORTEST_RUN: Final = 108
+"""Bytes that such requests take at least: in most chunks there is only one, and nothing to be found."""
+
 _STAR: Final = 0x2A
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of commands, as clients spell them: found out as they come, at most three spellings of each.
+
+    Attributes:
+        plain: those that need no look while they touch no known key.
+        untabled: those of them that need none either while nothing is due in the keys that they touch.
+    """
+
+    plain: set[bytes] = field(default_factory=set)
+    untabled: set[bytes] = field(default_factory=set)
+
+
+def is_nothing_due(names: Names, known: KnownKeys, requests: list[list[bytes]], now: float) -> bool:
+    """Return whether requests, some of which touch known keys, can go as they came at `now`, in Unix ms.
+
+    Raises:
+        TypeError: an element of a request is not bytes.
+    """
+    if not {request[0] for request in requests} <= names.untabled:
+        return False
+    return not known.to_ask_about(known.deadlines.keys() & chain.from_iterable(requests), now)
+
+
 def plain_check(
-    plain_names: set[bytes], known: KnownKeys, prefix: bytes, batch: BatchParser
+    names: Names, known: KnownKeys, prefix: bytes, batch: BatchParser, now: Callable[[], float]
 ) -> Callable[[bytes], bool]:
     """Make the check for one connection.
 
     Args:
-        plain_names: names of commands, as clients spell them, that need no look while they touch no known key.
+        names: the commands.
         known: the keys with deadlines.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
+        now: gives the server's clock, in Unix ms.
 
     Returns:
         A function of a chunk that begins where a request does. True: the chunk is whole requests, each an ordinary one
@@ -46,12 +80,16 @@ def plain_check(
     keys = deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
+    plain_names = names.plain
+    key_of_run = REPEATED_REQUESTS.key_at_front
 
     def check(chunk: bytes) -> bool:
         if known.blind or (first_of_prefix in chunk and reserved(chunk)):
             return False
         for beginning in beginnings.found:
             if beginning in chunk:
+                if len(chunk) >= SHORTEST_RUN and key_of_run(chunk) in deadlines:
+                    return False  # may go together with others: do not parse them one by one
                 break
         else:
             if framed(chunk):
@@ -63,10 +101,16 @@ def plain_check(
             return False
         try:
             if len(requests) == 1:
-                return requests[0][0] in plain_names and (not deadlines or keys.isdisjoint(requests[0]))
-            return {request[0] for request in requests} <= plain_names and (
-                not deadlines or is_disjoint(keys, requests)
-            )
+                if requests[0][0] not in plain_names:
+                    return False
+                if not deadlines or keys.isdisjoint(requests[0]):
+                    return True
+            else:
+                if not {request[0] for request in requests} <= plain_names:
+                    return False
+                if not deadlines or is_disjoint(keys, requests):
+                    return True
+            return is_nothing_due(names, known, requests, now())
         except TypeError:  # an array in the place of an argument: the exact reader sees what the server makes of it
             return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
@@ -407,6 +408,43 @@ class Rewriter:
         """Return the script that replaces a request, and count it; as `evaluation`."""
         self._metrics.requests_rewritten_total[name] += 1
         return evaluation(terms, name, keys, arguments, tail, tail_count)
+
+    def together(
+        self,
+        command: Command,
+        script: str,
+        names: list[bytes],
+        keys: list[bytes],
+        arguments: list[bytes],
+        tail: bytes,
+        tail_count: int,
+        *,
+        takes_memory: bool | None = None,
+    ) -> bytes:
+        """Return the call of a script that replaces many requests for the same command, and count them.
+
+        Args:
+            command: the command.
+            script: the script that replaces one of them.
+            names: their keys, each once.
+            keys: the key of each of them.
+            arguments: the beginning of ARGV.
+            tail: the rest of ARGV, as bulk strings.
+            tail_count: how many.
+            takes_memory: whether it is refused when there is no memory left; as the server's command, if not given.
+        """
+        terms = self._server.terms(command.name)
+        if takes_memory is not None:
+            terms = terms._replace(takes_memory=takes_memory)
+        self._metrics.requests_rewritten_total[script] += len(keys)
+        if len(names) == 1:
+            segments = b"1 %d" % len(keys)
+        else:
+            numbers = {name: number for number, name in enumerate(names, 1)}
+            segments = b" ".join(b"%d %d" % (numbers[key], sum(1 for _ in same)) for key, same in groupby(keys))
+        pairs = [name for key in names for name in (key, self._names.shadow(key))]
+        index = [] if script == "ttl" else [self._names.index]
+        return evaluation(terms, f"{script}_many", [*index, *pairs], [*arguments, segments], tail, tail_count)
 
     def _fail(self, command: Command, message: bytes) -> bytes:
         return self._script(self._server.terms(command.name), "fail", [], [message])

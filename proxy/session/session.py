@@ -13,23 +13,25 @@ from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
-from proxy.session.ground import PLAIN_NAMES, Ground
+from proxy.session.ground import NAMES, Ground
 from proxy.session.hearing import Hearing, speaks_of_replies
 from proxy.session.inquiry import Inquiry
 from proxy.session.known import Claims
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
-from proxy.session.plain import FREQUENT_REQUESTS
+from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due
 from proxy.session.question import Question
 from proxy.session.rewrite import Refusal, is_own
 from proxy.session.rights import Rights
 from proxy.session.standing import Login, Next, Standing
 from proxy.session.strangers import Strangers
+from proxy.session.together import Together
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import COUNT_LIMIT, Kind, Request, strict_integer
+from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
@@ -37,6 +39,9 @@ TAIL_LIMIT: Final = 16 * 1024
 TURN: Final = 500
 TURN_BYTES: Final = 256 * 1024
 """Requests, and bytes of them, that are judged before others get their turn."""
+
+RUNS_AT_ONCE: Final = 20
+"""Runs of requests that are sent on together before others get their turn."""
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
@@ -88,6 +93,7 @@ class Session:
         self._announcing = Announcing(ground, self._standing, self._reader)
         self._without = WithoutEngine(ground, self._standing, self._out)
         self._inquiry = Inquiry(ground, self._standing, self._without, self.claims)
+        self._together = Together(ground, self._standing, self._out, self.claims)
         self._strangers = Strangers(ground, self._standing, self._out, self._without, self._inquiry)
 
     @property
@@ -252,7 +258,22 @@ class Session:
             return data
         if front:
             self._out.append(data[:front])
-        return self._parse(data[front:], now, progress=front > 0)
+        return self._go_through(data, front, now)
+
+    def _go_through(self, data: bytes, position: int, now: float) -> bytes:
+        """Send those requests on that can go together, and judge what follows them."""
+        for _ in range(RUNS_AT_ONCE):
+            end = self._together.take(data, position, now)
+            if end == position:
+                break
+            position = end
+            if position == len(data):
+                return self._take_out()
+        else:
+            self._reader.feed(data[position:])
+            self._exact = self.unfinished = True
+            return self._take_out()
+        return self._parse(data[position:], now, progress=position > 0)
 
     def _plain_front(self, data: bytes) -> int:
         """Return how many bytes at the front are frequent requests that can go as they came."""
@@ -270,22 +291,26 @@ class Session:
             return self._switch_to_exact(data, now)
         requests, whole = parsed
         try:
-            if self._is_plain(requests, data):
+            if self._is_plain(requests, data, now):
                 end = len(data) if whole else sum(map(request_size, requests))
                 self._out.append(data[:end])
                 return self._keep(data[end:], now, progress=progress or end > 0)
+            if len(requests) > LEAST and self._together.may_take(data, now):
+                return self._switch_to_exact(data, now)
             return self._judge_batch(requests, data, now)
         except TypeError:  # an array in the place of an argument
             return self._switch_to_exact(data, now)
 
-    def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
+    def _is_plain(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
         """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
         known, standing = self._known, self._standing
-        if standing.transaction is not None or not {request[0] for request in requests} <= PLAIN_NAMES:
+        if standing.transaction is not None or not {request[0] for request in requests} <= NAMES.plain:
             return False
         if known.blind or standing.next is not _FREE or self._ground.prefix in data:
             return False
-        return not known.deadlines or is_disjoint(known.deadlines.keys(), requests)
+        if not known.deadlines or is_disjoint(known.deadlines.keys(), requests):
+            return True
+        return is_nothing_due(NAMES, known, requests, now)
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
         position = 0
@@ -336,6 +361,9 @@ class Session:
                 self.unfinished = True
                 return self._take_out()
             left -= 1
+            if self._together.take_from(reader, now):
+                left = max(0, left - TURN // RUNS_AT_ONCE + 1)
+                continue
             request = reader.next_request()
             if request is None:
                 if reader.unread:

@@ -28,9 +28,24 @@ def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
         The expression. It matches as many whole requests, each with 1 to `MOST` - 1 arguments behind its name, as there
         are; `fullmatch` is for a chunk of nothing else.
     """
-    name = _bulk([*str(len(name)), r"\r\n", *name.decode()] for name in names)
+    name = name_pattern(names)
     requests = "|".join(rf"\*{count}\r\n{name}{_arguments(count - 1)}" for count in range(2, MOST + 1))
     return re.compile(f"(?:{requests})++".encode(), re.DOTALL)
+
+
+def name_pattern(names: Iterable[bytes]) -> str:
+    """Return the text of an expression for a bulk string that is one of some names, tried in this order."""
+    return _bulk([*str(len(name)), r"\r\n", *name.decode()] for name in names)
+
+
+def bulk_pattern(longest: int, byte: str = ".") -> str:
+    """Return the text of an expression for a bulk string.
+
+    Args:
+        longest: bytes that it has at most.
+        byte: what each of them may be, as an expression.
+    """
+    return _bulk([*str(size), rf"\r\n{byte}{{{size}}}+"] for size in range(longest + 1))
 
 
 def _arguments(count: int) -> str:
@@ -54,5 +69,5 @@ def _tree(sequences: Iterable[Sequence[str]]) -> str:
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
-ARGUMENT: Final = _bulk([*str(size), rf"\r\n.{{{size}}}+"] for size in range(LONGEST + 1))
+ARGUMENT: Final = bulk_pattern(LONGEST)
 """A bulk string of any length up to `LONGEST`, as the text of an expression."""

@@ -10,9 +10,8 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from proxy.wire.asides import Asides
 from proxy.wire.request import encode
 
 _BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `", b"-ERR Syntax error in HELLO option '")
@@ -23,6 +22,16 @@ _LINE: Final = re.compile(rb"-ERR (?:unknown command ['`]|Syntax error in HELLO 
 
 CROWD: Final = 4096
 """Replies outstanding from which on no more requests should be taken, so that what is remembered stays bounded."""
+
+
+class Passage(Protocol):
+    """What some of the replies pass through."""
+
+    done: bool
+    """Whether no more replies need pass through."""
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """Take bytes of the stream; return those for the client, and those that came behind what passes through."""
 
 
 class ReplySubstitution:
@@ -43,14 +52,14 @@ class ReplySubstitution:
         self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
         self._aside: list[bytes] | None = None
         self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
-        self._opens: dict[bytes, Asides] = {}  # token in front of a MULTI: what is taken out of its replies
-        self._asides: Asides | None = None
+        self._opens: dict[bytes, Passage] = {}  # token in front of some requests: what their replies pass through
+        self._passage: Passage | None = None
         self.silenced = False
 
     @property
     def active(self) -> bool:
         """Whether the stream need pass through `receive`."""
-        return self.outstanding or self._asides is not None
+        return self.outstanding or self._passage is not None
 
     @property
     def crowded(self) -> bool:
@@ -101,14 +110,14 @@ class ReplySubstitution:
         self._hears[second] = hear
         return before + request + behind
 
-    def open(self, asides: Asides) -> bytes:
-        """Have replies to requests of the proxy's own taken out of those of the transaction that is opened now.
+    def open(self, passage: Passage) -> bytes:
+        """Have the replies to what is sent next pass through something, until it is done.
 
         Returns:
-            The request to send in front of its MULTI.
+            The request to send in front of it.
         """
         request = self.expect(b"")
-        self._opens[self._expected[-1][0]] = asides
+        self._opens[self._expected[-1][0]] = passage
         return request
 
     def _pass(self, data: bytes, passed: list[bytes]) -> None:
@@ -118,11 +127,11 @@ class ReplySubstitution:
         if self._aside is not None:
             self._aside.append(data)
             return
-        if self._asides is not None:
-            kept, data = self._asides.receive(data)
+        if self._passage is not None:
+            kept, data = self._passage.receive(data)
             passed.append(kept)
-            if self._asides.done:
-                self._asides = None
+            if self._passage.done:
+                self._passage = None
         passed.append(data)
 
     def _hear(self, token: bytes) -> bytes:
@@ -169,7 +178,7 @@ class ReplySubstitution:
             passed.append(self._settle(place + 1))
             self._pass(reply, passed)
             if opens is not None:
-                self._asides = opens
+                self._passage = opens
             position = end
         self.outstanding = False
         self._pass(stream[position:], passed)

@@ -173,6 +173,22 @@ class RequestReader:
             self._join()
         return b"" if self._in_body else self._buffer[self._position :]
 
+    def front(self, most: int) -> tuple[bytes, int]:
+        """Return what has been fed, and where in that the next request begins: at its end, if that is being read.
+
+        Args:
+            most: how many bytes from there on are wanted, if there are as many.
+        """
+        if self._count or self._in_body or self._broken or self._front:
+            return b"", 0
+        if self._later_size and len(self._buffer) - self._position < most:
+            self._join(JOINED)
+        return self._buffer, self._position
+
+    def skip(self, count: int) -> None:
+        """Take so many bytes of `front` for returned in requests, which they are the whole of."""
+        self._position += count
+
     @property
     def within(self) -> bool:
         """Whether the server has been, or will be, sent a part of a request that is not yet complete."""

@@ -1,0 +1,50 @@
+-- What one call tells of many members, in the order of a list of them. Who may not run that call gets one for each.
+-- slow: whether some of it took long, so that it should not be asked for many.
+-- has_each: whether a collection holds them (kind: the reply of TYPE); score_each: their scores in a shadow, or false.
+-- O(1) each, O(log n) in a sorted set; in a list O(n) for all of them.
+local function many(name, key, members)
+  if redis.acl_check_cmd and not redis.acl_check_cmd(name, key, members[1]) then return nil end
+  local reply = redis.pcall(name, key, unpack(members))
+  return not failed(reply) and reply or nil
+end
+local slow = false
+local function in_list(key, members)
+  local there, left, from = {}, 0, 0
+  for _, member in ipairs(members) do
+    if there[member] == nil then there[member], left = false, left + 1 end
+  end
+  repeat
+    local page = redis.pcall('lrange', key, from, from + 999)
+    if failed(page) then return nil end
+    for _, member in ipairs(page) do
+      if there[member] == false then there[member], left = true, left - 1 end
+    end
+    from = from + 1000
+    slow = slow or from > 1000
+  until left == 0 or #page < 1000
+  local each = {}
+  for place, member in ipairs(members) do each[place] = there[member] end
+  return each
+end
+local function has_each(kind, key, members)
+  local each
+  if kind == 'set' then each = many('smismember', key, members)
+  elseif kind == 'zset' then each = many('zmscore', key, members)
+  elseif kind == 'list' then each = in_list(key, members)
+  end
+  if not each then
+    each = {}
+    for place, member in ipairs(members) do each[place] = has(kind, key, member) end
+  elseif kind == 'set' then
+    for place, reply in ipairs(each) do each[place] = reply == 1 end
+  end
+  return each
+end
+local function score_each(shadow, members)
+  local scores = many('zmscore', shadow, members)
+  if not scores then
+    scores = {}
+    for place, member in ipairs(members) do scores[place] = call('zscore', shadow, member) end
+  end
+  return scores
+end

@@ -1,0 +1,114 @@
+"""Find requests of one form in a row, and take them apart column by column: no object is made for a request.
+
+In a run every request has the same command, spelled alike, and the same number of arguments, none of which is long or
+has a carriage return in it. So the lines of a run, counted, tell what they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.wire.pattern import bulk_pattern, name_pattern
+
+LEAST: Final = 4
+"""Requests of a run at least."""
+
+MOST: Final = 100
+"""Requests of a run at most."""
+
+MOST_BYTES: Final = 16 * 1024
+"""Bytes of a run at most."""
+
+LONGEST: Final = 255
+"""Bytes of an argument at most."""
+
+SIZES: Final = range(3, 7)
+"""Numbers of arguments that requests may have, the command's name included."""
+
+_ARGUMENT: Final = bulk_pattern(LONGEST, r"[^\r]")
+
+
+class Run:
+    """Requests of one form.
+
+    Args:
+        lines: their lines, without the lines' ends.
+        size: how many arguments each of them has, the command's name included.
+        length: how many bytes they take.
+
+    Attributes:
+        size: as given.
+        length: as given.
+        count: how many requests there are.
+        name: the command, as the client spells it.
+    """
+
+    __slots__ = ("_lines", "_step", "count", "length", "name", "size")
+
+    def __init__(self, lines: list[bytes], size: int, length: int) -> None:
+        self._lines = lines
+        self._step = 1 + 2 * size
+        self.size = size
+        self.length = length
+        self.count = len(lines) // self._step
+        self.name = lines[2]
+
+    def column(self, place: int) -> list[bytes]:
+        """Return one argument of each request; the command's name is in place 0."""
+        return self._lines[2 + 2 * place :: self._step]
+
+    def encoded(self, first: int, end: int) -> bytes:
+        """Return the arguments from place `first` to before `end`, request by request, as bulk strings."""
+        width = 2 * (end - first)
+        rows = [b""] * (width * self.count + 1)
+        for place in range(width):
+            rows[place:-1:width] = self._lines[1 + 2 * first + place :: self._step]
+        return b"\r\n".join(rows)
+
+    def beginning(self, count: int) -> Run:
+        """Return the first so many of the requests."""
+        lines = self._lines[: count * self._step]
+        return Run(lines, self.size, sum(map(len, lines)) + 2 * len(lines))
+
+
+class Runs:
+    """Finds runs of some commands.
+
+    Args:
+        names: the commands, each spelled as it should match.
+    """
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        name = name_pattern(sorted(names, key=lambda name: (len(name), name)))
+        self._match = _several(name, MOST).match
+        self._least = _several(name, LEAST)
+
+    def key_at_front(self, chunk: bytes) -> bytes | None:
+        """Return the first argument behind the command, in the first request of a chunk that begins with a run."""
+        found = self._least.match(chunk)
+        return None if found is None else chunk[found.start() : found.end()].split(b"\r\n", 5)[4]
+
+    def may_be_in(self, chunk: bytes) -> bool:
+        """Return whether there may be a run in a chunk: what looks like one may be part of an argument."""
+        return self._least.search(chunk) is not None
+
+    def at(self, chunk: bytes, begin: int = 0) -> Run | None:
+        """Return the run that begins at a place where a request does; None where there is none."""
+        found = self._match(chunk, begin, begin + MOST_BYTES)
+        if found is None:
+            return None
+        lines = found.group().split(b"\r\n")
+        lines.pop()
+        return Run(lines, int(lines[0][1:]), found.end() - begin)
+
+
+def _several(name: str, most: int) -> re.Pattern[bytes]:
+    """Return what matches `LEAST` to `most` requests of the same form."""
+    forms = (
+        rf"(\*{size}\r\n{name})(?:{_ARGUMENT}){{{size - 1}}}+"
+        rf"(?:\{group}(?:{_ARGUMENT}){{{size - 1}}}+){{{LEAST - 1},{most - 1}}}+"
+        for group, size in enumerate(SIZES, 1)
+    )
+    return re.compile("|".join(forms).encode())

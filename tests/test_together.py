@@ -1,0 +1,611 @@
+"""Many requests sent as one call do, and are answered, as each of them is when it comes alone."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, pairwise
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.scripts.naming import Names
+from proxy.session.plain import REPEATED_REQUESTS
+from proxy.wire.batch import BatchParser
+from proxy.wire.elements import Elements, StrayReplyError
+from proxy.wire.reply import ReplySubstitution
+from proxy.wire.request import RequestReader, encode
+from proxy.wire.runs import LEAST, MOST, MOST_BYTES
+from tests.conftest import StartProxy, installed
+from tests.raw import Raw, request
+from tests.servers import Proxy, Server, until
+from tests.test_refusals import REFUSALS
+from tests.test_session import NOW, Driver
+from tests.test_transparency import concurrently, send_slices
+
+Words = tuple[str | bytes | int, ...]
+
+NAMES = Names(b"__expiremember__:")
+FAR = 100_000
+
+
+def pipelined(client: Raw, requests: Sequence[Words]) -> list[bytes]:
+    """Send requests in one piece."""
+    client.send(b"".join(request(*words) for words in requests))
+    return client.replies(len(requests))
+
+
+def singly(client: Raw, requests: Sequence[Words]) -> list[bytes]:
+    """Send each request when the one before has been answered."""
+    return [client.command(*words) for words in requests]
+
+
+def calls(server: Server) -> int:
+    """How many calls of scripts a server has run."""
+    found = re.search(rb"cmdstat_eval:calls=(\d+)", server.command("INFO", "commandstats"))
+    return int(found[1]) if found else 0
+
+
+# Runs of requests.
+
+
+_words = st.sampled_from([b"m", b"", b"member", b"x" * 255, b"x" * 256, b"\r\n", b"*3\r\n$3\r\nTTL\r\n", b"*3", b"\0"])
+_requests = st.builds(
+    lambda name, key, rest: [name, key, *rest],
+    st.sampled_from([b"TTL", b"SADD", b"sadd", b"EXPIREMEMBER", b"Ttl", b"GET"]),
+    st.sampled_from([b"k", b"other", b"TTL", b"*3"]),
+    st.lists(_words, min_size=0, max_size=4),
+)
+_repeated = st.builds(lambda one, count: [one] * count, _requests, st.integers(1, 6))
+
+
+@given(st.lists(st.one_of(_requests.map(lambda one: [one]), _repeated), max_size=8), st.integers(0, 400))
+def test_a_run_is_what_the_parser_finds(pieces: list[list[list[bytes]]], cut: int) -> None:
+    requests = [one for piece in pieces for one in piece]
+    data = b"".join(map(encode, requests))
+    data = data[: len(data) - cut]
+    run = REPEATED_REQUESTS.at(data)
+    if run is None:
+        same = [one for one in requests[:LEAST] if one[0] == requests[0][0] and len(one) == len(requests[0])]
+        fit = all(len(word) < 256 and b"\r" not in word for one in same for word in one)
+        upper = {b"TTL", b"SADD", b"sadd", b"EXPIREMEMBER"}
+        proper = requests and requests[0][0] in upper and len(requests[0]) >= 3
+        whole = len(data) >= sum(len(encode(one)) for one in same)
+        assert not (len(same) == LEAST and fit and proper and whole)
+        return
+    assert LEAST <= run.count <= MOST
+    found = [list(words) for words in zip(*(run.column(place) for place in range(run.size)), strict=True)]
+    assert found == requests[: run.count]
+    assert run.length == sum(len(encode(one)) for one in found)
+    rest = b"".join(encode([b"", *one[2:]])[len(encode([b"", *one[2:]]).split(b"\r\n")[0]) + 8 :] for one in found)
+    assert run.encoded(2, run.size) == rest
+    assert BatchParser().parse(run.beginning(2).encoded(0, 1)) is not None or run.count
+
+
+def test_a_run_is_bounded() -> None:
+    many = encode([b"TTL", b"k", b"m"]) * 1000
+    run = REPEATED_REQUESTS.at(many)
+    assert run is not None
+    assert run.count == MOST
+    long = encode([b"SADD", b"k", b"x" * 250]) * 1000
+    run = REPEATED_REQUESTS.at(long)
+    assert run is not None
+    assert run.length <= MOST_BYTES
+    assert run.count < MOST
+
+
+# Replies.
+
+
+PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\n\r\n-\r\n"
+
+
+@pytest.mark.parametrize("pushes", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("reply", "wanted"),
+    [
+        (b"*3\r\n:1\r\n-ERR no\r\n*2\r\n:1\r\n:2\r\n", b":1\r\n-ERR no\r\n*2\r\n:1\r\n:2\r\n"),
+        (b"-OOM none left\r\n", b"-OOM none left\r\n" * 3),
+    ],
+)
+def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted: bytes) -> None:
+    """With the reply to a request before, and to one behind."""
+    singles, pairs = [(place,) for place in range(200)], [(place, place + 1) for place in range(200)]
+    for places in (*singles, *pairs, range(200)):
+        replies = ReplySubstitution()
+        sign = replies.open(Elements(3))
+        token = sign.split(b"\r\n")[2]
+        before, behind = b"$7\r\n-ERR un\r\n", b"-ERR other\r\n"
+        line = b"-ERR unknown command '" + token + b"', with args beginning with: \r\n"
+        stream = before + line + PUSH * pushes + reply + behind
+        at = [0, *(place for place in places if 0 < place < len(stream)), len(stream)]
+        got = b"".join(replies.receive(stream[begin:end]) for begin, end in pairwise(at))
+        assert got == before + PUSH * pushes + wanted + behind, places
+        assert not replies.active
+
+
+def test_an_element_that_is_too_many_says_that_the_call_took_long() -> None:
+    stream = b"*4\r\n:0\r\n:1\r\n:0\r\n:1\r\n"
+    for place in range(1, len(stream)):
+        said: list[bool] = []
+        elements = Elements(3, partial(said.append, True))
+        got = b""
+        for piece in (stream[:place], stream[place:]):
+            passed, rest = (b"", piece) if elements.done else elements.receive(piece)
+            got += passed + rest
+        assert (got, said) == (stream[8:], [True])
+
+
+def test_another_reply_is_not_taken_for_that_to_a_call() -> None:
+    for stray in (b"*2\r\n", b"+OK\r\n", b"$3\r\n", b":1\r\n"):
+        with pytest.raises(StrayReplyError):
+            Elements(3).receive(stray)
+
+
+# What a session sends.
+
+
+def sent_for(sent: bytes) -> tuple[int, int]:
+    """How many requests the calls of scripts are for, and how many calls there are."""
+    reader = RequestReader()
+    reader.feed(sent)
+    answered = made = 0
+    while (one := reader.next_request()) is not None:
+        if one.arguments[0] == b"EVAL":
+            made += 1
+            many = [word for word in one.arguments[3:] if re.fullmatch(rb"1 \d+( 1 \d+)*", word)]
+            answered += sum(int(number) for number in many[-1].split()[1::2]) if many else 1
+    return answered, made
+
+
+EXPIRES = [encode([b"EXPIREMEMBER", b"k", b"m%d" % number, b"%d" % (number + 1)]) for number in range(6)]
+
+
+def test_wherever_a_run_is_cut_each_request_is_answered() -> None:
+    stream = b"".join(EXPIRES)
+    for cut in range(1, len(stream)):
+        driver = Driver(k=NOW + 1e9)
+        sent = driver.feed(stream[:cut], stream[cut:])
+        assert sent_for(sent)[0] == 6
+        members = re.findall(rb"\r\n(m\d)\r\n", sent)
+        assert members == [b"m%d" % number for number in range(6)]
+        assert driver.known.deadlines[b"k"] == NOW + 1000
+    assert sent_for(Driver(k=NOW + 1e9).feed(stream)) == (6, 1)
+
+
+def test_a_deep_pipeline_goes_in_many_calls() -> None:
+    driver = Driver(k=NOW + 1e9)
+    sent = driver.feed(b"".join(EXPIRES) * 2000 + EXPIRES[0][:-3])
+    assert sent_for(sent) == (12_000, 120)
+    assert driver.session.held == len(EXPIRES[0]) - 3
+
+
+def test_what_a_batch_may_set_is_known_as_of_each_request() -> None:
+    together, alone = Driver(k=NOW + 1e9), Driver(k=NOW + 1e9)
+    together.feed(b"".join(reversed(EXPIRES)))
+    alone.feed(*reversed(EXPIRES))
+    for moment in (NOW, NOW + 1500, NOW + 3500):
+        for driver in (together, alone):
+            driver.known.learn(b"k", NOW + 1e9, moment)
+        assert together.known.deadlines == alone.known.deadlines
+    assert together.session.claims.keys == alone.session.claims.keys == {b"k"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [b"MULTI"],
+        [b"CLIENT", b"REPLY", b"OFF"],
+        [b"CLIENT", b"REPLY", b"SKIP"],
+        [b"CLIENT", b"CACHING", b"YES"],
+        [b"SUBSCRIBE", b"channel"],
+        [b"MONITOR"],
+    ],
+    ids=lambda words: b" ".join(words).decode(),
+)
+def test_in_special_states_requests_go_one_by_one(before: list[bytes]) -> None:
+    driver = Driver(k=NOW + 1e9)
+    driver.feed(encode(before))
+    sent = driver.feed(b"".join(EXPIRES[:LEAST]))
+    assert b"*" not in before
+    assert sent_for(sent) == (LEAST, LEAST)
+
+
+def test_without_the_engine_requests_go_one_by_one() -> None:
+    assert sent_for(Driver(blind=True).feed(b"".join(EXPIRES)))[0] == sent_for(Driver(blind=True).feed(*EXPIRES))[0]
+
+
+def test_a_request_that_has_to_wait_is_not_taken_together_with_others() -> None:
+    driver = Driver(k=NOW - 1)
+    assert sent_for(driver.feed(b"".join(EXPIRES[:4])))[1] == 4
+    assert driver.questions
+    driver = Driver(k=NOW + 1e9)
+    driver.known.shared, driver.known.trusted_until = True, 0.0
+    driver.session.receive(b"".join(EXPIRES[:4]), NOW)
+    assert driver.session.question is not None
+
+
+def test_an_adder_for_a_key_without_deadlines_goes_as_it_came() -> None:
+    known, unknown = (encode([b"SADD", key, b"m"]) for key in (b"k", b"unknown"))
+    sent = Driver(k=NOW + 1e9).feed(known * 5 + unknown * 5 + known * 2)
+    assert unknown * 5 in sent
+    assert sent_for(sent) == (7, 3)
+
+
+# The real thing.
+
+
+LINES = [line.strip() for row in """
+    EXPIREMEMBER {k} m d|EXPIREMEMBER {k} m d|PEXPIREMEMBER {k} m d000|EXPIREMEMBER {k} m d u|EXPIREMEMBER {k} m d NX
+    EXPIREMEMBER s m d|EXPIREMEMBER h m d|EXPIREMEMBER z m d|EXPIREMEMBER l m d|TTL {k} m|TTL {k} m|PTTL {k} m|TTL n m
+    PERSIST {k} m|SADD s m|SADD s m|SADD s m m m|SADD {k} m|SADD n m|SREM s m|SREM s m|SREM s m m|SREM {k} m|SREM n m
+    HSET h m 1|HSET h m 1 m 2|HSET {k} m 1|HSETNX h m 1|HMSET h m 1|HINCRBYFLOAT h m f|HDEL h m|HDEL h m m m
+    ZADD z f m|ZADD z f m f m|ZADD z NX f m|ZADD z XX INCR f m|ZADD {k} f m|ZINCRBY z f m|ZREM z m|ZREM z m m
+    SISMEMBER s m|HGET h m|RPUSH l m
+""".strip().splitlines() for line in row.split("|")]  # fmt: skip
+
+
+class Program:
+    """Random runs of requests, for keys of two names.
+
+    Args:
+        seed: of the choices.
+    """
+
+    MEMBERS: tuple[str | bytes, ...] = (*"abcdefgh", "", "a\r\nb", "x" * 300, b"\xff\0")
+
+    def __init__(self, seed: str) -> None:
+        self._chance = random.Random(seed)
+        self.runs = [self._run() for _ in range(30)]
+
+    def _word(self, pattern: str) -> str | bytes:
+        words: Sequence[str | bytes]
+        match pattern:
+            case "m":
+                words = self.MEMBERS[:8] if self._chance.random() < 0.95 else self.MEMBERS
+            case "d" | "d000":
+                words = [str(self._chance.randrange(2000, 9000)) + pattern[1:]]
+                if self._chance.random() < 0.03:
+                    words = ("-5", "0", "x", "01", "9" * 17, "9" * 20)
+            case "f":
+                words = ("1", "2.5", "-3", "inf", "1e3", "NX", "x") if self._chance.random() < 0.2 else ("7",)
+            case "u":
+                words = ("s", "ms", "MS", "h") if self._chance.random() < 0.1 else ("s",)
+            case _:
+                words = (pattern,)
+        return self._chance.choice(words)
+
+    def _run(self) -> list[Words]:
+        pick = self._chance.choice
+        line = pick(LINES)
+        fixed = self._chance.random() < 0.7
+        key = pick("shzltn")
+        if self._chance.random() < 0.2:
+            line = line.lower()
+        count = 130 if self._chance.random() < 0.05 else self._chance.randrange(1, 14)
+        requests: list[Words] = []
+        for _ in range(count):
+            words = line.split()
+            if words[1].startswith("{"):
+                words[1] = key if fixed else pick("shzltn")
+            requests.append((words[0], words[1], *map(self._word, words[2:])))
+        return requests
+
+    def named(self, name: str) -> list[list[Words]]:
+        """The requests for the keys of one name."""
+        return [[(words[0], name + ":" + cast(str, words[1]), *words[2:]) for words in run] for run in self.runs]
+
+
+FILL: tuple[Words, ...] = (
+    ("SADD", "s", *"abcd"), ("HSET", "h", *"a1b2c3"), ("ZADD", "z", 1, "a", 2, "b", 3, "c"), ("RPUSH", "l", *"abca"),
+    ("SET", "t", "text"), ("EXPIREMEMBER", "s", "a", FAR), ("EXPIREMEMBER", "h", "a", FAR),
+    ("EXPIREMEMBER", "z", "a", FAR), ("EXPIREMEMBER", "l", "a", FAR),
+)  # fmt: skip
+
+
+def fill(client: Raw, name: str) -> None:
+    for command, key, *rest in FILL:
+        assert not client.command(command, f"{name}:{key!s}", *rest).startswith(b"-")
+
+
+def _numbers(reply: bytes) -> list[int | bytes]:
+    return [int(line) if re.fullmatch(rb"-?\d+", line) else line for line in re.split(rb"\r\n[:$*]?|^:", reply)]
+
+
+def alike(one: bytes, other: bytes) -> bool:
+    """Whether two replies are the same, but for times that differ by what passed between the requests."""
+    if one == other:
+        return True
+    pairs = list(zip(_numbers(one), _numbers(other), strict=False))
+    return len(_numbers(one)) == len(_numbers(other)) and all(
+        mine == its
+        or (isinstance(mine, int) and isinstance(its, int) and min(mine, its) > 1500 and abs(mine - its) < 20_000)
+        for mine, its in pairs
+    )
+
+
+def state(server: Server, name: str) -> list[bytes]:
+    """What there is of the keys of one name, and of their deadlines."""
+    found = []
+    with server.connect() as client:
+        for key in "shzltn":
+            whole = f"{name}:{key}".encode()
+            kind = client.command("TYPE", whole)
+            found.append(kind)
+            read: Words = {
+                b"+set\r\n": ("SORT", whole, "ALPHA"), b"+hash\r\n": ("HGETALL", whole),
+                b"+list\r\n": ("LRANGE", whole, 0, -1),
+                b"+zset\r\n": ("ZRANGE", whole, 0, -1, "WITHSCORES"),
+            }.get(kind, ("GET", whole))  # fmt: skip
+            reply = client.command(*read)
+            found += sorted(reply.split(b"\r\n")) if kind == b"+hash\r\n" else [reply]
+            shadow = NAMES.shadow(whole)
+            members = client.command("SORT", shadow, "ALPHA").split(b"\r\n")[2::2]
+            found += [member + b"=" + client.command("ZSCORE", shadow, member) for member in members]
+            scores = [client.command("ZSCORE", shadow, member).split(b"\r\n")[1] for member in members]
+            earliest = str(min(abs(int(score)) for score in scores)).encode() if scores else b""
+            index = client.command("ZSCORE", NAMES.index, whole)
+            assert (index.split(b"\r\n")[1] if index[:2] != b"$-" else b"") == earliest, (whole, index, scores)
+    return found
+
+
+def check_program(upstream: Server, proxy: Proxy, seed: str, protocol: int, *, at_once: bool) -> None:
+    """The same requests in one piece and one by one: the same replies, and the same in the end."""
+    upstream.flush()
+    program = Program(seed)
+    with proxy.connect() as one, proxy.connect() as other:
+        for client in (one, other):
+            client.command("HELLO", protocol)
+        fill(one, "one")
+        fill(other, "two")
+        together, alone = program.named("one"), program.named("two")
+        if at_once:
+            together, alone = [list(chain(*together))], [list(chain(*alone))]
+        for mine, its in zip(together, alone, strict=True):
+            got, wanted = pipelined(one, mine), singly(other, its)
+            for words, reply, right in zip(its, got, wanted, strict=True):
+                assert alike(reply, right.replace(b"two:", b"one:")), (words, reply, right)
+    left, right_ = state(upstream, "one"), state(upstream, "two")
+    for mine_, its_ in zip(left, right_, strict=True):
+        name, _, time = mine_.rpartition(b"=")
+        assert alike(mine_, its_) or (name == its_.rpartition(b"=")[0] and abs(_time(time) - _time(its_)) < 60_000)
+
+
+def _time(text: bytes) -> int:
+    return int(re.findall(rb"-?\d+(?=\r\n$)", text)[-1])
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_together_do_as_one_by_one(upstream: Server, proxy: Proxy, seed: int) -> None:
+    check_program(upstream, proxy, f"together {seed}", 2 + seed % 2, at_once=seed % 3 == 0)
+
+
+@pytest.mark.every_kind
+def test_a_run_is_one_call(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    with proxy.connect() as client:
+        client.command("SADD", "k", *range(100))
+        assert client.command("EXPIREMEMBER", "k", 0, FAR) == b":1\r\n"
+        for name, more, wanted in (
+            ("EXPIREMEMBER", (FAR,), b":1\r\n"), ("TTL", (), None), ("SADD", (), b":0\r\n"), ("SREM", (), b":1\r\n"),
+            ("SADD", (), b":1\r\n"), ("PERSIST", (), b":0\r\n"),
+        ):  # fmt: skip
+            before = calls(upstream)
+            replies = pipelined(client, [(name, "k", number, *more) for number in range(100)])
+            assert wanted is None or set(replies) == {wanted}
+            assert calls(upstream) - before < 50, name
+        assert upstream.command("ZCARD", NAMES.shadow(b"k")) == b":0\r\n"
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_requests_in_small_pieces(upstream: Server, proxy: Proxy, protocol: int) -> None:
+    upstream.flush()
+    requests: list[Words] = [("EXPIREMEMBER", "one:s", "abcdef"[number % 6], FAR) for number in range(300)]
+    requests += [("TTL", "one:s", "a"), ("SADD", "one:s", "new")] * 5 + [("SREM", "one:s", "a")] * 9
+    with proxy.connect() as client:
+        client.command("HELLO", protocol)
+        fill(client, "one")
+        sizes = random.Random(protocol)
+        pieces = iter(lambda: sizes.randint(1, 700), None)
+        with concurrently(partial(send_slices, client, b"".join(request(*words) for words in requests), pieces)):
+            replies = client.replies(len(requests))
+    assert replies[:6] == [b":1\r\n"] * 4 + [b":0\r\n"] * 2
+    assert replies[-9:] == [b":1\r\n"] + [b":0\r\n"] * 8
+
+
+# A call that fails as a whole.
+
+
+FORMS: tuple[Words, ...] = (
+    ("EXPIREMEMBER", "one:s", "b", FAR), ("TTL", "one:s", "a"), ("PERSIST", "one:s", "nosuch"),
+    ("SADD", "one:s", "new"), ("SREM", "one:s", "nosuch"), ("HSET", "one:h", "x", "1"), ("ZREM", "one:z", "nosuch"),
+    ("EXPIREMEMBER", "one:s", "no", FAR), ("ZINCRBY", "one:z", "2", "a"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def pair(kind: str) -> Iterator[tuple[Server, Proxy]]:
+    server = Server(installed(kind))
+    proxy = Proxy("--upstream", server.url)
+    try:
+        yield server, proxy
+    finally:
+        proxy.close()
+        server.close()
+
+
+@contextmanager
+def refusing(server: Server, refusal: str) -> Iterator[None]:
+    begin, end = REFUSALS[refusal]
+    for line in begin:
+        assert server.command(*line.split()) == b"+OK\r\n"
+    try:
+        yield
+    finally:
+        for line in end:
+            server.command(*line.split())
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_each_request_of_a_refused_call_gets_the_error(pair: tuple[Server, Proxy], protocol: int) -> None:
+    server, proxy = pair
+    check_refused(server, proxy, protocol)
+
+
+def check_refused(server: Server, proxy: Proxy, protocol: int) -> None:
+    """As one by one, with an ordinary reply in front and behind."""
+    with proxy.connect() as client:
+        client.command("HELLO", protocol)
+        fill(client, "one")
+        for refusal in REFUSALS:
+            with refusing(server, refusal):
+                for form in FORMS:
+                    wanted = client.command(*form)
+                    got = pipelined(client, [("ECHO", "-before"), *[form] * 7, ("ECHO", "behind")])
+                    assert got[0] == b"$7\r\n-before\r\n"
+                    assert got[-1] == b"$6\r\nbehind\r\n"
+                    assert all(alike(reply, wanted) for reply in got[1:-1]), (refusal, form, got, wanted)
+
+
+@pytest.mark.every_kind
+def test_each_request_of_a_call_to_a_busy_server_gets_the_error(pair: tuple[Server, Proxy]) -> None:
+    server, proxy = pair
+    server.command("CONFIG", "SET", "lua-time-limit", "1")
+    with proxy.connect() as client, server.connect() as busy:
+        fill(client, "one")
+        busy.send_command("EVAL", "while true do end", 0)
+        until(lambda: server.command("PING").startswith(b"-BUSY"), what="BUSY")
+        got = pipelined(client, [form for form in FORMS[:5] for _ in range(7)])
+        # The proxy's own connection hears of it too, and then it is blind.
+        assert all(reply.startswith((b"-BUSY", b"-ERR expiremember-proxy: other")) for reply in got), got
+        assert server.command("SCRIPT", "KILL") == b"+OK\r\n"
+        assert busy.reply().startswith(b"-ERR")
+        until(lambda: pipelined(client, [FORMS[0]] * 7) == [b":1\r\n"] * 7, what="replies as before")
+
+
+@pytest.mark.every_kind
+def test_a_user_who_may_run_no_script_is_told_so_for_each_request(pair: tuple[Server, Proxy]) -> None:
+    server, proxy = pair
+    with proxy.connect() as client, proxy.connect() as other:
+        fill(other, "one")
+        assert server.command("ACL", "SETUSER", "some", "on", ">x", "~*", "&*", "+@all") == b"+OK\r\n"
+        assert client.command("AUTH", "some", "x") == b"+OK\r\n"
+        assert pipelined(client, [FORMS[0]] * 7) == [b":1\r\n"] * 7
+        assert server.command("ACL", "SETUSER", "some", "-eval") == b"+OK\r\n"
+        for _ in range(3):
+            for form in (FORMS[0], FORMS[1]):
+                got = pipelined(client, [form] * 7)
+                assert all(reply.startswith(b"-NOPERM") for reply in got), got
+        assert server.command("ACL", "SETUSER", "some", "+eval", "-smismember", "-zmscore", "-lrange") == b"+OK\r\n"
+        until(lambda: client.command(*FORMS[0]) == b":1\r\n", what="the right to run scripts")
+        assert pipelined(client, [FORMS[0]] * 7) == [b":1\r\n"] * 7
+        assert len(set(pipelined(client, [FORMS[1]] * 7))) <= 2
+        list_ = pipelined(client, [("EXPIREMEMBER", "one:l", member, FAR) for member in "abcdef"])
+        assert list_ == [b":1\r\n"] * 3 + [b":0\r\n"] * 3
+
+
+@pytest.mark.every_kind
+def test_a_spoilt_shadow_fails_the_requests_for_its_key_alone(pair: tuple[Server, Proxy]) -> None:
+    server, proxy = pair
+    with proxy.connect() as client:
+        fill(client, "one")
+        assert server.command("DEL", NAMES.shadow(b"one:s")) == b":1\r\n"
+        assert server.command("SET", NAMES.shadow(b"one:s"), "text") == b"+OK\r\n"
+        for name, more in (("EXPIREMEMBER", (FAR,)), ("TTL", ()), ("PERSIST", ())):
+            requests: list[Words] = [(name, key, "a", *more) for key in ("one:h", "one:s", "one:z") for _ in range(3)]
+            got, wanted = pipelined(client, requests), singly(client, requests)
+            if name == "PERSIST":  # the first of three drops it
+                assert got == [b":1\r\n", b":0\r\n", b":0\r\n", *wanted[3:6], b":1\r\n", b":0\r\n", b":0\r\n"]
+            else:
+                assert all(map(alike, got, wanted)), (got, wanted)
+            assert got[3].startswith(b"-WRONGTYPE")
+
+
+@pytest.mark.every_kind
+def test_in_a_long_list_members_are_looked_for_one_by_one_after_the_first_time(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    with proxy.connect() as client:
+        client.command("RPUSH", "long", *range(3000))
+        requests: list[Words] = [("EXPIREMEMBER", "long", number * 60, FAR) for number in range(60)]
+        assert pipelined(client, requests) == [b":1\r\n"] * 50 + [b":0\r\n"] * 10
+        before = calls(upstream)
+        assert pipelined(client, requests) == [b":1\r\n"] * 50 + [b":0\r\n"] * 10
+        assert calls(upstream) >= before + 60
+
+
+@pytest.mark.every_kind
+def test_runs_behind_other_requests_are_found(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    with proxy.connect() as client:
+        client.command("SADD", "k", *range(50))
+        assert client.command("EXPIREMEMBER", "k", 0, FAR) == b":1\r\n"
+        run: list[Words] = [("EXPIREMEMBER", "k", number, FAR) for number in range(50)]
+        before = calls(upstream)
+        replies = pipelined(client, [("SPOP", "k", 0), *run, ("MULTI",), ("EXEC",), *run, ("ECHO", "end")])
+        assert replies == [b"*0\r\n", *[b":1\r\n"] * 50, b"+OK\r\n", b"*0\r\n", *[b":1\r\n"] * 50, b"$3\r\nend\r\n"]
+        assert calls(upstream) - before < 50
+
+
+def check_transaction(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        fill(client, "one")
+        for form in FORMS:
+            wanted = client.command(*form)
+            got = pipelined(client, [("MULTI",), *[form] * 6, ("EXEC",), ("ECHO", "behind")])
+            assert got[:7] == [b"+OK\r\n", *[b"+QUEUED\r\n"] * 6]
+            assert got[8] == b"$6\r\nbehind\r\n"
+            assert got[7].startswith(b"*6\r\n")
+            if form[0] in ("EXPIREMEMBER", "SADD", "HSET"):
+                last = wanted if form[0] == "EXPIREMEMBER" else b":0\r\n"
+                assert got[7] == b"*6\r\n" + last * 6, form
+
+
+@pytest.mark.every_kind
+def test_in_a_transaction_each_is_queued(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    check_transaction(proxy)
+
+
+def check_due(server: Server, lazy: Proxy) -> None:
+    """For a run as well a member whose deadline has passed is gone; `lazy` does not sweep."""
+    with lazy.connect() as client:
+        for name, more, wanted in (
+            ("EXPIREMEMBER", (FAR,), b":0\r\n"),
+            ("SADD", (), b":1\r\n"),
+            ("SREM", (), b":0\r\n"),
+        ):
+            server.command("DEL", "due")
+            client.command("SADD", "due", "stays", *range(6))
+            for number in range(6):
+                assert client.command("PEXPIREMEMBER", "due", number, 100 + number) == b":1\r\n"
+            index = NAMES.shadow(b"due")
+            latest = int(server.command("ZREVRANGE", index, 0, 0, "WITHSCORES").split(b"\r\n")[4])
+            until(partial(_is_past, server, latest), what="the deadlines")
+            assert pipelined(client, [(name, "due", number, *more) for number in range(6)]) == [wanted] * 6
+
+
+def _is_past(server: Server, moment: int) -> bool:
+    seconds, microseconds = server.command("TIME").split(b"\r\n")[2::2][:2]
+    return int(seconds) * 1000 + int(microseconds) // 1000 > moment
+
+
+@pytest.mark.every_kind
+def test_a_run_finds_no_member_that_is_due(upstream: Server, start_proxy: StartProxy) -> None:
+    check_due(upstream, start_proxy(upstream, "--no-sweep"))
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> None:
+    server, proxy = pair
+    with proxy.connect() as client:
+        fill(client, "one")
+        with refusing(server, "read-only replica"):
+            assert all(alike(reply, b":%d\r\n" % FAR) for reply in pipelined(client, [FORMS[1]] * 7))
