@@ -150,7 +150,7 @@ MUTATIONS = [
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # Many requests as one call.
-    Mutation(_LUA + "expire_many.lua", "deadline < least", "deadline > least", "together"),
+    Mutation(_LUA + "expire_many.lua", "deadline < least", "deadline > least", "together, index"),
     Mutation(_LUA + "expire_many.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
     Mutation(_LUA + "ttl_many.lua", "local left = -2", "local left = -1", "together"),
     Mutation(_LUA + "persist_many.lua", "if some then refresh(key, shadow, KEYS[1]) end", "", "together"),

@@ -246,7 +246,7 @@ LINES = [line.strip() for row in """
     PERSIST {k} m|SADD s m|SADD s m|SADD s m m m|SADD {k} m|SADD n m|SREM s m|SREM s m|SREM s m m|SREM {k} m|SREM n m
     HSET h m 1|HSET h m 1 m 2|HSET {k} m 1|HSETNX h m 1|HMSET h m 1|HINCRBYFLOAT h m f|HDEL h m|HDEL h m m m
     ZADD z f m|ZADD z f m f m|ZADD z NX f m|ZADD z XX INCR f m|ZADD {k} f m|ZINCRBY z f m|ZREM z m|ZREM z m m
-    SISMEMBER s m|HGET h m|RPUSH l m
+    SISMEMBER s m|HGET h m|RPUSH l m|ZPOPMIN z|ZREMRANGEBYRANK z 0 2|ZPOPMIN z|LPOP l|DEL {k}
 """.strip().splitlines() for line in row.split("|")]  # fmt: skip
 
 
@@ -418,6 +418,29 @@ def test_requests_in_small_pieces(upstream: Server, proxy: Proxy, protocol: int)
             replies = client.replies(len(requests))
     assert replies[:6] == [b":1\r\n"] * 4 + [b":0\r\n"] * 2
     assert replies[-9:] == [b":1\r\n"] + [b":0\r\n"] * 8
+
+
+def check_index(server: Server, proxy: Proxy) -> None:
+    """The index tells the earliest deadline of a key, whichever of a run's requests sets it, or takes it away."""
+    with proxy.connect() as client:
+        client.command("SADD", "k", *range(6))
+        for delays, earliest in (
+            ((9000,) * 6, 9000),
+            ((9000, 9000, 500, 9000, 9000, 9000), 500),
+            ((9000,) * 6, 9000),
+            ((100,) + (9000,) * 5, 100),
+            ((9000,) * 6, 9000),
+        ):
+            now = int(server.command("TIME").split(b"\r\n")[2])
+            assert pipelined(client, [("EXPIREMEMBER", "k", *pair) for pair in enumerate(delays)]) == [b":1\r\n"] * 6
+            told = int(server.command("ZSCORE", NAMES.index, "k").split(b"\r\n")[1]) // 1000 - now
+            assert earliest - 2 <= told <= earliest + 60
+
+
+@pytest.mark.every_kind
+def test_the_index_tells_the_earliest_deadline_of_a_run(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    check_index(upstream, proxy)
 
 
 # A call that fails as a whole.

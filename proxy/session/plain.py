@@ -50,7 +50,7 @@ def is_nothing_due(names: Names, known: KnownKeys, requests: list[list[bytes]], 
     Raises:
         TypeError: an element of a request is not bytes.
     """
-    if not {request[0] for request in requests} <= names.untabled:
+    if requests[0][0] not in names.untabled or not {request[0] for request in requests} <= names.untabled:
         return False
     return not known.to_ask_about(known.deadlines.keys() & chain.from_iterable(requests), now)
 
