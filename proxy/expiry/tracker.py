@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -36,9 +37,9 @@ _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
 """How long the server must have been followed for the next failure to count as the first."""
 
-_LONGEST_PAUSE: Final = 0.005
-"""Seconds that news waits at most after other news has been learned, where no other proxy sets deadlines: what this
-proxy's clients are about to set is known before it is set."""
+_REST_SECONDS: Final = 0.02
+"""How long news waits that cannot be of an earlier deadline than is known: a client that pipelines makes a thousand a
+second."""
 
 _TICK_SECONDS: Final = 1.0
 _DATABASES_SECONDS: Final = 0.02
@@ -89,6 +90,7 @@ class Tracker:
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._news = asyncio.Event()
+        self._urgent = asyncio.Event()  # news that cannot wait
         self._unplaced = False  # whether something changed since the databases were last counted
         self._unseen: set[bytes] = set()  # known before, and not met in the index that is being read
         self._settled_at = -math.inf
@@ -157,6 +159,7 @@ class Tracker:
         if names is None:
             self._everything = True
             self._news.set()
+            self._urgent.set()
             return PUSHED
         for name in names:
             key = self._names.key(name)
@@ -164,6 +167,8 @@ class Tracker:
                 self._changed.add(key)
                 self._known.suspect(key)
                 self._news.set()
+                if self._known.is_urgent(key):
+                    self._urgent.set()
         return PUSHED
 
     async def _keep_current(self) -> None:
@@ -181,14 +186,19 @@ class Tracker:
                 await self._load()
             await self._settle()
             if self._changed:
-                began = asyncio.get_running_loop().time()
                 await self._learn_changed()
-                if not self._known.shared:
-                    # A client that pipelines changes a key's deadlines a thousand times a second.
-                    took = asyncio.get_running_loop().time() - began
-                    await asyncio.sleep(min(2 * took, _LONGEST_PAUSE))
             if self._unplaced:
                 await self._find_databases()
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait for more news, unless some cannot wait."""
+        self._urgent.clear()
+        if self._everything or any(map(self._known.is_urgent, self._changed)):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):
+                await self._urgent.wait()
 
     async def _settle(self) -> None:
         """Settle claims and marks: see which requests have run and which are still on their way."""

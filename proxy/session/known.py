@@ -131,6 +131,7 @@ class KnownKeys:
         self._claimed: dict[bytes, int] = {}
         self.on_announced: Callable[[list[bytes]], None] = lambda _: None
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
+        self._overtaken: set[bytes] = set()  # claimed keys of which a deadline had passed before all requests had run
         self._claims: dict[Claims, None] = {}
         self._orphans: list[tuple[float, list[bytes]]] = []
         self._doubtful: set[bytes] = set()
@@ -260,6 +261,13 @@ class KnownKeys:
         if key not in self.deadlines:
             self._put(key, math.inf)
 
+    def is_urgent(self, key: bytes) -> bool:
+        """Return whether a change of a key's deadlines may have brought one that is earlier than is known.
+
+        A deadline that this proxy's clients set was known before, unless the request ran when it would have passed.
+        """
+        return self.shared or key in self._overtaken or self.deadlines.get(key, math.inf) == math.inf
+
     def learn(self, key: bytes, deadline: float | None, moment: float) -> None:
         """Take over what the server says of a key.
 
@@ -272,7 +280,10 @@ class KnownKeys:
         self._doubtful.discard(key)
         coming = self._coming.get(key)
         if coming:
-            del coming[: bisect_right(coming, moment)]
+            passed = bisect_right(coming, moment)
+            del coming[:passed]
+            if passed and key in self._claimed:
+                self._overtaken.add(key)
             if coming:
                 marked = coming[0] - self.doubt
                 deadline = marked if deadline is None else min(deadline, marked)
@@ -312,6 +323,7 @@ class KnownKeys:
         """Forget what was about to be set, where nothing is any more."""
         if key not in self._marks and key not in self._claimed:
             self._coming.pop(key, None)
+            self._overtaken.discard(key)
 
     # Claims.
 

@@ -2,13 +2,19 @@
 -- slow: whether some of it took long, so that it should not be asked for many.
 -- has_each: whether a collection holds them (kind: the reply of TYPE); score_each: their scores in a shadow, or false.
 -- O(1) each, O(log n) in a sorted set; in a list O(n) for all of them.
+local function may(...)
+  if not redis.acl_check_cmd then return true end
+  local known, allowed = pcall(redis.acl_check_cmd, ...)
+  return known and allowed
+end
 local function many(name, key, members)
-  if redis.acl_check_cmd and not redis.acl_check_cmd(name, key, members[1]) then return nil end
+  if not may(name, key, members[1]) then return nil end
   local reply = redis.pcall(name, key, unpack(members))
   return not failed(reply) and reply or nil
 end
 local slow = false
 local function in_list(key, members)
+  if not may('lrange', key, 0, 0) then return nil end
   local there, left, from = {}, 0, 0
   for _, member in ipairs(members) do
     if there[member] == nil then there[member], left = false, left + 1 end
@@ -33,7 +39,7 @@ local function has_each(kind, key, members)
   elseif kind == 'list' then each = in_list(key, members)
   end
   if not each then
-    each = {}
+    each, slow = {}, slow or kind == 'list'
     for place, member in ipairs(members) do each[place] = has(kind, key, member) end
   elseif kind == 'set' then
     for place, reply in ipairs(each) do each[place] = reply == 1 end
