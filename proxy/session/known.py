@@ -226,9 +226,10 @@ class KnownKeys:
         """Make a key known because requests may give it any of some deadlines, in Unix ms; as `mark` for each."""
         self._claim(key, by)
         self.ever = True
-        coming = sorted((*self._coming.get(key, ()), *deadlines))
-        self._coming[key] = coming[:MARKED_AT_ONCE]
-        self._bring_forward(key, min(deadlines))
+        earliest, coming = min(deadlines), self._coming.get(key, [])
+        if len(coming) < MARKED_AT_ONCE or earliest < coming[-1]:
+            self._coming[key] = sorted((*coming, *deadlines))[:MARKED_AT_ONCE]
+        self._bring_forward(key, earliest)
 
     def _claim(self, key: bytes, by: Claims) -> None:
         if key in by.keys:

@@ -44,14 +44,12 @@ class Names:
     untabled: set[bytes] = field(default_factory=set)
 
 
-def is_nothing_due(names: Names, known: KnownKeys, requests: list[list[bytes]], now: float) -> bool:
-    """Return whether requests, some of which touch known keys, can go as they came at `now`, in Unix ms.
+def is_nothing_due(known: KnownKeys, requests: list[list[bytes]], now: float) -> bool:
+    """Return whether nothing is due, at `now` in Unix ms, in the known keys that some requests touch.
 
     Raises:
         TypeError: an element of a request is not bytes.
     """
-    if requests[0][0] not in names.untabled or not {request[0] for request in requests} <= names.untabled:
-        return False
     return not known.to_ask_about(known.deadlines.keys() & chain.from_iterable(requests), now)
 
 
@@ -80,7 +78,7 @@ def plain_check(
     keys = deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
-    plain_names = names.plain
+    plain_names, untabled = names.plain, names.untabled
     key_of_run = REPEATED_REQUESTS.key_at_front
 
     def check(chunk: bytes) -> bool:
@@ -101,16 +99,18 @@ def plain_check(
             return False
         try:
             if len(requests) == 1:
-                if requests[0][0] not in plain_names:
+                name = requests[0][0]
+                if name not in plain_names:
                     return False
                 if not deadlines or keys.isdisjoint(requests[0]):
                     return True
-            else:
-                if not {request[0] for request in requests} <= plain_names:
-                    return False
-                if not deadlines or is_disjoint(keys, requests):
-                    return True
-            return is_nothing_due(names, known, requests, now())
+                return name in untabled and is_nothing_due(known, requests, now())
+            used = {request[0] for request in requests}
+            if not used <= plain_names:
+                return False
+            if not deadlines or is_disjoint(keys, requests):
+                return True
+            return used <= untabled and is_nothing_due(known, requests, now())
         except TypeError:  # an array in the place of an argument: the exact reader sees what the server makes of it
             return False
 

@@ -304,13 +304,14 @@ class Session:
     def _is_plain(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
         """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
         known, standing = self._known, self._standing
-        if standing.transaction is not None or not {request[0] for request in requests} <= NAMES.plain:
+        used = {request[0] for request in requests}
+        if standing.transaction is not None or not used <= NAMES.plain:
             return False
         if known.blind or standing.next is not _FREE or self._ground.prefix in data:
             return False
         if not known.deadlines or is_disjoint(known.deadlines.keys(), requests):
             return True
-        return is_nothing_due(NAMES, known, requests, now)
+        return used <= NAMES.untabled and is_nothing_due(known, requests, now)
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
         position = 0

@@ -167,11 +167,14 @@ class Together:
         delays = [int(term) * unit for term in terms]
         if max(delays) > _LONGEST:
             return None
-        deadlines: dict[bytes, list[float]] = {name: [] for name in names}
-        for key, delay in zip(keys, delays, strict=True):
-            deadlines[key].append(now + delay)
-        for key, those in deadlines.items():
-            self._known.mark_all(key, those, self._claims)
+        if len(names) == 1:
+            self._known.mark_all(names[0], [now + delay for delay in delays], self._claims)
+        else:
+            deadlines: dict[bytes, list[float]] = {name: [] for name in names}
+            for key, delay in zip(keys, delays, strict=True):
+                deadlines[key].append(now + delay)
+            for key, those in deadlines.items():
+                self._known.mark_all(key, those, self._claims)
         return self._rewriter.together(
             command, "expire", names, keys, [b"%d" % unit], run.encoded(2, 4), 2 * run.count, takes_memory=True
         )

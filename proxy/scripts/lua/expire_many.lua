@@ -14,15 +14,15 @@ local function work(replies, key, shadow, first, count)
   local each, proper = nil, kind == 'set' or kind == 'hash' or kind == 'zset' or kind == 'list'
   if proper then each = has_each(kind, key, members) end
   local other = kind == 'none' and 0 or redis.error_reply('ERR object type is unsupported')
-  local new, least = {}, nil
+  local new, last, least = {}, 0, nil
   for place = 1, count do
     if not proper then
       replies[size + place] = other
     elseif each[place] then
       local deadline = moment + ARGV[first + 2 * place - 1] * unit
       if not least or deadline < least then least = deadline end
-      new[#new + 1] = deadline
-      new[#new + 1] = members[place]
+      new[last + 1], new[last + 2] = deadline, members[place]
+      last = last + 2
       replies[size + place] = 1
     else
       replies[size + place] = 0
