@@ -5,8 +5,8 @@
 Every member of every set has a deadline before anything is measured. Then, in each round and for each set in turn (in
 an order that rotates), requests for random members of it are sent, pipelined 100 deep: EXPIREMEMBER, TTL of a member,
 SADD, SREM (half of the members at a time, which get their deadlines back with the clock stopped), SISMEMBER; and TTL
-one after another, for their latency. In each round the same client also sends ZADD straight to Redis, on a plain sorted
-set as large as the smallest set, and SISMEMBER through the proxy on a set without deadlines.
+one after another, for their latency. In each round the same client also sends ZADD straight to Redis, on plain sorted
+sets of the same sizes, and SISMEMBER through the proxy on a set without deadlines.
 
 Requests are packed before the clock starts and replies are counted, not parsed, so that the client costs little. A
 figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads of
@@ -31,7 +31,7 @@ _SIZES: Final = (1_000, 10_000, 100_000, 200_000)
 _DEPTH: Final = 100
 _PLAIN_ZADD, _PLAIN_READ = "ZADD, straight", "SISMEMBER, no deadlines"
 _EXPIREMEMBER, _TTL, _SADD, _SREM, _READ = "EXPIREMEMBER", "TTL key member", "SADD", "SREM", "SISMEMBER"
-_PLAIN, _MEASURED = (_PLAIN_ZADD, _PLAIN_READ), (_EXPIREMEMBER, _TTL, _SADD, _SREM, _READ)
+_MEASURED: Final = (_EXPIREMEMBER, _TTL, _SADD, _SREM, _READ)
 
 _SHARES: Final = {_EXPIREMEMBER: 0.22, _TTL: 0.22, _SADD: 0.22, _SREM: 0.18}
 """Of the plain ZADD's rate, on the smallest set."""
@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace) -> Report:
     sizes: list[int] = sorted(options.sizes)
     count: int = options.requests
     samples: Samples = {name: {size: [] for size in sizes} for name in _MEASURED}
-    samples |= {name: {sizes[0]: []} for name in _PLAIN}
+    samples |= {_PLAIN_ZADD: {size: [] for size in sizes}, _PLAIN_READ: {sizes[0]: []}}
     latencies: dict[int, list[float]] = {size: [] for size in sizes}
     with Stage() as stage:
         server = stage.redis()
@@ -130,20 +130,22 @@ def measure(options: argparse.Namespace) -> Report:
         meter = _Meter(proxy, server)
         with Connection(proxy.port) as connection, Connection(server.port) as straight:
             plain = _members(sizes[0])
-            straight.pipeline(("ZADD", "plain", _far(), member) for member in plain)
             straight.pipeline(("SADD", "unknown", member) for member in plain)
             for size in sizes:
                 progress(f"filling a set of {size} members")
                 _fill(connection, size, _members(size))
+                straight.pipeline(("ZADD", f"plain:{size}", _far(), member) for member in _members(size))
             for number in range(options.rounds):
                 progress(f"round {number + 1} of {options.rounds}")
-                zadd: list[Request] = [("ZADD", "plain", _far(), random.choice(plain)) for _ in range(count)]
                 read: list[Request] = [("SISMEMBER", "unknown", random.choice(plain)) for _ in range(count)]
-                samples[_PLAIN_ZADD][sizes[0]].append(meter(straight, zadd))
                 samples[_PLAIN_READ][sizes[0]].append(meter(connection, read))
                 first = number % len(sizes)
                 for size in sizes[first:] + sizes[:first]:
                     key, members = _key(size), _members(size)
+                    zadd: list[Request] = [
+                        ("ZADD", f"plain:{size}", _far(), random.choice(members)) for _ in range(count)
+                    ]
+                    samples[_PLAIN_ZADD][size].append(meter(straight, zadd))
 
                     def each(name: str, *, far: bool = False, key: str = key, of: list[str] = members) -> list[Request]:
                         return [(name, key, random.choice(of), *((_far(),) if far else ())) for _ in range(count)]
