@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.scripts.naming import Names
+from proxy.session.known import SETTLE_SECONDS, Claims, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements, StrayReplyError
@@ -235,6 +236,22 @@ def test_an_adder_for_a_key_without_deadlines_goes_as_it_came() -> None:
     sent = Driver(k=NOW + 1e9).feed(known * 5 + unknown * 5 + known * 2)
     assert unknown * 5 in sent
     assert sent_for(sent) == (7, 3)
+
+
+def test_news_can_wait_unless_it_may_tell_of_an_earlier_deadline() -> None:
+    known, claims = KnownKeys(), Claims()
+    assert known.is_urgent(b"k")
+    known.learn(b"k", 1e15, 0)
+    known.mark(b"k", 5.0, 0.0, claims)
+    known.learn(b"k", 1e15, 3.0)
+    assert not known.is_urgent(b"k")
+    known.learn(b"k", 1e15, 6.0)  # the request may still run, and be late by as much
+    assert known.is_urgent(b"k")
+    known.orphan(claims)
+    known.bury(lease_clock() + 2 * SETTLE_SECONDS)
+    assert not known.is_urgent(b"k")
+    known.shared = True
+    assert known.is_urgent(b"k")
 
 
 # The real thing.
