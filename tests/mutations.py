@@ -210,6 +210,12 @@ MUTATIONS = [
         "self.pipelines.pop(owner, 0)",
         "long pipeline",
     ),
+    Mutation(
+        "session/together.py",
+        "if self._ground.streams.held_up(",
+        "if False and self._ground.streams.held_up(",
+        "a run behind a long pipeline",
+    ),
     Mutation("server.py", "if question.behind:", "if False:", "long pipeline, looked at"),
     # Several processes are one proxy.
     Mutation("workers/fellows.py", "self._board.clients() > self._most", "clients >= self._most", "limits of workers"),

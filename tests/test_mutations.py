@@ -23,8 +23,8 @@ from tests import test_native_expiry as native
 from tests import test_refusals as refusals
 from tests import test_streams as streams
 from tests import test_tls as tls
-from tests import test_workers as workers
 from tests import test_together as together
+from tests import test_workers as workers
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
@@ -170,6 +170,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "long pipeline": lambda place: streams.check_a_re_add_behind_a_long_pipeline(
         "frequent", place.server, place.proxy(), place.talk
+    ),
+    "a run behind a long pipeline": lambda place: streams.check_a_re_add_behind_a_long_pipeline(
+        "frequent", place.server, place.proxy(), place.talk, 9
     ),
     "long pipeline, looked at": lambda place: streams.check_a_re_add_behind_a_long_pipeline(
         "looked at", place.server, place.proxy(), place.talk

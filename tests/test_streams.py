@@ -232,14 +232,17 @@ def moment(time_reply: bytes) -> tuple[int, int]:
     return int(seconds), int(microseconds)
 
 
-@pytest.mark.parametrize("slow", SLOW)
+@pytest.mark.parametrize(("slow", "others"), [("frequent", 0), ("looked at", 0), ("frequent", 9)])
 def test_a_first_deadline_waits_for_a_re_add_behind_a_long_pipeline(
-    slow: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+    slow: str, others: int, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
-    check_a_re_add_behind_a_long_pipeline(slow, upstream, proxy, talk)
+    check_a_re_add_behind_a_long_pipeline(slow, upstream, proxy, talk, others)
 
 
-def check_a_re_add_behind_a_long_pipeline(name: str, server: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+def check_a_re_add_behind_a_long_pipeline(
+    name: str, server: Server, proxy: Proxy, talk: Callable[..., Talk], others: int = 0
+) -> None:
+    """`others`: how many deadlines of other keys come with the first one, to be sent on together with it."""
     key, count = new_key(), 5000
     client = talk(proxy)
     server.command("CONFIG", "RESETSTAT")
@@ -250,8 +253,9 @@ def check_a_re_add_behind_a_long_pipeline(name: str, server: Server, proxy: Prox
         slow.send(request("TIME") + request("SREM", key, "m") + request("SADD", key, "m"))
         begun = f"cmdstat_{SLOW[name][0].lower()}:".encode()
         until(lambda: begun in server.command("INFO", "commandstats"))
-        other.send(request("EXPIREMEMBER", key, "m", 1000) + request("TIME"))
-        given, when = other.replies(2)
+        run = request("EXPIREMEMBER", key, "m", 1000) + request("EXPIREMEMBER", f"{key}:no", "m", 1000) * others
+        other.send(run + request("TIME"))
+        given, *_, when = other.replies(2 + others)
         *_, before, removed, added = slow.replies(count + 3)
     assert (given, removed, added) == (b":1\r\n",) * 3
     # Whichever came first: a deadline that was given before the removal is not the new member's.

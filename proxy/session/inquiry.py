@@ -85,10 +85,8 @@ class Inquiry:
         keys = command.keys(request.arguments) or ()
         if command.effect is not Effect.EXPIRE and not any(map(self._known.is_known, keys)):
             return None
-        streams, deadlines = self._streams, self._known.deadlines
-        pipelines = streams.of_others(self._claims)
-        # Of a key that is known, all that has been sent has been judged; unless it has only just become so.
-        first = [key for key in keys if key not in deadlines or key in streams.awaited] if pipelines else []
+        streams = self._streams
+        first = streams.held_up(keys, self._known.deadlines, self._claims)
         arriving = tuple(key for key in keys if key in first or streams.of((key,), but=self._standing))
         if not arriving:
             return None
@@ -97,7 +95,7 @@ class Inquiry:
         if not first:
             return Question(arriving, again=True)
         streams.let_wait(arriving)
-        return Question(arriving, again=True, behind=pipelines)
+        return Question(arriving, again=True, behind=streams.of_others(self._claims))
 
     def _limited(self, command: Command | None, request: Request) -> tuple[tuple[bytes, ...], bool]:
         """Return, for a user who may run no script, which keys must not be taken to be known for no good reason; and

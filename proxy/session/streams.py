@@ -12,7 +12,7 @@ time, until the long pipelines of the others have run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from proxy.session.known import Claims
@@ -87,6 +87,15 @@ class Streams:
     def of_others(self, owner: Claims) -> tuple[tuple[Claims, int], ...]:
         """Return the connections that have long pipelines, but for one, and how many long chunks each has sent."""
         return tuple(pipeline for pipeline in self.pipelines.items() if pipeline[0] is not owner)
+
+    def held_up(self, keys: Iterable[bytes], known: Container[bytes], owner: Claims) -> list[bytes]:
+        """Return those keys whose first deadlines, by one connection, have to wait for the pipelines of others.
+
+        Of a key that is known all that has been sent has been judged; unless it has only just become so.
+        """
+        if self.pipelines.keys() <= {owner}:
+            return []
+        return [key for key in keys if key not in known or key in self.awaited]
 
     def let_wait(self, keys: Iterable[bytes]) -> None:
         """Note that the first deadlines of keys wait for pipelines."""

@@ -164,6 +164,8 @@ class Together:
         terms = run.column(3)
         if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._known.unannounced(names):
             return None
+        if self._ground.streams.held_up(names, self._known.deadlines, self._claims):
+            return None
         delays = [int(term) * unit for term in terms]
         if max(delays) > _LONGEST:
             return None
