@@ -1,5 +1,5 @@
 -- Runs a command that adds members, for many requests of one form in their order: as add.lua for each.
--- uses: has, index, now, remove, each, segments
+-- uses: has, index, now, discard, overdue, each, segments
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the command; in one, how many arguments each request has behind its key, and positions among them of the first
 --   member and of the last, and the step between them; the keys in turn (see segments); then those arguments
@@ -15,7 +15,7 @@ local function void_absent(key, shadow, first, count)
   for position = first, first + (count - 1) * width, width do
     for place = position + from - 1, position + to - 1, step do members[#members + 1] = ARGV[place] end
   end
-  local with, due, void, moment = {}, {}, {}, nil
+  local with, void, moment = {}, {}, nil
   for place, deadline in ipairs(score_each(shadow, members)) do
     local member = members[place]
     if deadline and not named[member] then
@@ -23,9 +23,8 @@ local function void_absent(key, shadow, first, count)
       moment = moment or now()
       if tonumber(deadline) < 0 then
         void[#void + 1] = member
-      elseif tonumber(deadline) <= moment then
-        due[#due + 1], void[#void + 1] = member, member
       else
+        if tonumber(deadline) <= moment then overdue(kind, key, index, member) end
         with[#with + 1] = member
       end
     end
@@ -36,7 +35,6 @@ local function void_absent(key, shadow, first, count)
       if not each[place] then void[#void + 1] = member end
     end
   end
-  if #due > 0 then remove(kind, key, due) end
   if #void > 0 then
     call('zrem', shadow, unpack(void))
     refresh(key, shadow, index)
