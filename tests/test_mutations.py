@@ -152,6 +152,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "together": lambda place: _together(place),
     "together, index": lambda place: together.check_index(place.server, place.proxy()),
+    "together, added again": lambda place: together.check_added_again(place.proxy()),
     "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),
     "together, queued": lambda place: together.check_transaction(place.proxy()),
     "together, due": lambda place: together.check_due(place.server, place.proxy("--no-sweep")),

@@ -447,11 +447,32 @@ def check_index(server: Server, proxy: Proxy) -> None:
             ((9000,) * 6, 9000),
             ((100,) + (9000,) * 5, 100),
             ((9000,) * 6, 9000),
+            ((500, 9500, 9500, 9500), 500),
         ):
             now = int(server.command("TIME").split(b"\r\n")[2])
-            assert pipelined(client, [("EXPIREMEMBER", "k", *pair) for pair in enumerate(delays)]) == [b":1\r\n"] * 6
+            assert pipelined(client, [("EXPIREMEMBER", "k", *pair) for pair in enumerate(delays)]) == [b":1\r\n"] * len(
+                delays
+            )
             told = int(server.command("ZSCORE", NAMES.index, "k").split(b"\r\n")[1]) // 1000 - now
             assert earliest - 2 <= told <= earliest + 60
+        assert pipelined(client, [("PERSIST", "k", number) for number in range(5)]) == [b":1\r\n"] * 5
+        assert server.command("ZSCORE", NAMES.index, "k") == server.command("ZSCORE", NAMES.shadow(b"k"), 5)
+
+
+def check_added_again(proxy: Proxy) -> None:
+    """A member that a request removed without naming it has no deadline when a run adds it again."""
+    with proxy.connect() as client:
+        client.command("ZADD", "z", *chain(*((number, number) for number in range(6))))
+        assert pipelined(client, [("EXPIREMEMBER", "z", number, FAR) for number in range(6)]) == [b":1\r\n"] * 6
+        assert client.command("ZPOPMIN", "z", 5).startswith(b"*10\r\n")
+        assert pipelined(client, [("ZADD", "z", 1, number) for number in range(5)]) == [b":1\r\n"] * 5
+        assert pipelined(client, [("TTL", "z", number) for number in range(5)]) == [b":-1\r\n"] * 5
+
+
+@pytest.mark.every_kind
+def test_members_added_again_by_a_run_have_no_deadlines(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    check_added_again(proxy)
 
 
 @pytest.mark.every_kind
