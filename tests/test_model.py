@@ -53,6 +53,20 @@ KEYS = {
     "list": ("l", "{}l"),
     "string": ("t",),
 }
+INDEX_AND_SHADOWS = """
+local shadows, earliest, index = redis.call('keys', ARGV[1] .. '?:*'), {}, {}
+for place, shadow in ipairs(shadows) do
+  local scores = redis.call('zrange', shadow, 0, -1, 'withscores')
+  for at = 2, #scores, 2 do
+    local score = math.abs(tonumber(scores[at]))
+    if not earliest[place] or score < earliest[place] then earliest[place] = score end
+  end
+end
+local scores = redis.call('zrange', ARGV[1] .. 'index', 0, -1, 'withscores')
+for place = 2, #scores, 2 do index[place / 2] = tonumber(scores[place]) end
+return {shadows, earliest, index}
+"""
+"""A database's shadows, the earliest deadline of each, and those in the index, all at one moment."""
 EVERY_KEY = tuple(key for keys in KEYS.values() for key in keys)
 MEMBERS = ("a", "b", "c", "7")
 
@@ -455,16 +469,8 @@ class Runner:
         """The index tells of each key that has deadlines the earliest."""
         for number in range(DATABASES):
             self._beside.command("SELECT", number)
-            shadows = parse(self._beside.command("KEYS", PREFIX + b"?:*"))
-            earliest = sorted(
-                min(
-                    abs(int(score))
-                    for score in parse(self._beside.command("ZRANGE", shadow, 0, -1, "WITHSCORES"))[1::2]
-                )
-                for shadow in shadows
-            )
-            index = parse(self._beside.command("ZRANGE", PREFIX + b"index", 0, -1, "WITHSCORES"))[1::2]
-            assert [int(score) for score in index] == earliest, (number, shadows)
+            shadows, earliest, index = parse(self._beside.command("EVAL", INDEX_AND_SHADOWS, 0, PREFIX))
+            assert sorted(index) == sorted(earliest), (number, shadows)
         self._beside.command("SELECT", 0)
 
     # Several proxies.
