@@ -63,10 +63,11 @@ log = structlog.get_logger("proxy.server")
 
 ARRIVAL_SECONDS: Final = 5.0
 """How long a key's first deadline waits for the end of a request for that key that is sent on while it arrives."""
-UNSIGNED_SECONDS: Final = 0.25
-"""How long it waits for a pipeline behind which no sign can be put, as in a transaction, which EXEC judges again."""
+SILENT_SECONDS: Final = 0.25
+"""How long it waits for a pipeline to which the server says nothing: a request in it blocks, or waits for EXEC, or its
+client wants no replies."""
 _SHORTEST_NAP: Final = 0.0005
-_LONGEST_NAP: Final = 0.01
+_LONGEST_NAP: Final = 0.002
 """Seconds between two looks whether a pipeline has run."""
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
@@ -263,18 +264,25 @@ class Server:
                 streams.cut(stream)
 
     async def _until_run(self, pipelines: tuple[tuple[Claims, int], ...]) -> None:
-        """Wait until long pipelines have run, but no longer than for what arrives: one may wait for a list to fill."""
-        loop, streams = asyncio.get_running_loop(), self._ground.streams
-        signs = {owner: owner.ask() for owner, _ in pipelines}
-        end, unsigned, nap = loop.time() + ARRIVAL_SECONDS, loop.time() + UNSIGNED_SECONDS, _SHORTEST_NAP
-        for owner, chunks in pipelines:
-            while owner in streams.pipelines and loop.time() < end:
+        """Wait until long pipelines have run, but only while the server goes on answering, and not for ever."""
+        loop, streams, nap = asyncio.get_running_loop(), self._ground.streams, _SHORTEST_NAP
+        end, waiting = loop.time() + ARRIVAL_SECONDS, dict(pipelines)
+        signs = {owner: owner.ask() for owner in waiting}
+        heard = {owner: (owner.heard(), loop.time()) for owner in waiting}
+        while True:
+            now = loop.time()
+            for owner, chunk in list(waiting.items()):
                 sign = signs[owner] = signs[owner] or owner.ask()
-                if sign() if sign is not None else loop.time() >= unsigned:
-                    break
-                await asyncio.sleep(nap)
-                nap = min(2 * nap, _LONGEST_NAP)
-            streams.ran(owner, chunks)
+                if owner.heard() != heard[owner][0]:
+                    heard[owner] = owner.heard(), now
+                silent = now >= heard[owner][1] + SILENT_SECONDS
+                if silent or now >= end or owner not in streams.pipelines or (sign is not None and sign()):
+                    streams.ran(owner, chunk)
+                    del waiting[owner]
+            if not waiting:
+                return
+            await asyncio.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy itself.

@@ -206,7 +206,7 @@ MUTATIONS = [
     # Long pipelines.
     Mutation(
         "session/streams.py",
-        "self.pipelines[owner] = self.pipelines.get(owner, 0) + 1",
+        "self.pipelines[owner] = self._chunks",
         "self.pipelines.pop(owner, 0)",
         "long pipeline",
     ),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
+from itertools import count
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -141,6 +142,12 @@ class Surroundings(Protocol):
 
     def closed(self, connection: ClientConnection) -> None:
         """Note that a connection has ended."""
+
+
+_ENDING: Final = frozenset((State.ORPHANED, State.ENDED))
+"""The client sends no more; the server is coming to the end of what it has sent."""
+
+_ALWAYS: Final = count()
 
 
 class ClientConnection(asyncio.Protocol):
@@ -306,7 +313,9 @@ class ClientConnection(asyncio.Protocol):
             if self._replied is not None and not self._replied.done():
                 self._replied.set_result(None)
             self._session.close()
-            self._session.claims.ask = _no_sign
+            # What it has sent has run when the server has come to the end of it, and closes.
+            self._session.claims.ask = lambda: lambda: upstream.lost
+            self._session.claims.heard = _ALWAYS.__next__
             del self._session
             self._leaves = not upstream.lost
             upstream.leave()
@@ -356,14 +365,13 @@ class ClientConnection(asyncio.Protocol):
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._claims = session.claims
         session.claims.ask = self._ask_for_a_sign
+        session.claims.heard = self._heard
         if self._state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._state is State.ORPHANED:
             upstream.silence()
         early, self._early = self._early, b""
         if early:
-            if len(early) > LONG:
-                session.lengthen()
             self._pass_on(lambda: session.receive(early, self._surroundings.now()))
         elif self._input_ended:
             self._end_input()
@@ -393,6 +401,8 @@ class ClientConnection(asyncio.Protocol):
             # No reply will come: give the requests their time.
             enough = loop.time() + UNHEARD_SECONDS
             return lambda: loop.time() >= enough
+        if self._state in _ENDING and (upstream := self._upstream) is not None:
+            return lambda: upstream.lost  # the server closes when it has come to the end
         if self._state not in (State.RELAYING, State.HELD, State.FINISHING) or self._upstream is None:
             return None
         passed: list[bool] = []
@@ -402,6 +412,10 @@ class ClientConnection(asyncio.Protocol):
         self._send_out(sign)
         replies = session.replies
         return lambda: bool(passed) or not replies.outstanding
+
+    def _heard(self) -> int:
+        """Return a number that changes when the server has answered, or always where its answers are not looked at."""
+        return self._upstream.heard if self._upstream is not None and self._state not in _ENDING else next(_ALWAYS)
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -416,8 +430,6 @@ class ClientConnection(asyncio.Protocol):
             self._early += data
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
-            if len(data) > LONG:
-                self._session.lengthen()
             self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
             if len(data) >= LARGE and self._state is State.RELAYING:
                 self._rest()
@@ -516,6 +528,8 @@ class ClientConnection(asyncio.Protocol):
         if self._session.replies.active:
             self._upstream.substitute(self._session.replies)
         if not self._upstream.closing:
+            if len(out) > LONG:
+                self._session.lengthen()
             self._upstream.write(out)
 
     async def _answer(self, question: Question) -> None:
@@ -754,10 +768,6 @@ _ALONE: Final = b"-ERR expiremember-proxy: unfinished requests of one client exc
 _OVERTAKEN: Final = (
     b"-ERR expiremember-proxy: not run, the key got its first deadline while this request arrived; send it again\r\n"
 )
-
-
-def _no_sign() -> None:
-    """Put no sign anywhere: the client has gone, and the server is about to close."""
 
 
 def _drop(_: bytes) -> None:

@@ -46,12 +46,15 @@ class Claims:
     Attributes:
         ask: puts a sign behind all that has been sent, and returns how to see whether it has come; None when none can
             be put there at present. Set by whoever sends.
+        heard: returns a number that changes when the server has said something on the connection, while a sign is
+            awaited. Likewise.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "keys", "since")
+    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "heard", "keys", "since")
 
     def __init__(self) -> None:
         self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
+        self.heard: Callable[[], int] = int
         self.keys: set[bytes] = set()
         self.since = math.inf
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited

@@ -66,26 +66,28 @@ class Streams:
 
     Attributes:
         keys: those that some request on its way may add members to.
-        pipelines: how many long chunks each connection has sent whose requests may not have run.
+        pipelines: the connections that have sent long chunks which may not have run, with the number of the last one.
         awaited: the keys whose first deadlines wait for pipelines, and how often.
     """
 
     def __init__(self) -> None:
         self.keys: dict[bytes, list[Stream]] = {}
         self.pipelines: dict[Claims, int] = {}
+        self._chunks = 0  # long ones, of all connections: no number comes again
         self.awaited: Counter[bytes] = Counter()
 
     def lengthen(self, owner: Claims) -> None:
         """Note that a connection has sent a long chunk."""
-        self.pipelines[owner] = self.pipelines.get(owner, 0) + 1
+        self._chunks += 1
+        self.pipelines[owner] = self._chunks
 
-    def ran(self, owner: Claims, chunks: int | None = None) -> None:
-        """Note that what a connection had sent has run, or may be taken to; if it is at so many long chunks still."""
-        if chunks is None or self.pipelines.get(owner) == chunks:
+    def ran(self, owner: Claims, chunk: int | None = None) -> None:
+        """Note that what a connection had sent has run, or may be taken to; if that long chunk is its last one."""
+        if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
     def of_others(self, owner: Claims) -> tuple[tuple[Claims, int], ...]:
-        """Return the connections that have long pipelines, but for one, and how many long chunks each has sent."""
+        """Return the connections that have long pipelines, but for one, each with the number of its last long chunk."""
         return tuple(pipeline for pipeline in self.pipelines.items() if pipeline[0] is not owner)
 
     def held_up(self, keys: Iterable[bytes], known: Container[bytes], owner: Claims) -> list[bytes]:
