@@ -327,13 +327,31 @@ def test_a_request_that_adds_what_has_just_become_due_leaves_the_removal_to_who_
     add: list[str | bytes | int] = ["EVAL", script("add"), 3, *names, "4 4 1", "SADD", "k", "a"]
     for wanted in (0, 1):
         beside("SADD", "k", "a")
-        beside("ZADD", names[1], 1, "a")
-        beside("ZADD", names[2], 1, "k")
+        moment = int(clock(beside))
+        beside("ZADD", names[1], moment, "a")
+        beside("ZADD", names[2], moment, "k")
         if not wanted:
             want(beside, Rule(b"*", b"expired"))
         assert beside(*add) == wanted
-        assert beside("ZSCORE", names[1], "a") == (None if wanted else b"1")
+        assert beside("ZSCORE", names[1], "a") == (None if wanted else b"%d" % moment)
         beside("DEL", NAMES.events)
+
+
+def test_a_request_that_adds_what_was_due_long_before_begins_a_new_life(
+    server: Server, talk: Callable[..., Talk]
+) -> None:
+    """Where the proxy could not remove it in time, its sender cannot have seen the member: what it adds stays."""
+    beside = talk(server)
+    want(beside, Rule(b"other:*", stream=b"expired"))
+    names = ["h", NAMES.shadow(b"h").decode(), NAMES.index.decode()]
+    beside("HSET", "h", "a", "old", "b", "old")
+    for member, ago in (("a", 2000), ("b", 0)):
+        beside("ZADD", names[1], int(clock(beside)) - ago, member)
+    beside("ZADD", names[2], int(clock(beside)) - 2000, "h")
+    add: list[str | bytes | int] = ["EVAL", script("add"), 3, *names, "4 6 2", "HSET", "h", "a", "new", "b", "new"]
+    assert beside(*add) == 1
+    assert beside("ZSCORE", names[1], "a") is None
+    assert beside("ZSCORE", names[1], "b") is not None
 
 
 def test_the_first_rule_counts_at_once_and_the_short_scripts_come_back(

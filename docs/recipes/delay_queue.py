@@ -19,10 +19,10 @@ IDLE_MS = int(os.environ.get("IDLE_MS", "60000"))
 
 
 def put(r: redis.Redis, job: str, payload: str, seconds: float) -> None:
-    """Have a job run after some seconds; one that waits already is replaced."""
+    """Have a job run after some seconds; one that waits already is replaced. A delay of 0 ms would remove it."""
     with r.pipeline() as p:
         p.hset("delayed", job, payload)
-        p.execute_command("EXPIREMEMBER", "delayed", job, int(seconds * 1000), "ms")
+        p.execute_command("EXPIREMEMBER", "delayed", job, max(1, int(seconds * 1000)), "ms")
         p.execute()
 
 

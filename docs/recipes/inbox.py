@@ -19,7 +19,7 @@ def send(r: redis.Redis, user: str, message: str, seconds: float) -> None:
     """Put a message into an inbox, for some seconds."""
     with r.pipeline() as p:
         p.zadd(f"inbox:{user}", {message: time.time()})
-        p.execute_command("EXPIREMEMBER", f"inbox:{user}", message, int(seconds * 1000), "ms")
+        p.execute_command("EXPIREMEMBER", f"inbox:{user}", message, max(1, int(seconds * 1000)), "ms")
         p.execute()
 
 

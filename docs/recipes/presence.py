@@ -42,11 +42,11 @@ def watch(r: redis.Redis) -> Iterator[tuple[str, str]]:
         listener.get_message(timeout=5)  # the subscription itself: from now on nothing is missed
         yield from (("there", agent) for agent in sorted(present(r)))
         for message in listener.listen():
-            size, _, rest = message["data"].partition(":")
+            size, _, rest = message["data"].encode().partition(b":")  # sizes are in bytes
             key, members = rest[: int(size)], rest[int(size) + 1 :]
-            while key == "agents" and members:  # 4:anna,3:bob
-                size, _, rest = members.partition(":")
-                yield "lost", rest[: int(size)]
+            while key == b"agents" and members:  # 4:anna,3:bob
+                size, _, rest = members.partition(b":")
+                yield "lost", rest[: int(size)].decode()
                 members = rest[int(size) + 1 :]
 
 

@@ -1,12 +1,11 @@
 """At most three unpaid orders a user, each for half an hour; the stock returns when one lapses.
 
-It replaces a job every minute that looks for old orders and can die between two updates.
-
+It replaces a job every minute that looks for old orders and can die between two updates. To run it:
     expiremember-proxy events set 'unpaid:*' --stream lapsed --value --maxlen 0
     python unpaid_orders.py redis://127.0.0.1:6380 worker-1
 
 What can go wrong: an order number that is used twice is one order. DEL, or EXPIRE of the whole key, ends orders without
-an entry: their stock does not return. Entries stay in the stream (--maxlen 0): XTRIM it.
+an entry: their stock does not return. Nor does it where somebody trims the stream: entries go when they are done.
 """
 
 import contextlib
@@ -18,7 +17,8 @@ import redis
 
 SECONDS, MOST = float(os.environ.get("UNPAID_SECONDS", "1800")), 3
 IDLE_MS = int(os.environ.get("IDLE_MS", "60000"))  # after which another worker takes over
-RETURN = "if redis.call('XACK', KEYS[1], 'stock', ARGV[1]) == 1 then redis.call('INCRBY', KEYS[2], ARGV[2]) end"
+RETURN = """if redis.call('XACK', KEYS[1], 'stock', ARGV[1]) == 1 then
+    redis.call('XDEL', KEYS[1], ARGV[1]) redis.call('INCRBY', KEYS[2], ARGV[2]) end"""
 
 
 def place(r: redis.Redis, user: str, order: str, item: str, count: int) -> bool:
@@ -46,7 +46,7 @@ def pay(r: redis.Redis, user: str, order: str) -> bool:
 def work(r: redis.Redis, name: str) -> None:
     """Return the stock of orders that lapse, each in one step with its XACK: not twice, whoever dies."""
     while True:
-        claimed = r.xautoclaim("lapsed", "stock", name, min_idle_time=IDLE_MS, count=100)[1]
+        claimed = [one for one in r.xautoclaim("lapsed", "stock", name, min_idle_time=IDLE_MS, count=100)[1] if one[1]]
         fresh = r.xreadgroup("stock", name, {"lapsed": ">"}, count=100, block=500)
         for number, entry in claimed + (fresh[0][1] if fresh else []):
             item, count = json.loads(entry["value"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from proxy.upstream.endpoint import Upstream
 
 _SHOWN: Final = 60
 _COLUMNS: Final = ("database", "pattern", "stream", "entries", "kept", "value", "publish")
+_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
 _NAMED: Final = (b"key", b"type", b"member", b"deadline", b"value", b"count")
 
 
@@ -123,7 +125,7 @@ def line(number: bytes, fields: Fields) -> str:
         when = datetime.fromtimestamp(moment / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except (ValueError, OverflowError):
         when = show(number)
-    if not {b"key", b"member", b"deadline"} <= fields.keys() or not fields[b"deadline"].isdigit():
+    if not {b"key", b"member", b"deadline"} <= fields.keys() or not _NUMBER.fullmatch(fields[b"deadline"]):
         return f"{when}  " + "  ".join(f"{show(name)}={show(value)}" for name, value in fields.items())
     words = [when, show(fields[b"key"]), show(fields[b"member"])]
     words += [f"{name.decode()}={show(fields[name])}" for name in (b"value", b"count") if name in fields]

@@ -18,7 +18,7 @@ if call('exists', shadow) == 1 then
       local deadline = call('zscore', shadow, member)
       if deadline and tonumber(deadline) > 0 then
         moment = moment or now()
-        if tonumber(deadline) <= moment then overdue(kind, key, index, member) end
+        if tonumber(deadline) <= moment then overdue(kind, key, index, member, tonumber(deadline), moment) end
       end
       -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
       if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then

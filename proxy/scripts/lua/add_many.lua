@@ -24,7 +24,7 @@ local function void_absent(key, shadow, first, count)
       if tonumber(deadline) < 0 then
         void[#void + 1] = member
       else
-        if tonumber(deadline) <= moment then overdue(kind, key, index, member) end
+        if tonumber(deadline) <= moment then overdue(kind, key, index, member, tonumber(deadline), moment) end
         with[#with + 1] = member
       end
     end

@@ -110,6 +110,13 @@ local function notify(wanted, key, kind, members)
     for _, member in ipairs(members) do publish('I', wanted, '__subkeyspaceitem' .. at .. key .. '\n' .. member, event) end
   end
 end
+-- witness: removes members and tells of them; gives how many there were, and the bytes of the values that it has read.
+local function values_wanted(wanted)
+  for _, target in ipairs(wanted) do
+    if target.value then return true end
+  end
+  return false
+end
 local function witness(wanted, kind, key, shadow, members, strict)
   local read = strict and call or redis.pcall
   local deadlines, found = read('zmscore', shadow, unpack(members)), nil
@@ -117,19 +124,26 @@ local function witness(wanted, kind, key, shadow, members, strict)
     found = read('smismember', key, unpack(members))
   elseif kind == 'zset' then
     found = read('zmscore', key, unpack(members))
-  elseif kind == 'hash' then
+  elseif kind == 'hash' and values_wanted(wanted) then
     found = read('hmget', key, unpack(members))
   end
   if failed(deadlines) or failed(found) then
     local count = discard(kind, key, members)
     tally[3], tally[5] = tally[3] + count * #wanted, failed(deadlines) and deadlines.err or found.err
-    return count
+    return count, 0
   end
+  local bytes = 0
   if found then
+    if kind == 'hash' then
+      for place = 1, #members do bytes = bytes + #(found[place] or '') end
+    end
     discard(kind, key, members)
   else
     found = {}
-    for place, member in ipairs(members) do found[place] = kind == 'list' and call('lrem', key, 0, member) or 0 end
+    local name = kind == 'hash' and 'hdel' or 'lrem'
+    for place, member in ipairs(members) do
+      found[place] = name == 'hdel' and call(name, key, member) or call(name, key, 0, member)
+    end
   end
   local gone, times, values, whole = members, deadlines, found, true
   for place = 1, #members do
@@ -149,18 +163,20 @@ local function witness(wanted, kind, key, shadow, members, strict)
     append(target, key, kind, gone, times, extra, values)
   end
   if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
-  return #gone
+  return #gone, bytes
 end
 local function lapse(kind, key, shadow, index, members, strict)
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end
   if strict then permitted(wanted) end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, members, strict) end
-  -- Values may be large: few are held at a time.
-  local count = 0
-  for first = 1, #members, 100 do
-    local some = {unpack(members, first, math.min(first + 99, #members))}
-    count = count + witness(wanted, kind, key, shadow, some, strict)
+  -- Values may be large: few are held at a time, and the first ones tell how few.
+  local count, first, size = 0, 1, values_wanted(wanted) and 1 or 100
+  while first <= #members do
+    local last = math.min(first + size - 1, #members)
+    local gone, bytes = witness(wanted, kind, key, shadow, {unpack(members, first, last)}, strict)
+    count, first = count + gone, last + 1
+    size = math.max(1, math.min(100, 2 * size, math.floor(size * 65536 / math.max(1, bytes))))
   end
   return count
 end
