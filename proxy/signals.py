@@ -26,6 +26,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
+        self._signalled = False
         self.before_end: list[Callable[[], None]] = []
         self.reload: Callable[[], None] = lambda: None
 
@@ -37,7 +38,9 @@ class Signals:
         loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
 
     def _end(self) -> None:
-        if not self.stop.is_set():
+        # It may have been told to stop before: by the admin port, or by a worker that got the same signal.
+        if not self._signalled:
+            self._signalled = True
             self.stop.set()
             return
         log.warning("stopped by a second signal")

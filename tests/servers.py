@@ -263,9 +263,22 @@ class Server:
 
     def forget_users(self) -> None:
         """Remove all users but the default one: where there are others, proxies ask what clients may do."""
-        for user in re.findall(rb"\r\n([^$*\r]+)", self.command("ACL", "USERS")):
-            if user != b"default":
-                assert self.command("ACL", "DELUSER", user) == b":1\r\n"
+        users = [user for user in re.findall(rb"\r\n([^$*\r]+)", self.command("ACL", "USERS")) if user != b"default"]
+        for user in users:
+            assert self.command("ACL", "DELUSER", user) == b":1\r\n"
+        if users:
+            self.wait_until_proxies_know_the_users()
+
+    def wait_until_proxies_know_the_users(self) -> None:
+        """Wait until every proxy has asked for them twice more: the first answer may be from before."""
+
+        def looks() -> int:
+            stats = self.command("INFO", "commandstats")
+            return sum(int(calls) for calls in re.findall(rb"cmdstat_acl(?:\|list)?:calls=(\d+)", stats))
+
+        proxies = len(re.findall(rb" name=expiremember-proxy .* flags=\w*t", self.command("CLIENT", "LIST")))
+        enough = looks() + 2 * proxies
+        until(lambda: looks() >= enough)
 
     def _answers(self) -> bool:
         assert self.process is not None

@@ -317,6 +317,7 @@ def place(own_server: Callable[[str], Server], tmp_path: Path, request: pytest.F
     check = given["check"] if "check" in given else given["mutation"].caught_by
     server = own_server(NEWEST if check in NEWEST_CHECKS else KIND)
     server.flush()
+    server.forget_users()
     with ExitStack() as stack:
         yield Place(server, tmp_path, stack)
 

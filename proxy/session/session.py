@@ -194,8 +194,11 @@ class Session:
         self.replies = self._standing.replies = ReplySubstitution()  # those expected refer to parts of this session
 
     def lengthen(self) -> None:
-        """Note that a long chunk has been sent: others may have to wait until it has run."""
-        self._ground.streams.lengthen(self.claims)
+        """Note that a long chunk has been sent: others may have to wait until it has run. Nobody waits for a user who
+        may do little: such a one could hold up all."""
+        standing = self._standing
+        if not (self.stranger or standing.limited or standing.rights.unasked):
+            self._ground.streams.lengthen(self.claims)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
