@@ -32,6 +32,7 @@ from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end, is_outage
 from proxy.expiry.tracker import Tracker
+from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
 from proxy.listen.binding import Listener
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
@@ -61,14 +62,6 @@ from proxy.upstream.words import in_words
 
 log = structlog.get_logger("proxy.server")
 
-ARRIVAL_SECONDS: Final = 5.0
-"""How long a key's first deadline waits for the end of a request for that key that is sent on while it arrives."""
-SILENT_SECONDS: Final = 0.25
-"""How long it waits for a pipeline to which the server says nothing: a request in it blocks, or waits for EXEC, or its
-client wants no replies."""
-_SHORTEST_NAP: Final = 0.0005
-_LONGEST_NAP: Final = 0.002
-"""Seconds between two looks whether a pipeline has run."""
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
@@ -137,6 +130,7 @@ class Server:
             section=self._section,
             now=self._clock.latest,
         )
+        self._underway = Underway(self._ground.streams)
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
@@ -232,9 +226,9 @@ class Server:
             ConnectionError: the upstream server did not do it.
         """
         if question.arriving:
-            await self._until_arrived(question.arriving)
+            await self._underway.until_arrived(question.arriving)
         if question.behind:
-            await self._until_run(question.behind)
+            await self._underway.until_run(question.behind)
         if question.announce:
             await self._proxies.announce(question.announce)
         try:
@@ -245,44 +239,6 @@ class Server:
         except Exception as error:  # whatever the server answers: the client's request can still go
             self._say_failed(error=_one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
-
-    async def _until_arrived(self, keys: tuple[bytes, ...]) -> None:
-        """Wait until requests that are on their way have run; cut off those that take too long."""
-        streams = self._ground.streams
-        for stream in streams.of(keys):
-            if not stream.is_waited_for:
-                streams.cut(stream)
-        waiting = streams.of(keys)
-        if not waiting:
-            return
-        ended = [asyncio.get_running_loop().create_future() for _ in waiting]
-        for stream, future in zip(waiting, ended, strict=True):
-            stream.on_end(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
-        await asyncio.wait(ended, timeout=ARRIVAL_SECONDS)
-        for stream, future in zip(waiting, ended, strict=True):
-            if not future.done():
-                streams.cut(stream)
-
-    async def _until_run(self, pipelines: tuple[tuple[Claims, int], ...]) -> None:
-        """Wait until long pipelines have run, but only while the server goes on answering, and not for ever."""
-        loop, streams, nap = asyncio.get_running_loop(), self._ground.streams, _SHORTEST_NAP
-        end, waiting = loop.time() + ARRIVAL_SECONDS, dict(pipelines)
-        signs = {owner: owner.ask() for owner in waiting}
-        heard = {owner: (owner.heard(), loop.time()) for owner in waiting}
-        while True:
-            now = loop.time()
-            for owner, chunk in list(waiting.items()):
-                sign = signs[owner] = signs[owner] or owner.ask()
-                if owner.heard() != heard[owner][0]:
-                    heard[owner] = owner.heard(), now
-                silent = now >= heard[owner][1] + SILENT_SECONDS
-                if silent or now >= end or owner not in streams.pipelines or (sign is not None and sign()):
-                    streams.ran(owner, chunk)
-                    del waiting[owner]
-            if not waiting:
-                return
-            await asyncio.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy itself.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import pytest
 
+from proxy.expiry.underway import Underway
 from proxy.session.known import Claims
 from proxy.session.streams import Streams
 from tests.conftest import StartProxy
@@ -342,10 +345,39 @@ def test_a_first_deadline_waits_for_what_is_long_on_its_way_to_the_server(
 
 
 def test_a_long_chunk_is_not_forgotten_for_an_earlier_one() -> None:
-    streams, one, other, owner = Streams(), Claims(), Claims(), Claims()
+    streams, owner = Streams(), Claims()
     streams.lengthen(owner)
-    (seen,), (also,) = streams.of_others(one), streams.of_others(other)
-    streams.ran(*seen)
+    first = streams.pipelines[owner]
+    streams.ran(owner, first)
     streams.lengthen(owner)
-    streams.ran(*also)
+    streams.ran(owner, first)
     assert owner in streams.pipelines
+
+
+def test_who_asks_while_a_sign_is_awaited_waits_for_the_next_one_and_shares_it() -> None:
+    streams, owner, signs = Streams(), Claims(), [False, False]
+    put = iter(range(2))
+
+    def ask() -> Callable[[], bool]:
+        number = next(put)
+        return lambda: signs[number]
+
+    owner.ask, owner.heard = ask, count().__next__
+    streams.lengthen(owner)
+    underway = Underway(streams)
+
+    async def main() -> None:
+        first = asyncio.create_task(underway.until_run([owner]))
+        await asyncio.sleep(0.01)
+        others = [asyncio.create_task(underway.until_run([owner])) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        streams.lengthen(owner)  # the owner sends on
+        signs[0] = True
+        await asyncio.wait_for(first, 1)
+        await asyncio.sleep(0.01)
+        assert not any(other.done() for other in others)
+        signs[1] = True
+        await asyncio.wait_for(asyncio.gather(*others), 1)
+        assert owner not in streams.pipelines
+
+    asyncio.run(main())

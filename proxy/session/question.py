@@ -22,8 +22,7 @@ class Question:
         again: whether to judge the request again afterwards.
         announce: keys that other proxies have to know before, because they may get their first deadlines.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
-        behind: the connections with long pipelines in which requests for `arriving` may be, each with the number of its
-            last long chunk.
+        behind: the connections with long pipelines in which requests for `arriving` may be.
     """
 
     arriving: tuple[bytes, ...] = ()
@@ -36,4 +35,4 @@ class Question:
     again: bool = False
     announce: tuple[bytes, ...] = ()
     login: bool = False
-    behind: tuple[tuple[Claims, int], ...] = ()
+    behind: tuple[Claims, ...] = ()

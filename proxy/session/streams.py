@@ -86,9 +86,9 @@ class Streams:
         if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
-    def of_others(self, owner: Claims) -> tuple[tuple[Claims, int], ...]:
-        """Return the connections that have long pipelines, but for one, each with the number of its last long chunk."""
-        return tuple(pipeline for pipeline in self.pipelines.items() if pipeline[0] is not owner)
+    def of_others(self, owner: Claims) -> tuple[Claims, ...]:
+        """Return the connections that have long pipelines, but for one."""
+        return tuple(other for other in self.pipelines if other is not owner)
 
     def held_up(self, keys: Iterable[bytes], known: Container[bytes], owner: Claims) -> list[bytes]:
         """Return those keys whose first deadlines, by one connection, have to wait for the pipelines of others.

@@ -1,0 +1,108 @@
+"""Waits, before a key gets its first deadline, for requests of others that are on their way; each wait is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.session.known import Claims
+from proxy.session.streams import Streams
+
+ARRIVAL_SECONDS: Final = 5.0
+"""How long a key's first deadline waits for a request that arrives, or for pipelines to run."""
+
+SILENT_SECONDS: Final = 0.25
+"""How long it waits for a pipeline to which the server says nothing: a request in it blocks, or waits for EXEC, or its
+client wants no replies."""
+
+_SHORTEST_NAP: Final = 0.0005
+_LONGEST_NAP: Final = 0.002
+"""Seconds between two looks whether a pipeline has run."""
+
+
+class Underway:
+    """The requests of a proxy's clients that are on their way.
+
+    Args:
+        streams: what is known of them.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._waiting: dict[Claims, list[asyncio.Future[None]]] = {}  # for the next sign behind what one has sent
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def until_arrived(self, keys: tuple[bytes, ...]) -> None:
+        """Wait until requests for some keys that arrive have run; cut off those that take too long."""
+        streams = self._streams
+        for stream in streams.of(keys):
+            if not stream.is_waited_for:
+                streams.cut(stream)
+        waiting = streams.of(keys)
+        if not waiting:
+            return
+        ended = [asyncio.get_running_loop().create_future() for _ in waiting]
+        for stream, future in zip(waiting, ended, strict=True):
+            stream.on_end(lambda future=future: _settle([future]))  # type: ignore[misc]
+        await asyncio.wait(ended, timeout=ARRIVAL_SECONDS)
+        for stream, future in zip(waiting, ended, strict=True):
+            if not future.done():
+                streams.cut(stream)
+
+    async def until_run(self, owners: Iterable[Claims]) -> None:
+        """Wait until all that some connections have sent has run, but only while the server goes on answering them."""
+        signs = [self._next_sign(owner) for owner in owners if owner in self._streams.pipelines]
+        if signs:
+            await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
+
+    def _next_sign(self, owner: Claims) -> asyncio.Future[None]:
+        """Return what is done when a sign has come that is put behind a pipeline from now on.
+
+        All who ask while a sign is awaited share the next one: else each of many who set first deadlines would put a
+        sign behind the pipelines of all others.
+        """
+        loop = asyncio.get_running_loop()
+        sign: asyncio.Future[None] = loop.create_future()
+        waiting = self._waiting.get(owner)
+        if waiting is None:
+            self._waiting[owner] = [sign]
+            task = loop.create_task(self._put_signs(owner))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            waiting.append(sign)
+        return sign
+
+    async def _put_signs(self, owner: Claims) -> None:
+        """Put one sign after another, for as long as somebody waits for the next."""
+        waiting: list[asyncio.Future[None]] = []
+        try:
+            while self._waiting[owner]:
+                waiting, self._waiting[owner] = self._waiting[owner], []
+                await self._until_signed(owner)
+                _settle(waiting)
+        finally:
+            _settle([*waiting, *self._waiting.pop(owner)])
+
+    async def _until_signed(self, owner: Claims) -> None:
+        loop, pipelines, nap = asyncio.get_running_loop(), self._streams.pipelines, _SHORTEST_NAP
+        sign, chunk = owner.ask(), pipelines.get(owner)
+        heard, since = owner.heard(), loop.time()
+        end = since + ARRIVAL_SECONDS
+        while owner in pipelines and not (sign is not None and sign()):
+            if (now := loop.time()) >= end or now >= since + SILENT_SECONDS:
+                break
+            await asyncio.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+            sign = sign or owner.ask()
+            if (count := owner.heard()) != heard:
+                heard, since = count, loop.time()
+        if chunk is not None:
+            self._streams.ran(owner, chunk)
+
+
+def _settle(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
