@@ -114,13 +114,19 @@ def test_keys_that_are_not_named_are_looked_for(blind: Blind, talk: Connect) -> 
     assert client("KEYS", "*") == [b"other"]
 
 
-def test_many_members_due_at_once(blind: Blind, talk: Connect) -> None:
-    client, beside = talk(blind.proxy), talk(blind.server)
+def many_due(blind: Blind, client: Talk, beside: Talk) -> int:
+    """Have 2,000 members of s fall due at once while the proxy is blind; return when, in Unix ms."""
     client("SADD", "s", "stays", *range(2000))
     deadline = clock(beside) + 1500
     client.raw.send(b"".join(request("PEXPIREMEMBERAT", "s", member, deadline) for member in range(2000)))
     client.raw.replies(2000)
     blind.lock_out()
+    return deadline
+
+
+def test_many_members_due_at_once(blind: Blind, talk: Connect) -> None:
+    client, beside = talk(blind.proxy), talk(blind.server)
+    deadline = many_due(blind, client, beside)
     late, seen = 0, 0
     while (before := clock(beside)) < deadline + 200:
         count = client("SCARD", "s")
@@ -132,11 +138,7 @@ def test_many_members_due_at_once(blind: Blind, talk: Connect) -> None:
 def test_more_due_at_once_than_one_script_removes_are_gone_for_who_looked_before(blind: Blind, talk: Connect) -> None:
     """What was found shortly before holds for a moment: not where so much is about to be due."""
     client, beside = talk(blind.proxy), talk(blind.server)
-    client("SADD", "s", "stays", *range(2000))
-    deadline = clock(beside) + 1500
-    client.raw.send(b"".join(request("PEXPIREMEMBERAT", "s", member, deadline) for member in range(2000)))
-    client.raw.replies(2000)
-    blind.lock_out()
+    deadline = many_due(blind, client, beside)
     wait_past(beside, deadline - 25)
     assert client("SCARD", "s") in (1, 2001)
     wait_past(beside, deadline)

@@ -65,7 +65,8 @@ class Traffic:
         metrics, side = self._metrics, connection.side
         metrics.received_bytes_total[side] += max(0, received - connection.received)
         metrics.sent_bytes_total[side] += max(0, sent - connection.sent)
-        connection.received, connection.sent = received, sent
+        # What is sent once more is told a little later than that it was sent: no byte counts twice for that.
+        connection.received, connection.sent = received, max(sent, connection.sent)
 
     def closed(self, transport: asyncio.BaseTransport) -> None:
         """Count a connection for the last time."""
