@@ -284,6 +284,7 @@ class Server:
         metrics.blind = float(known.blind)
         metrics.client_connections = len(self._listeners.clients)
         metrics.known_keys = len(known)
+        metrics.claimed_keys = known.claimed
         metrics.next_deadline_timestamp_seconds = (
             known.next_deadline / 1000 if math.isfinite(known.next_deadline) else 0.0
         )

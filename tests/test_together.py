@@ -399,7 +399,7 @@ def _time(text: bytes) -> int:
 
 @pytest.fixture(scope="module")
 def still_pairs() -> Iterator[Callable[[str], tuple[Server, Proxy]]]:
-    """Gives a server of a kind, and a proxy without the pass over leftovers, which changes what programs leave behind."""
+    """Gives a server of a kind, and a proxy without the pass over leftovers, which changes what programs leave."""
 
     def make(kind: str, stack: ExitStack) -> tuple[Server, Proxy]:
         server = new_server(kind, stack)

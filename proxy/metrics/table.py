@@ -73,6 +73,7 @@ class Metrics:
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long such a request waited.", *_SHORT)
     known_keys: float = gauge("Keys known to have members with deadlines.", "upstream")
+    claimed_keys: float = gauge("Keys to which requests that have been sent may still give deadlines.", "upstream")
     next_deadline_timestamp_seconds: float = gauge("Unix time of the earliest deadline; 0 when there is none.", "upstream")
     members_expired_total: Counter[str] = tally("Members removed at their deadline: by the sweeper, or before a request that would have seen them.", "trigger", "sweep", "request")
     expiry_events_total: Counter[str] = tally("Events about members that expired: entries appended to streams, messages published.", "kind", "entry", "message")

@@ -377,6 +377,11 @@ class KnownKeys:
             free += self._unclaim(self._orphans.pop(0)[1])
         return free
 
+    @property
+    def claimed(self) -> int:
+        """How many keys are claimed."""
+        return len(self._claimed)
+
     # Other proxies.
 
     def outstanding(self) -> list[bytes]:
