@@ -611,10 +611,15 @@ def test_in_a_long_list_members_are_looked_for_one_by_one_after_the_first_time(u
     with proxy.connect() as client:
         client.command("RPUSH", "long", *range(3000))
         requests: list[Words] = [("EXPIREMEMBER", "long", number * 60, FAR) for number in range(60)]
-        assert pipelined(client, requests) == [b":1\r\n"] * 50 + [b":0\r\n"] * 10
-        before = calls(upstream)
-        assert pipelined(client, requests) == [b":1\r\n"] * 50 + [b":0\r\n"] * 10
-        assert calls(upstream) >= before + 60
+
+        def calls_of_a_run() -> int:
+            before = calls(upstream)
+            assert pipelined(client, requests) == [b":1\r\n"] * 50 + [b":0\r\n"] * 10
+            return calls(upstream) - before
+
+        # Where other proxies have been lately, the first run goes one by one, behind an announcement of its key.
+        until(lambda: calls_of_a_run() < 60, what="a run that goes together")
+        assert calls_of_a_run() >= 60
 
 
 @pytest.mark.every_kind
