@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from proxy.check.needed import rules
 from proxy.events.rules import Rule, RuleError, decode
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
+from tests.admin import with_admin
 from tests.conftest import Start, StartProxy, StartServer
 from tests.model import parse
 from tests.raw import Raw, request
@@ -137,7 +139,7 @@ def test_a_stream_in_the_slot_of_its_keys(pattern: bytes, stream: bytes) -> None
     Rule(pattern, stream).check(NAMES.prefix)
 
 
-GLOB = (LUA / "shared" / "glob.lua").read_text("utf-8") + "\nreturn matches(ARGV[1], ARGV[2]) and 1 or 0"
+GLOB = (LUA / "shared" / "glob.lua").read_text("utf-8") + "\nreturn matches(glob(ARGV[1]), ARGV[2]) and 1 or 0"
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -171,6 +173,20 @@ def test_a_pattern_matches_as_the_server_has_it(plain_server: Raw, pattern: str,
 def test_a_bad_pattern_and_a_long_key_take_bounded_time(plain_server: Raw) -> None:
     reply = plain_server.command("EVAL", GLOB, 0, "*a" * 20 + "b", "a" * 100_000)
     assert reply == b":0\r\n"
+
+
+def test_rules_for_other_keys_take_no_time(plain_server: Raw) -> None:
+    tries = "local one = glob(ARGV[1]) for _ = 1, 50000 do matches(one, ARGV[2]) end return 0"
+    script = GLOB.rpartition("\n")[0] + "\n" + tries
+
+    def seconds(pattern: str) -> float:
+        began = time.perf_counter()
+        assert plain_server.command("EVAL", script, 0, pattern, "user:session:000001:x") == b":0\r\n"
+        return time.perf_counter() - began
+
+    looked_through = seconds("*:1*:*:*x")
+    assert seconds("*:1:*:y") < looked_through / 3
+    assert seconds("users:*") < looked_through / 3
 
 
 # One entry for each member that expires.
@@ -365,6 +381,23 @@ def test_the_first_rule_counts_at_once_and_the_short_scripts_come_back(
         due(client, beside, f"k{number}")
         assert client("SMEMBERS", f"k{number}") == [b"b"]
     assert [entry["key"] for entry in entries(beside)] == ["k2", "k3", "k4", "k5"]
+
+
+def test_members_that_a_short_script_has_removed_elsewhere_are_counted(
+    server: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    proxy, port = with_admin(start_proxy, server, "--no-sweep")
+    want(talk(server, 3), Rule(b"*", b"expired", database=3))
+    clients = [talk(proxy, database) for database in (0, 3)]
+    beside = talk(server)
+    deadline = clock(beside) + 200
+    for client in clients:
+        client("SADD", "k", "a", "b")
+        assert client("PEXPIREMEMBERAT", "k", "a", deadline) == 1
+    wait_past(beside, deadline)
+    assert clients[0]("SMEMBERS", "k") == [b"b"]
+    assert [entry["member"] for entry in entries(talk(server, 3))] == ["a"]
+    assert port.metrics()["members_expired_total{trigger=request}"] == 2
 
 
 def test_a_client_that_may_not_write_entries_has_them_written_by_the_proxy(

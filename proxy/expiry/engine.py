@@ -110,7 +110,9 @@ class Engine:
         keys = list(keys)
         return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
-    async def _remove(self, name: str, keys: list[bytes], arguments: list[bytes | int | str]) -> Any:
+    async def _remove(
+        self, trigger: Literal["sweep", "request"], name: str, keys: list[bytes], arguments: list[bytes | int | str]
+    ) -> Any:
         """Run a script that removes: in its short form for as long as nobody has to be told of what expires."""
         quiet = time.monotonic() >= self._telling_until
         try:
@@ -118,6 +120,7 @@ class Engine:
         except ResponseError as error:
             if not str(error).startswith(TELL):
                 raise
+            self._metrics.members_expired_total[trigger] += int(str(error).removeprefix(TELL))
         self._telling_until = time.monotonic() + TELLING_SECONDS
         return await self._evaluate(name, keys, arguments)
 
@@ -218,7 +221,7 @@ class Engine:
         pairs = [name for key, _ in due for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
         moment, gone, left, members, told = await self._remove(
-            "sweep", [self._names.index, *pairs], [database, self._batch]
+            trigger, "sweep", [self._names.index, *pairs], [database, self._batch]
         )
         self._observe(sent, moment)
         self._metrics.members_expired_total[trigger] += members
@@ -330,7 +333,7 @@ class Engine:
         while True:
             sent = self._clock.local()
             moment, gone, left, _, members, told = await self._remove(
-                "clear", [self._names.index, *pairs], [self._batch, 0, *databases]
+                "request", "clear", [self._names.index, *pairs], [self._batch, 0, *databases]
             )
             self._observe(sent, moment)
             self._metrics.members_expired_total["request"] += members

@@ -14,7 +14,7 @@ _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
 TELL: Final = "TELL "
-"""What the error of a short form begins with."""
+"""What the error of a short form begins with; then comes how many members it has removed."""
 _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 

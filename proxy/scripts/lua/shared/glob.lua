@@ -1,4 +1,5 @@
--- Tells whether a name matches a pattern, as KEYS does. O(p n) for a pattern of p bytes and a name of n.
+-- glob: what there is to know of a pattern; matches: whether a name matches it, as KEYS has it.
+-- O(p n) for a pattern of p bytes and a name of n.
 local function element(pattern, at, byte)
   local one = pattern:byte(at)
   if one == 63 then return at + 1 end  -- ?
@@ -27,7 +28,16 @@ local function element(pattern, at, byte)
   end
   return one == byte and at + 1
 end
-local function matches(pattern, name)
+local function glob(pattern)
+  return {
+    pattern = pattern, head = pattern:match('^[^*?%[\\]*'),
+    tail = pattern:find('[%[\\]') and '' or pattern:reverse():match('^[^*?]*'):reverse(),
+  }
+end
+local function matches(one, name)
+  local pattern, head, tail = one.pattern, one.head, one.tail
+  -- Its ends tell most names that do not.
+  if name:sub(1, #head) ~= head or tail ~= '' and name:sub(-#tail) ~= tail then return false end
   if name == '' then return pattern == '' or pattern == '*' end  -- servers have it so
   local at, place, star, from = 1, 1, nil, nil
   while place <= #name do

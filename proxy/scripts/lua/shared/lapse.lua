@@ -19,14 +19,15 @@ local function read_rules(index)
     if length then
       rules[#rules + 1] = {
         length = length == '0' and '9007199254740991' or length, value = value == '1', database = database,
-        letters = letters, pattern = names:sub(1, tonumber(size)), stream = names:sub(size + 1),
+        letters = letters, glob = glob(names:sub(1, tonumber(size))), stream = names:sub(size + 1),
       }
     end
   end
   -- Of several rules for one stream the most exact counts.
   table.sort(rules, function(one, other)
-    if #one.pattern ~= #other.pattern then return #one.pattern > #other.pattern end
-    return one.pattern < other.pattern
+    local pattern, another = one.glob.pattern, other.glob.pattern
+    if #pattern ~= #another then return #pattern > #another end
+    return pattern < another
   end)
 end
 local function audience(key, index)
@@ -34,7 +35,7 @@ local function audience(key, index)
   if #rules == 0 then return nil end
   local found, seen = {letters = ''}, {}
   for _, rule in ipairs(rules) do
-    if matches(rule.pattern, key) then
+    if matches(rule.glob, key) then
       if rule.stream ~= '' and not seen[rule.stream] then
         seen[rule.stream] = true
         found[#found + 1] = {stream = rule.stream, length = rule.length, value = rule.value}
