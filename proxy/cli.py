@@ -95,9 +95,10 @@ def _run(config: Path | None, **flags: Any) -> None:
 
 
 def _warn_of_passwords(chosen: Settings, flags: dict[str, Any]) -> None:
-    shown = [name for name in ("upstream", "upstream_password") if flags.get(name) and chosen.has_password(name)]
+    hidden = ("upstream", "upstream_password", "sentinel_password")
+    shown = [name for name in hidden if flags.get(name) and chosen.has_password(name)]
     if shown:
-        advice = "use upstream_password_file, or the environment"
+        advice = "use upstream_password_file or sentinel_password_file, or the environment"
         log.warning("password on the command line is visible to other users", flag=shown, advice=advice)
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -29,6 +30,7 @@ from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
 from proxy.expiry.leftovers import Leftovers
+from proxy.expiry.role import RoleWatch
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import end, is_outage
 from proxy.expiry.tracker import Tracker
@@ -46,6 +48,7 @@ from proxy.outlook import Outlook
 from proxy.proxies.announcer import Proxies
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
+from proxy.relay.fence import Fence
 from proxy.relay.idle import IdleWatch
 from proxy.scripts.naming import Names
 from proxy.session.ground import Ground
@@ -57,10 +60,15 @@ from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.follower import Follower
 from proxy.upstream.login import LoginWatch
+from proxy.upstream.stay import MovedError, Stay
 from proxy.upstream.words import in_words
 
 log = structlog.get_logger("proxy.server")
+
+_MOVES: Final = 4
+"""How often a client may have to turn to another server while it is being connected."""
 
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
@@ -138,6 +146,11 @@ class Server:
             upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies, metrics
         )
         self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, metrics, enabled=settings.sweep)
+        upstream.on_move = self._move
+        self._fence = Fence()
+        self._moved_at = -math.inf
+        self._serving: asyncio.Task[None] | None = None
+        self._follower = Follower(upstream) if upstream.sentinels else None
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
         self._files = files
@@ -186,15 +199,27 @@ class Server:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
         return self._clock.latest()
 
-    async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
+    async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
         """Open a connection to the upstream server, once it is known which keys have deadlines that are due soon.
+
+        Args:
+            factory: makes its protocol.
 
         Raises:
             OSError: it cannot be reached.
             TimeoutError: it did not answer in time.
         """
-        if not (self._tracker.settled.is_set() and all(asked.is_set() for asked in self._all_asked)):
-            await self._until_settled()
+        for _ in range(_MOVES):
+            if not (self._tracker.settled.is_set() and all(asked.is_set() for asked in self._all_asked)):
+                await self._until_settled()
+            fence = self._fence
+            try:
+                return await self._connect(partial(factory, fence))
+            except MovedError:
+                continue
+        raise ConnectionError(self._upstream.state)
+
+    async def _connect(self, factory: Callable[[], asyncio.Protocol]) -> None:
         try:
             await self._upstream.connect(factory)
         except OSError as error:  # TimeoutError is one
@@ -207,10 +232,54 @@ class Server:
 
     async def _until_settled(self) -> None:
         await self._tracker.tried.wait()
+        patience = self._moved_at + self._settings.connect_timeout - time.monotonic()
+        if patience > 0:
+            # As clients expect of a failover: a moment of waiting, not an error.
+            try:
+                async with asyncio.timeout(patience):
+                    for known in (self._tracker.settled, *self._all_asked):
+                        await known.wait()
+            except TimeoutError:
+                raise ConnectionError(self._upstream.state) from None
+            return
         if not self._tracker.settled.is_set():
             raise ConnectionError(self._upstream.state)
         for asked in self._all_asked:
             await asked.wait()
+
+    def _move(self, before: Stay, now: Stay) -> None:
+        """Let go of one server, and begin at another, or at the same one in another role."""
+        closed = self._fence.close()
+        self._fence = Fence()
+        self._moved_at = time.monotonic()
+        self._tracker.start_anew()
+        self._users.unlimited = False
+        self._clock.restart()
+        self._logins.restart()
+        self.metrics.constants["upstream"] = str(self._upstream)
+        if before.address is None and self._upstream.sentinels:
+            log.info("primary found", upstream=str(self._upstream))
+            return
+        self.metrics.upstream_switches_total += 1
+        log.warning(
+            "upstream switched",
+            before="a Unix socket" if before.address is None else str(before.address),
+            upstream=str(self._upstream),
+            reason=before.ended,
+            connections=closed,
+        )
+        if self._follower is not None:
+            self._follower.ask()
+        if self._serving is not None:
+            self._serving.cancel()
+        self._serving = asyncio.get_running_loop().create_task(self._say_served(now))
+
+    async def _say_served(self, stay: Stay) -> None:
+        """Say when clients are served again, unless it is another server by then."""
+        await self._tracker.settled.wait()
+        if stay.ended is None:
+            milliseconds = round(1000 * (time.monotonic() - self._moved_at))
+            log.info("clients are served again", upstream=str(self._upstream), ms=milliseconds)
 
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
@@ -282,6 +351,7 @@ class Server:
         metrics, known = self.metrics, self._known
         metrics.upstream_up = float(self._tracker.connected.is_set())
         metrics.blind = float(known.blind)
+        metrics.sentinels_up = float(self._follower.answering if self._follower is not None else 0)
         metrics.client_connections = len(self._listeners.clients)
         metrics.known_keys = len(known)
         metrics.claimed_keys = known.claimed
@@ -315,6 +385,9 @@ class Server:
                 return
             opening.result()
             tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
+            if self._follower is not None:
+                tasks.append(asyncio.create_task(self._follower.run()))
+            tasks.append(asyncio.create_task(RoleWatch(self._engine, self._tracker, self._upstream).run()))
             if not self._upstream.has_a_user_of_its_own:
                 watch = UserWatch(self._engine, self._tracker, self._users)
                 self._all_asked.append(watch.asked)
@@ -350,7 +423,7 @@ class Server:
         finally:
             self._listeners.close()
             self._proxies.leave()
-            await end([*tasks, *background])
+            await end([*tasks, *background, *([] if self._serving is None else [self._serving])])
             await self._control.aclose()
 
     async def _warn(self) -> None:

@@ -6,7 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -23,15 +22,16 @@ from proxy.addresses import DEFAULT_LISTEN, split_addresses
 from proxy.addresses import TCPAddress as TCPAddress
 from proxy.addresses import parse_address as parse_address
 from proxy.bad_settings import describe
+from proxy.upstream.address import parse_upstream
 
 ENVIRONMENT_PREFIX = "EXPIREMEMBER_"
 
-_ENCODED = "in a password, / ? # @ and % are written as %2F %3F %23 %40 and %25"
-
-
 _SECONDS: Final[JsonDict] = {"unit": "seconds"}
 _BYTES: Final[JsonDict] = {"unit": "bytes"}
-_HIDDEN: Final = frozenset(("upstream", "upstream_password"))
+_HIDDEN: Final = frozenset(("upstream", "upstream_password", "sentinel_password"))
+
+SENTINEL_SETTINGS: Final = ("sentinel_user", "sentinel_password", "sentinel_password_file")
+"""What the proxy logs in to Sentinels with."""
 
 
 class SettingsError(Exception):
@@ -107,8 +107,10 @@ class Settings(BaseSettings):
     upstream: str = Field(
         default="redis://127.0.0.1:6379",
         repr=False,
-        description="The Redis or Valkey to stand in front of: redis://, rediss:// (TLS) or unix://. User, password "
-        "and database in the URL are for the proxy itself; clients log in with their own.",
+        description="The Redis or Valkey to stand in front of: redis://, rediss:// (TLS) or unix://. Or the Sentinels "
+        "that know it: redis+sentinel://host1,host2,host3/mymaster, or rediss+sentinel:// (TLS to all). "
+        "User, password and database in the URL are for the proxy itself, at the Redis or Valkey; clients log in with "
+        "their own.",
     )
     upstream_password: SecretStr | None = Field(
         default=None,
@@ -118,6 +120,18 @@ class Settings(BaseSettings):
     upstream_password_file: Path | None = Field(
         default=None,
         description="File with the proxy's own password. Read at each login, so a new password needs no restart.",
+    )
+    sentinel_user: str | None = Field(
+        default=None, description="User to log in to the Sentinels as, if they have users."
+    )
+    sentinel_password: SecretStr | None = Field(
+        default=None,
+        description="Password for the Sentinels, where they require one. Other users of the machine can see flags: use "
+        "the environment variable or sentinel_password_file.",
+    )
+    sentinel_password_file: Path | None = Field(
+        default=None,
+        description="File with the password for the Sentinels. Read at each login, so a new password needs no restart.",
     )
     embedded: bool = Field(
         default=False,
@@ -241,24 +255,7 @@ class Settings(BaseSettings):
     @field_validator("upstream")
     @classmethod
     def _check_upstream(cls, url: str) -> str:
-        # No message may show any part of the URL: it may be a part of the password.
-        try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
-        except ValueError:
-            raise ValueError(f"has no valid host and port: redis://host:port; {_ENCODED}") from None
-        if parts.scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("must begin with redis://, rediss:// or unix://, for example redis://127.0.0.1:6379")
-        if parts.query or parts.fragment:
-            raise ValueError(f"has a ? or a #, which mean nothing here; {_ENCODED}")
-        if parts.scheme == "unix":
-            if not parts.path:
-                raise ValueError("names no socket: unix:///path")
-        else:
-            if not host:
-                raise ValueError(f"names no host: redis://host:port; {_ENCODED}")
-            if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
-                raise ValueError(f"the database behind the / must be a number; {_ENCODED}")
+        parse_upstream(url)
         return url
 
     @field_validator("idle_timeout")
@@ -293,7 +290,7 @@ class Settings(BaseSettings):
     def has_password(self, name: str) -> bool:
         """Return whether a setting contains a password, or names the file of one."""
         value = getattr(self, name)
-        return value is not None if name != "upstream" else urlsplit(value).password is not None
+        return value is not None if name != "upstream" else parse_upstream(value).password is not None
 
     def _check_passwords(self) -> None:
         given = [
@@ -303,6 +300,11 @@ class Settings(BaseSettings):
             raise ValueError(f"the password is given more than once: {', '.join(given)}")
         if given and self.embedded:
             raise ValueError(f"use either embedded or {given[0]}, not both")
+        of_sentinels = [name for name in SENTINEL_SETTINGS if getattr(self, name) is not None]
+        if of_sentinels and (self.embedded or not parse_upstream(self.upstream).sentinels):
+            raise ValueError(f"{of_sentinels[0]} needs a redis+sentinel:// upstream")
+        if self.sentinel_password is not None and self.sentinel_password_file is not None:
+            raise ValueError("the password for the Sentinels is given more than once")
 
 
 def unit(field: FieldInfo) -> str | None:

@@ -22,6 +22,7 @@ import uvloop
 from proxy import __version__
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
+from proxy.relay.fence import Fence
 from proxy.relay.upstream import UpstreamConnection
 from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
@@ -442,7 +443,7 @@ def test_all_that_the_server_said_is_delivered_when_it_resets_the_connection() -
             near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
             near.connect(listener.getsockname())
             _, upstream = await loop.create_connection(
-                lambda: UpstreamConnection(client, delivered.append, Traffic(Metrics())), sock=near
+                lambda: UpstreamConnection(client, delivered.append, Traffic(Metrics()), Fence()), sock=near
             )
             upstream.pause()
             far, _ = listener.accept()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -313,6 +313,10 @@ def check_void_refused(twins: Twins, refusal: str) -> None:
         assert client.command("EVAL", "return redis.call('hdel', KEYS[1], 'a')", 1, "h") == b":1\r\n"
     twins.configure(*begin)
     try:
+        # If it was a primary until now, all connections end when that is noticed.
+        with suppress(ConnectionError):
+            through.command("HINCRBY", "h", "a", 1)
+        straight, through = twins.connect(2)
         for line in (
             "HINCRBY h a 1",
             "EVAL return(redis.call('hlen',KEYS[1])) 1 h",

@@ -14,6 +14,7 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection, State
+from proxy.relay.fence import Fence
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
 from proxy.session.ground import Ground
@@ -110,9 +111,9 @@ class World:
     def now(self) -> float:
         return 1000.0
 
-    async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
+    async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
         await self.connected.wait()
-        upstream = cast(UpstreamConnection, factory())
+        upstream = cast(UpstreamConnection, factory(Fence()))
         self.far.set_protocol(upstream)
         upstream.connection_made(self.far)
 

@@ -20,11 +20,13 @@ from redis.exceptions import (
 )
 
 from proxy import __version__
-from proxy.check.findings import Facts, Finding, Level, fields, judge
+from proxy.check.findings import Facts, Finding, Level, fields, judge, judge_sentinels
 from proxy.check.listening import exposed
 from proxy.check.needed import TRIALS, trials
+from proxy.ending import end
 from proxy.settings import Settings
 from proxy.upstream.endpoint import CLIENT_NAME, Upstream
+from proxy.upstream.follower import ANSWER_SECONDS, Follower
 from proxy.upstream.login import LoginWatch
 from proxy.upstream.refusals import UnknownCommandError
 from proxy.upstream.words import REACH, in_words
@@ -54,17 +56,45 @@ async def check_upstream(settings: Settings) -> list[Finding]:
     connection = upstream.unnamed_connection()
     try:
         async with asyncio.timeout(settings.connect_timeout + _STEPS * settings.control_timeout):
+            await _ask_sentinels(upstream, facts)
             await connection.connect()  # type: ignore[no-untyped-call]
             await _gather(_Asker(connection), facts, upstream.database, settings.prefix.encode())
             if facts.exposed:
                 with contextlib.suppress(OSError):  # TimeoutError is one: then nothing is said of it
                     facts.wants_login = await LoginWatch(upstream.connect).ask()
     except (OSError, RedisError, TimeoutError, RuntimeError) as error:
-        greeting = b"" if upstream.uses_tls or isinstance(error, AuthenticationError) else await _greeting(upstream)
-        return [_unreachable(upstream, error, greeting)]
+        silent = upstream.uses_tls or isinstance(error, AuthenticationError) or facts.primary == ""
+        greeting = b"" if silent else await _greeting(upstream)
+        return [*judge_sentinels(facts), _unreachable(upstream, error, greeting)]
     finally:
         await connection.disconnect(nowait=True)
     return [Finding(Level.OK, "upstream", f"{facts.address} answers"), *judge(facts)]
+
+
+async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
+    """Ask all Sentinels where the primary is, if it is they who know it.
+
+    Raises:
+        RedisError: none tells it.
+    """
+    if not upstream.sentinels:
+        return
+    follower = Follower(upstream, quiet=True)
+    following = asyncio.create_task(follower.run())
+    facts.primary = ""
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS + 1):
+                await follower.all_asked.wait()
+        for sentinel in upstream.sentinels:
+            told = follower.reports.get(sentinel)
+            failure = None if told is not None else follower.failures.get(sentinel, "no answer in time")
+            facts.sentinels[str(sentinel)] = (None if told is None else str(told), failure)
+        await upstream.found()
+    finally:
+        await end([following])
+    facts.primary = str(upstream.stay.address)
+    facts.address = str(upstream)
 
 
 class _Asker:

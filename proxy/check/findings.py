@@ -11,6 +11,9 @@ from typing import Final
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
 
+ENOUGH_SENTINELS: Final = 3
+"""Two that are left of three are still a majority."""
+
 SLOW_MS: Final = 5.0
 """A round trip that is worth a word: some requests wait for one or two."""
 
@@ -63,6 +66,8 @@ class Facts:
         version: the version of this proxy.
         exposed: the addresses in `listen` that other machines can reach and that ask for no client certificate.
         wants_login: whether the server requires a login of clients; None where that is not known.
+        sentinels: the Sentinels, each with where the primary is by what it says, or what is wrong with it.
+        primary: where the primary is by what they say together, empty if that is not known; None without Sentinels.
     """
 
     address: str
@@ -80,6 +85,8 @@ class Facts:
     version: str = ""
     exposed: list[str] = field(default_factory=list)
     wants_login: bool | None = None
+    sentinels: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    primary: str | None = None
 
 
 def fields(info: str) -> dict[str, str]:
@@ -91,11 +98,12 @@ def fields(info: str) -> dict[str, str]:
 def judge(facts: Facts) -> list[Finding]:
     """Return what the facts mean, a finding for each subject."""
     return [
+        *judge_sentinels(facts),
         *_server(facts),
         *_nesting(facts),
         *_commands(facts.unknown),
         *_rights(facts),
-        *_role(facts.info),
+        *_role(facts.info, facts.primary),
         *_eviction(facts.info),
         *_persistence(facts.info, facts.save),
         *_clock(facts.ahead),
@@ -121,7 +129,9 @@ def _server(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "version", f"{name} {text}")
     mode = info.get("server_mode") or info.get("redis_mode")
     if mode == "sentinel":
-        yield Finding(Level.FAILURE, "mode", "this is a Sentinel; set upstream to the primary that it watches")
+        yield Finding(
+            Level.FAILURE, "mode", "this is a Sentinel; set upstream to redis+sentinel://…, or to the primary"
+        )
     elif mode == "cluster" or info.get("cluster_enabled") == "1":
         yield Finding(Level.FAILURE, "mode", "Redis Cluster is not supported yet; use a server with cluster-enabled no")
     if info.get("loading") == "1" or info.get("async_loading") == "1":
@@ -178,7 +188,51 @@ def _rights(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "rights", "the proxy's user has all that it needs")
 
 
-def _role(info: Mapping[str, str]) -> Iterator[Finding]:
+def judge_sentinels(facts: Facts) -> Iterator[Finding]:
+    """Give what the Sentinels say."""
+    if not facts.sentinels:
+        return
+    agreed = [sentinel for sentinel, (told, _) in facts.sentinels.items() if told is not None and told == facts.primary]
+    wrong = [f"{sentinel}: {failure}" for sentinel, (_, failure) in facts.sentinels.items() if failure is not None]
+    others = [
+        f"{sentinel} names {told}"
+        for sentinel, (told, _) in facts.sentinels.items()
+        if told not in (None, facts.primary)
+    ]
+    count = f"{len(agreed)} of {len(facts.sentinels)}"
+    if not facts.primary:
+        yield Finding(
+            Level.FAILURE,
+            "sentinels",
+            f"none tells the primary: {'; '.join(wrong)}; check the addresses and the name in upstream, and"
+            " sentinel_password_file",
+        )
+    elif wrong or others:
+        yield Finding(
+            Level.WARNING,
+            "sentinels",
+            f"{count} name {facts.primary} as the primary; {'; '.join((*wrong, *others))}",
+        )
+    elif len(facts.sentinels) < ENOUGH_SENTINELS:
+        yield Finding(
+            Level.WARNING,
+            "sentinels",
+            f"{count} name {facts.primary} as the primary; name at least {ENOUGH_SENTINELS} in upstream, so that the"
+            " proxy can follow when one has failed",
+        )
+    else:
+        yield Finding(Level.OK, "sentinels", f"{count} name {facts.primary} as the primary")
+
+
+def _role(info: Mapping[str, str], primary: str | None) -> Iterator[Finding]:
+    if info.get("role") == "slave" and primary is not None:
+        yield Finding(
+            Level.FAILURE,
+            "replication",
+            "the Sentinels name this server as the primary, and it is a replica: a failover may be under way; check"
+            " again",
+        )
+        return
     if info.get("role") == "slave":
         yield Finding(
             Level.FAILURE,
@@ -196,6 +250,15 @@ def _role(info: Mapping[str, str]) -> Iterator[Finding]:
             "min-replicas-to-write is set, and no replica is in time: the server may refuse all writes, removals too;"
             " look after the replicas",
         )
+    elif primary is not None and good is None and "role" in info:
+        yield Finding(
+            Level.WARNING,
+            "replication",
+            f"{_count(replicas, 'replica')}, and min-replicas-to-write is 0: at a failover the old primary goes on"
+            " acknowledging writes for seconds, which are then lost; set min-replicas-to-write 1",
+        )
+    elif primary is not None and not replicas and "role" in info:
+        yield Finding(Level.WARNING, "replication", "no replica: the Sentinels have nothing to fail over to")
     elif replicas and good is None:
         yield Finding(
             Level.WARNING,

@@ -14,6 +14,7 @@ from proxy.events.rules import MOST, Rule, decode, key_part
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.follower import find_primary
 from proxy.upstream.words import REACH, is_unreachable
 
 Fields = dict[bytes, bytes]
@@ -153,6 +154,7 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     control = upstream.control()
     try:
         try:
+            await find_primary(upstream)
             connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreError(_one_line(upstream, error)) from error

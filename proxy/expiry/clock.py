@@ -72,6 +72,11 @@ class ServerClock:
             self._answered = True
         self._at = received
 
+    def restart(self) -> None:
+        """Believe no earlier answer any more: from now on another server is asked, with a clock of its own."""
+        self._answered = False
+        self._stepped = self.local()  # answers to earlier questions are of the server before
+
     def on_step(self, listener: Callable[[float], None]) -> None:
         """Have a function called, with the step in ms, whenever the server's clock is found to have been stepped."""
         self._listeners.append(listener)

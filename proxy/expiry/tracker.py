@@ -24,7 +24,7 @@ from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
-from proxy.upstream.endpoint import Upstream, introduce
+from proxy.upstream.endpoint import Upstream
 from proxy.upstream.words import REACH, is_unreachable
 
 log = structlog.get_logger("proxy.tracker")
@@ -60,7 +60,8 @@ class Tracker:
         metrics: where to count.
 
     Attributes:
-        settled: set when what is due soon is known for the first time, so that clients can be served.
+        settled: set when what is due soon is known for the first time, so that clients can be served; cleared when
+            another server becomes the upstream.
         tried: set when the first attempt to reach the server has ended, well or not.
         connected: set while the server is followed.
     """
@@ -80,6 +81,7 @@ class Tracker:
         self.tried = asyncio.Event()
         self.connected = asyncio.Event()
         self._upstream = upstream
+        self._stay = upstream.stay
         self._engine = engine
         self._known = known
         self._names = names
@@ -103,20 +105,30 @@ class Tracker:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
+            stay = self._stay = self._upstream.stay
             try:
-                await self._follow()
+                await stay.hold(self._follow())
             except Exception as error:  # noqa: BLE001 (whatever the server answers, go on: until then all keys are known)
                 if self.connected.is_set() and loop.time() - began > _STEADY_SECONDS:
                     backoff = _FIRST_BACKOFF
-                self._lost(error)
+                if stay.ended is None:
+                    self._lost(error)
             finally:
                 self.connected.clear()
                 self._known.loaded = False
                 self._proxies.end()
-                self.tried.set()
+                if stay.ended is None:
+                    self.tried.set()
             # Keep several proxies from coming back in the same instant.
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
-            backoff = min(backoff * 2, _LAST_BACKOFF)
+            await stay.rest(backoff * random.uniform(0.5, 1.0))  # noqa: S311
+            backoff = _FIRST_BACKOFF if stay.ended is not None else min(backoff * 2, _LAST_BACKOFF)
+
+    def start_anew(self) -> None:
+        """Another server is the upstream, or the same one in another role: nothing is known of it yet."""
+        self.settled.clear()
+        self.connected.clear()
+        self._known.loaded = False
+        self._known.distrust()
 
     def _lost(self, error: Exception) -> None:
         state = self._upstream.explain(error) if is_outage(error) else one_line(error)
@@ -136,7 +148,7 @@ class Tracker:
         connection = self._upstream.listening_connection(self._invalidated, self._proxies.received)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
-            await introduce(connection)
+            await self._upstream.greet(connection)
             await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
             await connection.read_response()
             self._changed.clear()
@@ -289,6 +301,7 @@ class Tracker:
     def _open(self) -> None:
         if self.connected.is_set():
             return
+        self._stay.check()
         if self.settled.is_set():
             self._metrics.control_reconnects_total += 1
             log.info("control connection to the upstream is back", upstream=str(self._upstream))

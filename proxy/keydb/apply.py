@@ -19,6 +19,7 @@ from proxy.keydb.spool import Batch, Spool
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.follower import find_primary
 
 TOLD_AT_ONCE: Final = 32
 """Batches whose keys other proxies are told together."""
@@ -179,6 +180,7 @@ class Importer:
         """Give connections to the server, and say in one line what fails there."""
         control = self._upstream.control()
         try:
+            await find_primary(self._upstream)
             yield control
         except NotToldError:
             raise ApplyError(

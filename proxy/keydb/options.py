@@ -9,12 +9,14 @@ import click
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from proxy.settings import ENVIRONMENT_PREFIX, Settings, SettingsError, reasons
+from proxy.settings import ENVIRONMENT_PREFIX, SENTINEL_SETTINGS, Settings, SettingsError, reasons
+from proxy.upstream.address import parse_upstream
 
 SETTINGS: Final = (
     "upstream",
     "upstream_password",
     "upstream_password_file",
+    *SENTINEL_SETTINGS,
     "prefix",
     "tls_ca_file",
     "tls_cert_file",
@@ -136,6 +138,8 @@ def take_order(given: dict[str, Any]) -> Order:
         server = _SourceSettings(**{name: value for name, value in of_server.items() if value is not None})
     except ValidationError as error:
         raise of_source("; ".join(reasons(error))) from None
+    if parse_upstream(server.upstream).sentinels:
+        raise SettingsError("import: --from: Sentinels are not asked here; name the server")
     return Order(None, server, order.dry_run, order.verify)
 
 

@@ -84,6 +84,8 @@ class Metrics:
     sweeper_leader: float = gauge("1 if this proxy had the sweeper's lease when something was last due, 0 if another did.", "upstream")
     clock_offset_seconds: float = gauge("How far the upstream's clock is ahead of this machine's.", "upstream")
     control_reconnects_total: int = upstream_counter("Times the control connection was lost and came back.")
+    upstream_switches_total: int = counter("Times another server became the upstream, or the upstream was a primary no more.")
+    sentinels_up: float = gauge("Sentinels that tell where the primary is.")
     event_loop_delay_seconds: Histogram = histogram("Delay of a timer, sampled every second: how long the event loop keeps a request waiting.", *_SHORT[2:])
 
     def read(self) -> Iterator[Metric]:

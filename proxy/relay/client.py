@@ -16,6 +16,7 @@ import structlog
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
+from proxy.relay.fence import Fence
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.known import Claims
@@ -125,7 +126,7 @@ class Surroundings(Protocol):
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
 
-    async def connect_upstream(self, factory: Callable[[], asyncio.Protocol]) -> None:
+    async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
         """Open a connection to the upstream server. Raises OSError or TimeoutError, bounded in time."""
 
     def upstream_error(self, error: Exception) -> bytes:
@@ -345,8 +346,8 @@ class ClientConnection(asyncio.Protocol):
                 self._upstream.lost = True
                 self.upstream_lost(error)
 
-    def _new_upstream(self) -> UpstreamConnection:
-        return UpstreamConnection(self, self._transport.write, self._surroundings.traffic)
+    def _new_upstream(self, fence: Fence) -> UpstreamConnection:
+        return UpstreamConnection(self, self._transport.write, self._surroundings.traffic, fence)
 
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Take the upstream connection, which is there now; return False when the client has gone meanwhile."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from proxy.metrics.traffic import Traffic
+from proxy.relay.fence import Fence
 from proxy.wire.reply import LoginEvidence, ReplySubstitution
 
 LINGER_SECONDS: Final = 30.0
@@ -45,6 +46,7 @@ class UpstreamConnection(asyncio.Protocol):
         client: the client's side.
         deliver: takes replies for the client; the loop calls it directly, as long as there is nothing to look for.
         traffic: counts bytes.
+        fence: keeps the connections to one server together.
 
     Attributes:
         lost: whether the connection has ended.
@@ -52,8 +54,10 @@ class UpstreamConnection(asyncio.Protocol):
         write: sends requests.
     """
 
-    def __init__(self, client: Downstream, deliver: Callable[[bytes], None], traffic: Traffic) -> None:
+    def __init__(self, client: Downstream, deliver: Callable[[bytes], None], traffic: Traffic, fence: Fence) -> None:
         self._traffic = traffic
+        self._fence = fence
+        self._admitted = False
         self._client = client
         self._deliver = deliver
         self._transport: asyncio.Transport
@@ -72,6 +76,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
         self.write = self._transport.write
         self._traffic.opened("upstream", transport)
+        self._admitted = self._fence.admit(self)
+        if not self._admitted:
+            self._transport.abort()
+            return
         if transport.get_extra_info("sslcontext") is not None:
             self._unheard = True
             self._receive_by(self._look)
@@ -209,6 +217,9 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
         self._traffic.closed(self._transport)
+        if not self._admitted:
+            return  # the client is being connected to another server
+        self._fence.dismiss(self)
         if self._linger is not None:
             self._linger.cancel()
         if exc is not None and self._transport.get_extra_info("sslcontext") is None:

@@ -26,19 +26,23 @@ class Credentials(CredentialProvider):
         user: the user; without one, the server's default user.
         password: the password, unless it is in a file.
         file: the file with the password. Read at each login, so that a new password needs no restart.
+        setting: what the setting of the file is called.
 
     Raises:
         SettingsError: the file cannot be used.
     """
 
-    def __init__(self, user: str | None, password: str | None, file: Path | None) -> None:
+    def __init__(
+        self, user: str | None, password: str | None, file: Path | None, setting: str = "upstream_password_file"
+    ) -> None:
         self._user = user
         self._password = password
         self._file = file
+        self._setting = setting
         self._given: deque[str] = deque(maxlen=_REMEMBERED)
         if file is not None:
             try:
-                _read(file)
+                _read(file, setting)
             except RedisError as error:
                 raise SettingsError(str(error)) from None
 
@@ -62,7 +66,7 @@ class Credentials(CredentialProvider):
         Raises:
             RedisError: the file cannot be used.
         """
-        password = self._password or "" if self._file is None else _read(self._file)
+        password = self._password or "" if self._file is None else _read(self._file, self._setting)
         if password and password not in self._given:
             self._given.append(password)
         return (self._user, password) if self._user else (password,)
@@ -91,13 +95,13 @@ def _content(file: Path) -> bytes:
     return content
 
 
-def _read(file: Path) -> str:
+def _read(file: Path, setting: str) -> str:
     try:
         password = _content(file).decode("utf-8").rstrip("\r\n")
     except OSError as error:
-        raise RedisError(f"upstream_password_file {file}: cannot be read: {error.strerror or error}") from None
+        raise RedisError(f"{setting} {file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise RedisError(f"upstream_password_file {file}: is not UTF-8") from None
+        raise RedisError(f"{setting} {file}: is not UTF-8") from None
     if not password:
-        raise RedisError(f"upstream_password_file {file}: is empty")
+        raise RedisError(f"{setting} {file}: is empty")
     return password

@@ -7,29 +7,37 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from ssl import SSLContext
 from typing import Any, TypeAlias
-from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.connection import AbstractConnection, DefaultParser, RedisSSLContext
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import __version__
 from proxy.settings import Settings
 from proxy.upstream import tcp
+from proxy.upstream.address import Address, UpstreamURL, parse_upstream
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
 from proxy.upstream.credentials import Credentials
 from proxy.upstream.refusals import shown
+from proxy.upstream.stay import Stay, Whereabouts
 from proxy.upstream.words import ProxyBehindError, in_words
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
 
+NOT_PRIMARY = "it is a replica, and the Sentinels say that it is the primary"
+READ_ONLY = "it is a primary no more: it refuses to write"
+
 PushHandler: TypeAlias = Callable[[list[Any]], Awaitable[object]]
 ListeningConnection: TypeAlias = "_TCPConnection | _UnixConnection | _TLSConnection"
+
+
+class NotPrimaryError(RedisError):
+    """The server is a replica, where it has to be a primary."""
 
 
 class Upstream:
@@ -45,22 +53,101 @@ class Upstream:
     Attributes:
         database: the number of the database in which the proxy's own connections begin.
         state: what is known of it, for people: "not tried yet", "reachable" or what went wrong.
+        on_move: called when another server has become the upstream, or the same one in another role, with the stay that
+            is over and the one that has begun. All that the proxy itself had under way has ended.
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
-        parts = urlsplit(url)
+        self._url = parsed = parse_upstream(url)
         self.state = "not tried yet"
         self._settings = settings
-        password = unquote(parts.password) if parts.password else None
+        password = parsed.password
         if settings.upstream_password is not None:
             password = settings.upstream_password.get_secret_value()
-        user = unquote(parts.username) if parts.username else None
-        self._credentials = Credentials(user, password, settings.upstream_password_file)
-        self._path = unquote(parts.path) if parts.scheme == "unix" else None
-        self._host = parts.hostname or "127.0.0.1"
-        self._port = parts.port or 6379
-        self.database = int(parts.path.strip("/") or 0) if parts.scheme != "unix" else 0
-        self._tls = upstream_context(settings) if parts.scheme == "rediss" else None
+        self._credentials = Credentials(parsed.user, password, settings.upstream_password_file)
+        secret = settings.sentinel_password
+        self._sentinel_credentials = Credentials(
+            settings.sentinel_user,
+            None if secret is None else secret.get_secret_value(),
+            settings.sentinel_password_file,
+            "sentinel_password_file",
+        )
+        self.database = parsed.database
+        self._where = Whereabouts(parsed.address, sought=bool(parsed.sentinels))
+        self._where.on_move = self._moved
+        self._where.on_read_only = lambda: self.demoted(READ_ONLY)
+        self.on_move: Callable[[Stay, Stay], None] = lambda _before, _now: None
+        self._tls = upstream_context(settings) if parsed.tls else None
+
+    # Where it is.
+
+    @property
+    def sentinels(self) -> tuple[Address, ...]:
+        """The Sentinels that know where it is; none where its address is given."""
+        return self._url.sentinels
+
+    @property
+    def primary_name(self) -> str:
+        """What the Sentinels call it."""
+        return self._url.primary
+
+    @property
+    def stay(self) -> Stay:
+        """The present stay: at which server, and until when."""
+        return self._where.stay
+
+    def move(self, address: Address, why: str) -> None:
+        """Go to another server. All that is under way at the one before ends at once.
+
+        Args:
+            address: where it is.
+            why: how that is known, for people.
+        """
+        self._where.move(address, why)
+
+    def demoted(self, why: str) -> None:
+        """Note that the server is a primary no more: what is under way there ends at once."""
+        if self.stay.as_primary:
+            self._where.move(self.stay.address, why)
+
+    def not_found(self, why: str) -> None:
+        """Note that no Sentinel tells where the server is."""
+        self._where.missing = why
+        self._where.tried()
+
+    async def found(self) -> None:
+        """Wait until it is known where it is.
+
+        Raises:
+            RedisError: the Sentinels do not tell it.
+        """
+        await self._where.found(self._settings.connect_timeout)
+
+    def _moved(self, before: Stay) -> None:
+        self.state = f"not reached yet ({before.ended})"
+        self.on_move(before, self.stay)
+
+    async def greet(self, connection: ListeningConnection) -> None:
+        """Tell the server who the proxy is, and see whether it is a primary.
+
+        Args:
+            connection: a connection on which nothing is outstanding.
+
+        Raises:
+            RedisError: it does not answer; or it is a replica, where Sentinels say that it is the primary.
+        """
+        stay = self.stay
+        await introduce(connection)
+        await connection.send_command("HELLO")
+        said = await connection.read_response()
+        if isinstance(said, list):
+            said = dict(zip(said[::2], said[1::2], strict=True))
+        stay.check()
+        primary = said.get(b"role") == b"master"
+        if not primary and self.sentinels:
+            self.demoted(NOT_PRIMARY)
+            raise NotPrimaryError(NOT_PRIMARY)
+        stay.as_primary = primary
 
     @property
     def has_a_user_of_its_own(self) -> bool:
@@ -77,12 +164,14 @@ class Upstream:
         return self._credentials.get_credentials() if self._credentials else ()
 
     def __str__(self) -> str:
-        """The address, without credentials."""
-        if self._path is not None:
-            # A path need not be UTF-8, and what is shown is.
-            return f"unix://{self._path.encode('utf-8', 'backslashreplace').decode()}"
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'rediss' if self._tls else 'redis'}://{host}:{self._port}"
+        """The address, without credentials: where Sentinels tell it, the one that they told last."""
+        address = self.stay.address
+        return str(self._url) if address is None else str(UpstreamURL(self._tls is not None, address=address))
+
+    @property
+    def has_sentinel_login(self) -> bool:
+        """Whether there is something to log in to Sentinels with."""
+        return bool(self._sentinel_credentials)
 
     @property
     def uses_tls(self) -> bool:
@@ -126,16 +215,21 @@ class Upstream:
         Raises:
             OSError: it cannot be reached.
             TimeoutError: it did not answer within `connect_timeout`.
+            MovedError: meanwhile it has become another server.
         """
-        loop = asyncio.get_running_loop()
+        loop, stay = asyncio.get_running_loop(), self.stay
         async with asyncio.timeout(self._settings.connect_timeout):
-            if self._path is not None:
-                await loop.create_unix_connection(factory, self._path)
+            if self._url.path is not None:
+                await loop.create_unix_connection(factory, self._url.path)
+                stay.check()
                 return
-            name = self._host if self._tls else None
-            transport, _ = await loop.create_connection(
-                factory, self._host, self._port, ssl=self._tls, server_hostname=name
-            )
+            if stay.address is None:
+                raise ConnectionError(self._where.missing)
+            host, port = stay.address
+            name = host if self._tls else None
+            opening = loop.create_connection(factory, host, port, ssl=self._tls, server_hostname=name)
+            transport, _ = await (stay.hold(opening) if self.sentinels else opening)
+        stay.check()
         connection = transport.get_extra_info("socket")
         if connection is not None:
             # It may have ended already, which uvloop tells by a ValueError: its protocol is told.
@@ -157,15 +251,28 @@ class Upstream:
             published: the same, for a message of a channel, and for what the server says about subscriptions.
         """
 
-        def parser(socket_read_size: int) -> Any:
-            made: Any = DefaultParser(
-                socket_read_size
-            )  # hiredis's, which is a dependency: it takes all kinds of pushes
-            made.set_invalidation_push_handler(invalidated)
-            made.set_pubsub_push_handler(published)
-            return made
-
+        parser = _pushing(invalidated, published)
         connection: ListeningConnection = self._connection_class()(**self._options(3), parser_class=parser)
+        return connection
+
+    def sentinel_connection(self, sentinel: Address, seconds: float, published: PushHandler) -> ListeningConnection:
+        """Make a RESP3 connection to a Sentinel (it is not connected yet).
+
+        Args:
+            sentinel: where it is.
+            seconds: how long it may take to connect, and to answer.
+            published: takes a push of a channel. What it returns is the response that is read.
+        """
+        options = self._options(3) | {
+            "credential_provider": self._sentinel_credentials or None,
+            "db": 0,
+            "client_name": None,
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
+            "where": Whereabouts(sentinel),
+        }
+        kind = _TLSConnection if self._tls is not None else _TCPConnection
+        connection: ListeningConnection = kind(**options, parser_class=_pushing(published, published))
         return connection
 
     def unnamed_connection(self) -> ListeningConnection:
@@ -175,7 +282,7 @@ class Upstream:
         return connection
 
     def _connection_class(self) -> type[ListeningConnection]:
-        if self._path is not None:
+        if self._url.path is not None:
             return _UnixConnection
         return _TLSConnection if self._tls else _TCPConnection
 
@@ -190,12 +297,11 @@ class Upstream:
             "socket_connect_timeout": settings.connect_timeout,
             # The callers decide what a failure means; a call repeated behind their back could only hide it.
             "retry": Retry(NoBackoff(), 0),
+            "where": self._where,
         }
-        if self._path is not None:
-            return options | {"path": self._path}
+        if self._url.path is not None:
+            return options | {"path": self._url.path}
         options |= {
-            "host": self._host,
-            "port": self._port,
             "socket_keepalive": settings.tcp_keepalive > 0,
             "socket_keepalive_options": tcp.options(settings.tcp_keepalive, settings.tcp_user_timeout),
         }
@@ -235,8 +341,45 @@ async def refuse_proxy(connection: Any, refusal: ResponseError) -> None:
     raise ProxyBehindError(behind[0] if behind else "the server behind it")
 
 
+def _pushing(invalidated: PushHandler, published: PushHandler) -> Callable[[int], Any]:
+    """Return what makes a parser that hands pushes to these."""
+
+    def parser(socket_read_size: int) -> Any:
+        made: Any = DefaultParser(socket_read_size)  # hiredis's, which is a dependency: it takes all kinds of pushes
+        made.set_invalidation_push_handler(invalidated)
+        made.set_pubsub_push_handler(published)
+        return made
+
+    return parser
+
+
 class _Own(AbstractConnection):
-    """A connection of the proxy's own: sends without waiting, and raises no error that shows a secret."""
+    """A connection of the proxy's own: sends without waiting, and raises no error that shows a secret.
+
+    It ends with the stay at the server that it was made to.
+    """
+
+    def __init__(self, *, where: Whereabouts, **options: Any) -> None:
+        super().__init__(**options)
+        self._where = where
+        self._stay: Stay | None = None
+        where.note(self)
+
+    async def connect_check_health(self, check_health: bool = True, retry_socket_connect: bool = True) -> None:
+        stay = await self._where.found(self.socket_connect_timeout or 0.0)
+        if self._stay is not stay:
+            await self.disconnect(nowait=True)
+            self._stay = stay
+            if stay.address is not None:
+                self.host, self.port = stay.address
+        if not self.is_connected:
+            await stay.hold(super().connect_check_health(check_health, retry_socket_connect))
+
+    def sever(self) -> None:
+        """Close at once, whoever waits for an answer."""
+        writer = self._writer
+        if writer is not None and self._stay is not None and self._stay.ended is not None:
+            writer.transport.abort()
 
     def send_at_once(self, *words: bytes | str) -> None:
         """Put a request behind those that were sent before, whoever waits for what; drop it if the connection is lost.
@@ -260,9 +403,16 @@ class _Own(AbstractConnection):
         # All that the server answers comes through here, redis-py's own login too; and what is raised here goes to
         # clients, probes, the log and whoever else is told.
         try:
-            return await super().read_response(*args, **options)
+            response = await super().read_response(*args, **options)
+        except ReadOnlyError as error:
+            if self._stay is self._where.stay:
+                self._where.on_read_only()
+            raise shown(error, self._passwords()) from None
         except RedisError as error:
             raise shown(error, self._passwords()) from None
+        if self._stay is not None:
+            self._stay.check()
+        return response
 
     def _passwords(self) -> Iterable[str]:
         credentials = self.credential_provider

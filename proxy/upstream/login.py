@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
@@ -32,18 +33,29 @@ class LoginWatch:
         self.wanted = True
         self.asked = asyncio.Event()
         self._connect = connect
+        self._other = asyncio.Event()
+
+    def restart(self) -> None:
+        """Ask at once: it is another server."""
+        self.asked.clear()
+        self._other.set()
 
     async def run(self) -> None:
         """Ask at intervals until cancelled."""
         while True:
+            self._other.clear()
             try:
-                self.wanted = await self.ask()
-                self.asked.set()
+                wanted = await self.ask()
+                if not self._other.is_set():
+                    self.wanted = wanted
+                    self.asked.set()
                 seconds = AGAIN_SECONDS
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
                 log.debug("cannot ask the upstream whether it requires a login", error=str(error))
                 seconds = _AFTER_FAILURE
-            await asyncio.sleep(seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._other.wait()
 
     async def ask(self) -> bool:
         """Return whether the server wants a login.

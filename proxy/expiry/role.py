@@ -1,0 +1,43 @@
+"""Sees when a replica that the proxy stands in front of becomes a primary: from then on it can be demoted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from proxy.expiry.engine import Engine
+from proxy.expiry.tracker import Tracker
+from proxy.upstream.endpoint import Upstream
+
+log = structlog.get_logger("proxy.upstream")
+
+AGAIN_SECONDS: Final = 1.0
+
+
+class RoleWatch:
+    """Asks the server whether it is a primary, as long as it has not said so.
+
+    Args:
+        engine: asks the server.
+        tracker: knows whether it is reachable.
+        upstream: where what it says is noted.
+    """
+
+    def __init__(self, engine: Engine, tracker: Tracker, upstream: Upstream) -> None:
+        self._engine = engine
+        self._tracker = tracker
+        self._upstream = upstream
+
+    async def run(self) -> None:
+        """Ask at intervals until cancelled."""
+        while True:
+            await asyncio.sleep(AGAIN_SECONDS)
+            stay = self._upstream.stay
+            if stay.as_primary or not self._tracker.connected.is_set():
+                continue
+            try:
+                stay.as_primary = (await self._engine.greeting()).get(b"role") == b"master"
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+                log.debug("cannot ask the upstream for its role", error=str(error))

@@ -1,0 +1,153 @@
+"""Where the upstream server is at present, and for how long: what is done at one server must not go on at another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from proxy.ending import end
+from proxy.upstream.address import Address
+
+T = TypeVar("T")
+
+
+class MovedError(RedisConnectionError):
+    """What was begun at one server cannot be ended there: it is the upstream no more."""
+
+
+class Stay:
+    """A time during which one server, in one role, is the upstream.
+
+    Attributes:
+        address: where the server is; None for a Unix socket, and while that is not known.
+        as_primary: whether the server has said that it is a primary.
+        ended: why the time is over; None while it lasts.
+    """
+
+    def __init__(self, address: Address | None) -> None:
+        self.address = address
+        self.as_primary = False
+        self.ended: str | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def end(self, why: str) -> None:
+        """End it, and with it all that is held to it."""
+        self.ended = why
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def check(self) -> None:
+        """Raise `MovedError` if it is over."""
+        if self.ended is not None:
+            raise MovedError(self.ended)
+
+    async def hold(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of work that has a sense only as long as this lasts.
+
+        Raises:
+            MovedError: it is over, and the work is cancelled.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await self._until_ended([task], None)
+        finally:
+            if not task.done() or self.ended is not None:
+                await end([task])
+        self.check()
+        return task.result()
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep, but not beyond the end."""
+        await self._until_ended([], seconds)
+
+    async def _until_ended(self, tasks: list[asyncio.Task[Any]], seconds: float | None) -> None:
+        if self.ended is not None:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await asyncio.wait([waiter, *tasks], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.discard(waiter)
+
+
+class Severable(Protocol):
+    """A connection to the server."""
+
+    def sever(self) -> None:
+        """Close at once."""
+
+
+class Whereabouts:
+    """Where the server is.
+
+    Args:
+        address: its address; None for a Unix socket.
+        sought: whether somebody has to find the server first.
+
+    Attributes:
+        stay: the present one.
+        missing: why it is not known where the server is; None where it is known.
+        on_move: called when another stay has begun, with the one before.
+        on_read_only: called when the server refuses to write, as a replica does.
+    """
+
+    def __init__(self, address: Address | None, *, sought: bool = False) -> None:
+        self.stay = Stay(address)
+        self.missing: str | None = "no Sentinel has answered yet" if sought else None
+        self.on_move: Callable[[Stay], None] = lambda _: None
+        self.on_read_only: Callable[[], None] = lambda: None
+        self._tried = not sought
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._connections: WeakSet[Severable] = WeakSet()
+
+    def note(self, connection: Severable) -> None:
+        """Note a connection, which must not outlive the present stay."""
+        self._connections.add(connection)
+
+    def move(self, address: Address | None, why: str) -> None:
+        """Begin another stay: at another server, or at the same one in another role.
+
+        Args:
+            address: where the server is.
+            why: what is told to those who are still at work at the one before.
+        """
+        before, self.stay = self.stay, Stay(address)
+        self.missing = None
+        before.end(why)
+        for connection in list(self._connections):
+            connection.sever()
+        self.on_move(before)
+        self.tried()
+
+    def tried(self) -> None:
+        """Note that all has been tried to find the server, well or not."""
+        self._tried = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def found(self, seconds: float) -> Stay:
+        """Return the present stay, when it is known where the server is, or all has been tried.
+
+        Args:
+            seconds: how long to wait for the first attempt.
+
+        Raises:
+            RedisConnectionError: the server has not been found.
+        """
+        if not self._tried:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiter)
+            try:
+                await asyncio.wait([waiter], timeout=seconds)
+            finally:
+                self._waiting.discard(waiter)
+        if self.missing is not None:
+            raise RedisConnectionError(self.missing)
+        return self.stay
