@@ -16,6 +16,7 @@ from tests.servers import ROOT
 
 KUBERNETES: Final = ROOT / "config" / "kubernetes"
 COMPOSE: Final = ROOT / "config" / "compose.yaml"
+COMPOSE_SENTINEL: Final = ROOT / "config" / "compose-sentinel.yaml"
 SIDECAR: Final = "expiremember-proxy"
 
 
@@ -66,6 +67,6 @@ def environment_of(objects: Mapping[str, Any]) -> dict[str, str]:
     return dict(config["data"])
 
 
-def compose() -> dict[str, Any]:
-    """Return the Compose file, without its variables being filled in."""
-    return dict(yaml.safe_load(COMPOSE.read_text(encoding="utf-8")))
+def compose(file: Path = COMPOSE) -> dict[str, Any]:
+    """Return a Compose file, without its variables being filled in."""
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))

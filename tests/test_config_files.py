@@ -12,7 +12,8 @@ import pytest
 
 from proxy import settings
 from proxy.settings import ENVIRONMENT_PREFIX, Settings, TCPAddress, parse_address
-from tests.manifests import KUBERNETES, compose, environment_of, pod_of, rendered, sidecar_of
+from proxy.upstream.address import parse_upstream
+from tests.manifests import COMPOSE, COMPOSE_SENTINEL, KUBERNETES, compose, environment_of, pod_of, rendered, sidecar_of
 from tests.servers import ROOT
 
 VARIABLES = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in (*Settings.model_fields, "config")}
@@ -81,8 +82,26 @@ def test_compose_fits_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert port.endswith(f":{port_of(chosen.listen[0])}")
 
 
-def test_compose_restricts_the_proxy() -> None:
-    proxy = compose()["services"]["proxy"]
+def test_compose_with_sentinels_fits_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = compose(COMPOSE_SENTINEL)["services"]
+    proxy = services["proxy"]
+    chosen = load(monkeypatch, {**set_in_image(), **proxy["environment"]})
+    url = parse_upstream(chosen.upstream)
+    assert {address.host for address in url.sentinels} == {name for name in services if name.startswith("sentinel")}
+    (secret,) = proxy["secrets"]
+    assert chosen.upstream_password_file == chosen.sentinel_password_file == Path("/run/secrets") / secret
+    assert chosen.shutdown_timeout < int(proxy["stop_grace_period"].removesuffix("s"))
+    assert proxy["ports"][0].endswith(f":{port_of(chosen.listen[0])}")
+    for name, service in services.items():
+        if name != "proxy":
+            assert service["command"][0] == name  # what it tells others to be called
+            assert service["networks"] == ["back"]
+            assert f"sentinel monitor {url.primary} redis-1 6379 2\n" in service["entrypoint"][2] or "redis" in name
+
+
+@pytest.mark.parametrize("file", [COMPOSE, COMPOSE_SENTINEL], ids=lambda file: file.stem)
+def test_compose_restricts_the_proxy(file: Path) -> None:
+    proxy = compose(file)["services"]["proxy"]
     assert proxy["read_only"] is True
     assert proxy["cap_drop"] == ["ALL"]
     assert proxy["security_opt"] == ["no-new-privileges:true"]

@@ -21,6 +21,7 @@ from tests import test_hostile as hostile
 from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests import test_refusals as refusals
+from tests import test_sentinel as sentinel
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
@@ -296,6 +297,8 @@ CHECKS |= {
     "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(
         place.server, place.start_proxy
     ),
+    "another server": lambda place: sentinel.check_moves(place.server, place.start_proxy),
+    "a demoted primary": lambda place: sentinel.check_demoted(place.server, place.start_proxy),
     "a killed worker": lambda place: workers.test_a_worker_that_is_killed_ends_the_proxy(
         place.server, place.start_proxy
     ),

@@ -314,52 +314,12 @@ def test_every_worker_follows(one_watched: Watched, start_proxy: StartProxy) -> 
     proxy.stop()
 
 
-# Sentinels that are not as they should be.
+# Sentinels without replicas: quick, and sure.
 
 
-def test_sentinels_that_die_and_come_back(one_watched: Watched, start_proxy: StartProxy) -> None:
-    watched = one_watched
-    proxy, admin = start_with_admin(start_proxy, watched.url)
-    with proxy.connect() as client:
-        assert client.command("SADD", "s", "m") == b":1\r\n"
-        for sentinel in watched.sentinels:
-            sentinel.stop()
-        until(lambda: admin.metrics()["sentinels_up"] == 0, what="the loss of all Sentinels")
-        # Nothing is known to be wrong with the primary.
-        assert client.command("EXPIREMEMBER", "s", "m", 100) == b":1\r\n"
-        assert proxy.command("PING") == b"+PONG\r\n"
-        assert admin.ask("/readyz")[0] == 200
-        told = events_of(proxy, "sentinel cannot be used")
-        assert {line["sentinel"] for line in told} == {f"127.0.0.1:{one.port}" for one in watched.sentinels}
-        assert len(told) <= 6  # once for each, and once more if it said something else as it ended
-        late, late_admin = start_with_admin(start_proxy, watched.url)
-        status, text = late_admin.ask("/readyz")
-        assert status == 503
-        assert "no Sentinel tells the primary" in text
-        refused = late.command("PING")
-        assert refused.startswith(b"-ERR expiremember-proxy: upstream redis+sentinel://127.0.0.1:")
-        assert b"is unavailable: no Sentinel tells the primary: 127.0.0.1:" in refused
-        for sentinel in watched.sentinels:
-            sentinel.start()
-        for one in (admin, late_admin):
-            until(lambda: one.metrics()["sentinels_up"] == 3, what="all Sentinels")  # noqa: B023
-        until(lambda: late_admin.ask("/readyz")[0] == 200, what="readiness")
-        assert about(late.command("TTL", "s", "m"), 100)
-        assert len(events_of(proxy, "sentinel can be used again")) == 3
-        watched.until_whole()
-        watched.fail_over()
-        assert client.rest() == b""
-    for either in (proxy, late):
-        reply = either.command("TTL", "s", "m")
-        assert reply[:1] == b":" and about(reply, 100), either.process.output if reply[:1] == b"-" else reply
-        either.stop()
-
-
-def lone(
-    stack: ExitStack, primary: Server, *options: str, name: str = NAME, kind: str = TESTED[0], quorum: int = 1
-) -> Sentinel:
+def lone(stack: ExitStack, primary: Server, *options: str, name: str = NAME, quorum: int = 1) -> Sentinel:
     """Start a Sentinel."""
-    sentinel = Sentinel(kind, primary.port, options, name, quorum)
+    sentinel = Sentinel(primary.kind, primary.port, options, name, quorum)
     stack.callback(sentinel.close)
     return sentinel
 
@@ -368,11 +328,94 @@ def url_of(*sentinels: Sentinel, login: str = "", name: str = NAME) -> str:
     return f"redis+sentinel://{login}{','.join(f'127.0.0.1:{one.port}' for one in sentinels)}/{name}"
 
 
-def test_a_sentinel_that_is_wrong_is_outvoted_and_a_replica_is_no_primary(
+def tell_of(server: Server, *sentinels: Sentinel) -> None:
+    """Have Sentinels name another server, as after they have been set up anew."""
+    for sentinel in sentinels:
+        assert sentinel.command("SENTINEL", "REMOVE", NAME) == b"+OK\r\n"
+        assert sentinel.command("SENTINEL", "MONITOR", NAME, "127.0.0.1", server.port, 1) == b"+OK\r\n"
+
+
+def check_moves(server: Server, start_proxy: StartProxy) -> None:
+    """Another server is followed: at once, with all connections and all deadlines; and a replica is no primary."""
+    with ExitStack() as stack:
+        other = Server(server.kind)
+        stack.callback(other.close)
+        before = start_proxy(other)
+        with before.connect() as client:
+            assert client.command("SADD", "s", "late", "due", "never") == b":3\r\n"
+            assert client.command("EXPIREMEMBER", "s", "late", 1000) == b":1\r\n"
+            assert client.command("PEXPIREMEMBER", "s", "due", 900) == b":1\r\n"
+        before.close()
+        due = time.monotonic() + 0.9
+        sentinel = lone(stack, server)
+        proxy = start_proxy(None, "--upstream", url_of(sentinel), "--connect-timeout", "1")
+        idle = stack.enter_context(proxy.connect(timeout=6))
+        assert idle.command("SADD", "s", "here") == b":1\r\n"
+        until(lambda: time.monotonic() > due)
+        tell_of(other, sentinel)
+        assert idle.rest() == b""
+        with proxy.connect(timeout=6) as client:
+            assert client.command("SCARD", "s") == b":2\r\n"
+            assert client.command("SISMEMBER", "s", "due") == b":0\r\n"
+            assert about(client.command("TTL", "s", "late"), 1000)
+        until(lambda: other.command("SCARD", "s") == b":2\r\n", 3, "a sweep at the other server")
+        assert b" name=expiremember-proxy" not in server.command("CLIENT", "LIST")
+        # The server becomes a replica, which the Sentinel does not know.
+        other.command("REPLICAOF", "127.0.0.1", server.port)
+        other.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        other.command("CLIENT", "KILL", "TYPE", "pubsub")
+        until(lambda: b"is a replica, and the Sentinels say" in proxy.command("PING"), 6, "a refusal")
+        other.command("REPLICAOF", "NO", "ONE")
+        until(lambda: proxy.command("PING") == b"+PONG\r\n", 6, "a primary again")
+
+
+def test_another_server_is_followed(server: Server, start_proxy: StartProxy) -> None:
+    check_moves(server, start_proxy)
+
+
+def test_sentinels_that_die_and_come_back(start_server: StartServer, start_proxy: StartProxy, stack: ExitStack) -> None:
+    server, other = start_server(TESTED[0]), start_server(TESTED[0])
+    other.command("SET", "where", "other")
+    sentinels = [lone(stack, server, quorum=2) for _ in range(3)]
+    proxy, admin = start_with_admin(start_proxy, url_of(*sentinels))
+    with proxy.connect() as client:
+        assert client.command("SADD", "s", "m") == b":1\r\n"
+        until(lambda: admin.metrics()["sentinels_up"] == 3, what="all Sentinels")
+        for sentinel in sentinels:
+            sentinel.stop()
+        until(lambda: admin.metrics()["sentinels_up"] == 0, what="the loss of all Sentinels")
+        # Nothing is known to be wrong with the primary.
+        assert client.command("EXPIREMEMBER", "s", "m", 100) == b":1\r\n"
+        assert proxy.command("PING") == b"+PONG\r\n"
+        assert admin.ask("/readyz")[0] == 200
+        told = events_of(proxy, "sentinel cannot be used")
+        assert {line["sentinel"] for line in told} == {f"127.0.0.1:{one.port}" for one in sentinels}
+        assert len(told) <= 6  # once for each, and once more if it said something else as it ended
+        late, late_admin = start_with_admin(start_proxy, url_of(*sentinels))
+        status, text = late_admin.ask("/readyz")
+        assert status == 503
+        assert "no Sentinel tells the primary" in text
+        refused = late.command("PING")
+        assert refused.startswith(b"-ERR expiremember-proxy: upstream redis+sentinel://127.0.0.1:")
+        assert b"is unavailable: no Sentinel tells the primary: 127.0.0.1:" in refused
+        for sentinel in sentinels:
+            sentinel.start()
+        for one in (admin, late_admin):
+            until(lambda: one.metrics()["sentinels_up"] == 3, what="all Sentinels")  # noqa: B023
+        until(lambda: late_admin.ask("/readyz")[0] == 200, what="readiness")
+        assert about(late.command("TTL", "s", "m"), 100)
+        assert len(events_of(proxy, "sentinel can be used again")) == 3
+        tell_of(other, *sentinels)
+        assert client.rest() == b""
+    for either in (proxy, late):
+        until(lambda: either.command("GET", "where") == b"$5\r\nother\r\n", what="the other server")  # noqa: B023
+        either.stop()
+
+
+def test_a_sentinel_that_is_wrong_is_outvoted(
     start_server: StartServer, start_proxy: StartProxy, stack: ExitStack
 ) -> None:
-    kind = TESTED[0]
-    right, wrong = start_server(kind), start_server(kind)
+    right, wrong = start_server(TESTED[0]), start_server(TESTED[0])
     wrong.command("SET", "where", "wrong")
     right.command("SET", "where", "right")
     liar = lone(stack, wrong)
@@ -383,7 +426,7 @@ def test_a_sentinel_that_is_wrong_is_outvoted_and_a_replica_is_no_primary(
     said = found(url_of(liar, *honest))["sentinels"]
     assert said.level is Level.WARNING
     assert f"127.0.0.1:{liar.port} names 127.0.0.1:{wrong.port}" in said.text
-    # The liar dies, and others with it: nobody is led astray by what is left.
+    # The others die: nobody is led astray by the one that is left.
     for sentinel in honest:
         sentinel.stop()
     until(lambda: admin.metrics()["sentinels_up"] == 1, what="the loss of two Sentinels")
@@ -391,13 +434,6 @@ def test_a_sentinel_that_is_wrong_is_outvoted_and_a_replica_is_no_primary(
     assert proxy.command("GET", "where") == b"$5\r\nright\r\n"
     assert not events_of(proxy, "upstream switched")
     proxy.stop()
-    # A Sentinel that takes a replica for the primary.
-    wrong.command("REPLICAOF", "127.0.0.1", right.port)
-    deceived, admin = start_with_admin(start_proxy, url_of(liar))
-    refused = deceived.command("PING")
-    if b"is a replica" in refused:  # it has not found out yet
-        assert refused.startswith(b"-ERR expiremember-proxy: upstream redis://127.0.0.1:")
-        assert "is a replica, and the Sentinels say" in admin.ask("/readyz")[1]
 
 
 def test_passwords_of_sentinels_and_of_servers(
@@ -478,7 +514,6 @@ def test_sentinels_and_servers_by_tls(
         "tls-auth-clients no",
         *(f"{key} {value}" for key, value in zip(keys, values, strict=True)),
         name="plain",
-        kind=TLS_KIND,
     )
     assert sentinel.command("SENTINEL", "MONITOR", NAME, "127.0.0.1", port, 1) == b"+OK\r\n"
     url = f"rediss+sentinel://127.0.0.1:{secure}/{NAME}"
@@ -494,30 +529,29 @@ def test_sentinels_and_servers_by_tls(
 # A plain address.
 
 
-def test_a_primary_that_is_demoted_behind_a_plain_address(
-    start_server: StartServer, start_proxy: StartProxy, stack: ExitStack
-) -> None:
-    kind = TESTED[0]
-    server, other = start_server(kind), start_server(kind)
+def check_demoted(server: Server, start_proxy: StartProxy) -> None:
+    """What was begun at a primary ends when it refuses to write, as often as that happens."""
     proxy, admin = start_with_admin(start_proxy, server.url)
     for again in (1, 2):
-        idle = stack.enter_context(proxy.connect())
-        assert idle.command("SADD", "s", "a", "b", "c").startswith(b":")
-        assert idle.command("PEXPIREMEMBER", "s", "a", 300) == b":1\r\n"
-        server.command("REPLICAOF", "127.0.0.1", 1)
-        # The sweeper is refused: nobody goes on as at a primary.
-        assert idle.rest() == b""
+        with proxy.connect(timeout=5) as idle:
+            assert idle.command("SADD", "s", "a", "b", "c").startswith(b":")
+            assert idle.command("PEXPIREMEMBER", "s", "a", 300) == b":1\r\n"
+            server.command("REPLICAOF", "127.0.0.1", 1)
+            # The sweeper is refused: nobody goes on as at a primary.
+            assert idle.rest() == b""
         assert proxy.command("SADD", "s", "d").startswith(b"-READONLY")
         assert admin.metrics()["upstream_switches_total"] == again
         assert admin.ask("/readyz")[0] == 200  # as in front of any replica
         server.command("REPLICAOF", "NO", "ONE")
         until(lambda: proxy.command("SADD", "s", "a") == b":1\r\n", what="a write")
         time.sleep(1.5)  # it has been asked for its role
-    assert other.command("DBSIZE") == b":0\r\n"
-    assert [line["reason"] for line in events_of(proxy, "upstream switched")] == [
-        "it is a primary no more: it refuses to write"
-    ] * 2
+    reasons = [line["reason"] for line in events_of(proxy, "upstream switched")]
+    assert reasons == ["it is a primary no more: it refuses to write"] * 2
     proxy.stop()
+
+
+def test_a_primary_that_is_demoted_behind_a_plain_address(server: Server, start_proxy: StartProxy) -> None:
+    check_demoted(server, start_proxy)
 
 
 # The other commands.
