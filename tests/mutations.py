@@ -220,11 +220,12 @@ MUTATIONS = [
     # Another server becomes the upstream.
     Mutation("server.py", "closed = self._fence.close()", "closed = 0", "another server"),
     Mutation("server.py", "self._tracker.start_anew()", "pass", "another server"),
-    Mutation("upstream/sentinel.py", "2 * votes[best] > len(self._sentinels)", "False", "another server"),
-    Mutation("upstream/stay.py", "before.end(why)", "pass", "another server"),
+    Mutation("upstream/sentinel.py", "2 * votes[best] > len(self._sentinels)", "False", "words of Sentinels"),
+    Mutation("upstream/sentinel.py", "epochs[best] > self._epoch", "True", "words of Sentinels"),
+    Mutation("upstream/sentinel.py", "self._epoch + 1", "self._epoch", "words of Sentinels"),
+    Mutation("upstream/sentinel.py", "now >= self._since + GRACE_SECONDS", "True", "words of Sentinels"),
     Mutation("upstream/endpoint.py", "if not primary and self.sentinels:", "if False:", "another server"),
     Mutation("upstream/endpoint.py", "self._where.on_read_only()", "pass", "a demoted primary"),
-    Mutation("expiry/role.py", "stay.as_primary = (", "_ = (", "a demoted primary"),
     # Several processes are one proxy.
     Mutation("workers/fellows.py", "self._board.clients() > self._most", "clients >= self._most", "limits of workers"),
     Mutation("workers/fellows.py", "self._board.held() <= self.limit", "self.total <= self.limit", "limits of workers"),

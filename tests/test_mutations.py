@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests import test_refusals as refusals
 from tests import test_sentinel as sentinel
+from tests import test_sentinel_decisions as decisions
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
@@ -34,6 +37,24 @@ from tests.test_model import Runner, play
 
 NEWEST: Final = "valkey-9.1"
 """The server for the checks of commands that only the newest have."""
+
+
+def _decisions(place: Place) -> None:
+    """See what the copy makes of what Sentinels say."""
+    path = place.folder / "proxy" / "upstream" / "sentinel.py"
+    spec = importlib.util.spec_from_file_location("sentinel_of_the_copy", path)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, copy)
+        spec.loader.exec_module(copy)
+        patch.setattr(decisions, "Council", copy.Council)
+        decisions.test_the_first_answer_alone_decides_only_after_a_moment()
+        decisions.test_a_majority_is_followed_whatever_it_counts(0)
+        decisions.test_one_that_was_cut_off_is_not_followed(5)
+        decisions.test_one_that_knows_of_a_later_failover_is_followed()
+        decisions.test_an_announcement_counts_at_once_and_lasts(counts=True)
 
 
 class Place:
@@ -297,6 +318,7 @@ CHECKS |= {
     "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(
         place.server, place.start_proxy
     ),
+    "words of Sentinels": _decisions,
     "another server": lambda place: sentinel.check_moves(place.server, place.start_proxy),
     "a demoted primary": lambda place: sentinel.check_demoted(place.server, place.start_proxy),
     "a killed worker": lambda place: workers.test_a_worker_that_is_killed_ends_the_proxy(

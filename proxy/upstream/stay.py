@@ -56,8 +56,7 @@ class Stay:
         try:
             await self._until_ended([task], None)
         finally:
-            if not task.done() or self.ended is not None:
-                await end([task])
+            await end([task])
         self.check()
         return task.result()
 
