@@ -52,7 +52,7 @@ class Sentinel:
             f"dir {self.folder}",
             f"sentinel monitor {name} 127.0.0.1 {primary} {quorum}",
             f"sentinel down-after-milliseconds {name} 500",
-            f"sentinel failover-timeout {name} 3000",
+            f"sentinel failover-timeout {name} 2000",
             f"sentinel parallel-syncs {name} 2",
             *options,
         ]

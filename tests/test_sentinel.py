@@ -227,7 +227,7 @@ def check_failovers(watched: Watched, start_proxy: StartProxy, ways: list[str]) 
             else:
                 assert old.process is not None
                 old.process.send_signal(signal.SIGSTOP if way == "hangs" else signal.SIGKILL)
-            heard = until(lambda: announced.moments, 20, "+switch-master")[0][0]  # noqa: B023
+            heard = until(lambda: announced.moments, 60, "+switch-master")[0][0]  # noqa: B023
             until(lambda: writers[0].failures, 20, "an end at the old primary")  # noqa: B023
             enough = len(writers[0].acknowledged) + 20
             until(lambda: len(writers[0].acknowledged) >= enough, 20, "writes at the new primary")  # noqa: B023
