@@ -193,7 +193,8 @@ def set_deadlines(proxy: Proxy, round_: int) -> float:
 def see_deadlines(proxy: Proxy, primary: Server, passed: float, round_: int) -> None:
     """See that deadlines that were set before work: the sweeper removes what is due, and no other."""
     with proxy.connect() as client:
-        assert about(client.command("TTL", "late", "a"), 1000)
+        left = int(client.command("TTL", "late", "a")[1:-2])
+        assert 900 < left <= 1000  # the Sentinels may need some attempts
         assert client.command("HLEN", "late") == b":3\r\n"
         if time.monotonic() < passed - 0.5:
             assert client.command("SCARD", "soon") == b":4\r\n"
@@ -446,8 +447,8 @@ def test_passwords_of_sentinels_and_of_servers(
     server = start_server(kind, "--requirepass", "of-the-server")
     options = [f"sentinel auth-pass {NAME} of-the-server", "requirepass of-the-sentinel"]
     options.append(
-        "user follower on >of-the-user resetchannels &+switch-master -@all +hello +auth +ping +client +subscribe"
-        " +sentinel|master +sentinel|get-master-addr-by-name"
+        "user follower on >of-the-user resetchannels &+switch-master &+promoted-slave -@all +hello +auth +ping +client"
+        " +subscribe +sentinel|master +sentinel|get-master-addr-by-name"
     )
     sentinel = lone(stack, server, *options)
     sentinel.password = "of-the-sentinel"

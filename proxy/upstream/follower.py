@@ -13,7 +13,16 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from proxy.ending import end
 from proxy.upstream.address import Address
 from proxy.upstream.endpoint import ListeningConnection, Upstream
-from proxy.upstream.sentinel import GRACE_SECONDS, SWITCH, Council, SentinelError, questions, read_report, read_switch
+from proxy.upstream.sentinel import (
+    GRACE_SECONDS,
+    PROMOTED,
+    SWITCH,
+    Council,
+    SentinelError,
+    questions,
+    read_report,
+    read_switch,
+)
 from proxy.upstream.words import REACH, in_words, is_unreachable
 
 log = structlog.get_logger("proxy.sentinel")
@@ -198,14 +207,15 @@ class _Line:
 
     async def _subscribe(self) -> None:
         """Subscribe; a Sentinel that does not allow that is only asked."""
-        await self._connection.send_command("SUBSCRIBE", SWITCH)
+        for channel in (SWITCH, PROMOTED):
+            await self._connection.send_command("SUBSCRIBE", channel)
         await self._connection.send_command("PING")
-        try:
-            while await self._connection.read_response() != b"PONG":
-                pass
-        except ResponseError as error:
-            log.debug("sentinel refuses subscriptions", sentinel=str(self._sentinel), error=str(error))
-            await self._connection.read_response()
+        response = None
+        while response != b"PONG":
+            try:
+                response = await self._connection.read_response()
+            except ResponseError as error:
+                log.debug("sentinel refuses subscriptions", sentinel=str(self._sentinel), error=str(error))
 
     def ask(self) -> None:
         """Ask at once, or when the questions that are open have been answered."""
@@ -245,6 +255,8 @@ class _Line:
     async def _pushed(self, push: list[Any]) -> object:
         if push[0] == b"message" and push[1] == SWITCH:
             self._follower.announced(self._sentinel, push[2])
+        elif push[0] == b"message" and push[1] == PROMOTED:
+            self.ask()
         return _PUSHED
 
 

@@ -21,6 +21,10 @@ GRACE_SECONDS: Final = 0.5
 SWITCH: Final = b"+switch-master"
 """The channel on which a Sentinel says that there is another primary."""
 
+PROMOTED: Final = b"+promoted-slave"
+"""The channel on which the Sentinel that leads a failover says that a replica has been promoted. From then on it tells
+the new address when it is asked; it announces the switch only when the other replicas follow, which may take longer."""
+
 
 class SentinelError(Exception):
     """A Sentinel gives no useful answer; the text says why."""
