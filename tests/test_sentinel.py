@@ -353,12 +353,12 @@ def check_moves(server: Server, start_proxy: StartProxy) -> None:
         due = time.monotonic() + 0.9
         sentinel = lone(stack, server)
         proxy = start_proxy(server, "--upstream", url_of(sentinel), "--connect-timeout", "1")
-        idle = stack.enter_context(proxy.connect(timeout=4))
+        idle = stack.enter_context(proxy.connect(timeout=8))
         assert idle.command("SADD", "s", "here") == b":1\r\n"
         until(lambda: time.monotonic() > due)
         tell_of(other, sentinel)
         assert idle.rest() == b""
-        with proxy.connect(timeout=4) as client:
+        with proxy.connect(timeout=8) as client:
             assert client.command("SCARD", "s") == b":2\r\n"
             assert client.command("SISMEMBER", "s", "due") == b":0\r\n"
             assert about(client.command("TTL", "s", "late"), 1000)
@@ -368,9 +368,9 @@ def check_moves(server: Server, start_proxy: StartProxy) -> None:
         other.command("REPLICAOF", "127.0.0.1", server.port)
         other.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         other.command("CLIENT", "KILL", "TYPE", "pubsub")
-        until(lambda: b"is a replica, and the Sentinels say" in proxy.command("PING"), 4, "a refusal")
+        until(lambda: b"is a replica, and the Sentinels say" in proxy.command("PING"), 8, "a refusal")
         other.command("REPLICAOF", "NO", "ONE")
-        until(lambda: proxy.command("PING") == b"+PONG\r\n", 6, "a primary again")
+        until(lambda: proxy.command("PING") == b"+PONG\r\n", 10, "a primary again")
 
 
 def test_another_server_is_followed(server: Server, start_proxy: StartProxy) -> None:
@@ -545,7 +545,7 @@ def _check_demoted(server: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(server, "--admin", "127.0.0.1:0")
     admin = admin_of(proxy)
     for again in (1, 2):
-        with proxy.connect(timeout=5) as idle:
+        with proxy.connect(timeout=8) as idle:
             assert idle.command("SADD", "s", "a", "b", "c").startswith(b":")
             assert idle.command("PEXPIREMEMBER", "s", "a", 300) == b":1\r\n"
             server.command("REPLICAOF", "127.0.0.1", 1)
