@@ -26,13 +26,14 @@ from proxy.admin.port import admin_port
 from proxy.commands.described import ServerCommands
 from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
+from proxy.ending import end
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
 from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.role import RoleWatch
 from proxy.expiry.sweeper import Sweeper
-from proxy.expiry.tasks import end, is_outage
+from proxy.expiry.tasks import is_outage
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch

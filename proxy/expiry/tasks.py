@@ -1,10 +1,8 @@
-"""End long-running tasks, and describe why they failed."""
+"""Say why a long-running task failed."""
 
 from __future__ import annotations
 
 from redis.exceptions import RedisError
-
-from proxy.ending import end as end
 
 
 def one_line(error: Exception) -> str:

@@ -16,9 +16,10 @@ import structlog
 from redis.exceptions import ResponseError
 
 from proxy.commands.described import ServerCommands
+from proxy.ending import end
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import PAGE, Engine
-from proxy.expiry.tasks import end, is_outage, one_line
+from proxy.expiry.tasks import is_outage, one_line
 from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
 
-from proxy.expiry.tasks import end
+from proxy.ending import end
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names

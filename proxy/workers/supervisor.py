@@ -14,7 +14,7 @@ import uvloop
 from proxy.admin.port import admin_port
 from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
-from proxy.expiry.tasks import end
+from proxy.ending import end
 from proxy.listen.binding import Listener, bind_all, shown
 from proxy.loop import Loop
 from proxy.notify import Notifier

@@ -18,7 +18,7 @@ import uvloop
 
 from proxy import logs
 from proxy.admin.turns import Turns
-from proxy.expiry.tasks import end
+from proxy.ending import end
 from proxy.listen.binding import Listener
 from proxy.listen.listener import client_limit
 from proxy.loop import Loop
