@@ -96,8 +96,7 @@ def port_of(one: Proxy) -> int:
 def folder(tmp_path: Path) -> Path:
     """A folder with what commands name: after an installation, the project's commands are in .venv/bin."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
     return tmp_path
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -24,6 +26,7 @@ from proxy.wire.request import (
     split_inline,
     strict_integer,
 )
+from tests.servers import ROOT
 from tests.streams import commands, cuts, streams
 
 
@@ -154,6 +157,37 @@ def test_the_pattern_frames_as_the_reader_does(requests: list[list[bytes]], data
     assert b"".join(raw for _, _, raw in found) == framed
     assert held == 0
     assert all(arguments[0] in (b"GET", b"get", b"HSET", b"ZADD") for _, arguments, _ in found)
+
+
+COMPILED = """
+import importlib, pkgutil, re, re._parser
+import proxy
+
+compiled, patterns = re.compile, []
+re.compile = lambda text, flags=0: patterns.append((text, flags)) or compiled(text, flags)
+for module in pkgutil.walk_packages(proxy.__path__, "proxy."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+def possessive(parsed):
+    for name, value in parsed:
+        if str(name) == "POSSESSIVE_REPEAT" and (len(value[2]) > 1 or str(value[2][0][0]) in ("SUBPATTERN", "BRANCH")):
+            yield value
+        for part in value if isinstance(value, (tuple, list)) else [value]:
+            for each in part if isinstance(part, list) else [part]:
+                if isinstance(each, re._parser.SubPattern):
+                    yield from possessive(each)
+
+for text, flags in patterns:
+    assert not list(possessive(re._parser.parse(text, int(flags)))), text[:200]
+assert len(patterns) > 20
+"""
+
+
+def test_nothing_is_left_to_what_old_pythons_have_wrong() -> None:
+    """A possessive repetition of a group (python/cpython issue 106052): `at_once` says it otherwise."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
 
 
 @pytest.mark.usefixtures("copied")

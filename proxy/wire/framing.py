@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from proxy.wire.pattern import ARGUMENT
+from proxy.wire.pattern import ARGUMENT, at_once
 
-_SMALL: Final = re.compile(rf"(?:\*[1-9][0-9]?\r\n(?=\$)|{ARGUMENT})*+".encode(), re.DOTALL)
+_SMALL: Final = re.compile(at_once(rf"\*[1-9][0-9]?\r\n(?=\$)|{ARGUMENT}", "*").encode(), re.DOTALL)
 """Array headers, each with an argument behind it, and short arguments, in any order."""
 
 _MANY: Final = re.compile(rb"\*([1-9][0-9]{2,3})\r\n(?=\$)")

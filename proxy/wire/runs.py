@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.wire.pattern import bulk_pattern, name_pattern
+from proxy.wire.pattern import at_once, bulk_pattern, name_pattern
 
 LEAST: Final = 4
 """Requests of a run at least."""
@@ -106,9 +106,9 @@ class Runs:
 
 def _several(name: str, most: int) -> re.Pattern[bytes]:
     """Return what matches `LEAST` to `most` requests of the same form."""
-    forms = (
-        rf"(\*{size}\r\n{name})(?:{_ARGUMENT}){{{size - 1}}}+"
-        rf"(?:\{group}(?:{_ARGUMENT}){{{size - 1}}}+){{{LEAST - 1},{most - 1}}}+"
-        for group, size in enumerate(SIZES, 1)
-    )
+    forms = []
+    for group, size in enumerate(SIZES, 1):
+        arguments = at_once(_ARGUMENT, f"{{{size - 1}}}")
+        others = at_once(rf"\{group}{arguments}", f"{{{LEAST - 1},{most - 1}}}")
+        forms.append(rf"(\*{size}\r\n{name}){arguments}{others}")
     return re.compile("|".join(forms).encode())
