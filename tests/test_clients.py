@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pty
 import re
@@ -270,6 +271,7 @@ def run_with(proxy: Proxy, protocol: int, work: Callable[[Any], Awaitable[None]]
             await work(client)
 
     asyncio.run(main())
+    gc.collect()  # what was left open is complained of here, not in a later test
 
 
 @pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
