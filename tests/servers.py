@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -116,6 +117,7 @@ class Process:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
+        self._rest = b""  # a line that has not ended
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(GUARD), "0", "", *command],
             stdin=subprocess.PIPE,
@@ -138,8 +140,10 @@ class Process:
 
     @property
     def output(self) -> str:
-        """All that it has said so far."""
+        """All that it has said so far, to the last line: what it said before it answered a client is there."""
         with self._news:
+            while not self._ended and self._is_readable(0):
+                self._take()
             return "\n".join(self.lines)
 
     def line(self, matches: Callable[[str], object], timeout: float = 20) -> str:
@@ -184,13 +188,30 @@ class Process:
 
     def _read(self, stream: IO[bytes]) -> None:
         with stream:
-            for line in stream:
+            while not self._ended:
+                self._is_readable(None)
                 with self._news:
-                    self.lines.append(line.decode(errors="replace").rstrip("\n"))
-                    self._news.notify_all()
-        with self._news:
+                    # Somebody may have been quicker.
+                    if not self._ended and self._is_readable(0):
+                        self._take()
+
+    def _is_readable(self, timeout: float | None) -> bool:
+        """Wait until it has said something, or ended; return whether."""
+        assert self._guard.stdout is not None
+        poll = select.poll()
+        poll.register(self._guard.stdout, select.POLLIN)
+        return bool(poll.poll(timeout))
+
+    def _take(self) -> None:
+        """Take what it has said, which is there; for who has the lock."""
+        assert self._guard.stdout is not None
+        data = os.read(self._guard.stdout.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data:
             self._ended = True
-            self._news.notify_all()
+            lines += [self._rest] if self._rest else []
+        self.lines += [line.decode(errors="replace") for line in lines]
+        self._news.notify_all()
 
 
 class Server:
