@@ -63,9 +63,12 @@ async def check_upstream(settings: Settings) -> list[Finding]:
                 with contextlib.suppress(OSError):  # TimeoutError is one: then nothing is said of it
                     facts.wants_login = await LoginWatch(upstream.connect).ask()
     except (OSError, RedisError, TimeoutError, RuntimeError) as error:
+        sentinels = list(judge_sentinels(facts))
+        if sentinels and not facts.primary:
+            return sentinels  # there is no server yet of which something could be said
         silent = upstream.uses_tls or isinstance(error, AuthenticationError) or facts.primary == ""
         greeting = b"" if silent else await _greeting(upstream)
-        return [*judge_sentinels(facts), _unreachable(upstream, error, greeting)]
+        return [*sentinels, _unreachable(upstream, error, greeting)]
     finally:
         await connection.disconnect(nowait=True)
     return [Finding(Level.OK, "upstream", f"{facts.address} answers"), *judge(facts)]

@@ -384,8 +384,9 @@ class _Own(AbstractConnection):
     def send_at_once(self, *words: bytes | str) -> None:
         """Put a request behind those that were sent before, whoever waits for what; drop it if the connection is lost.
 
-        redis-py has no public way to do so: its own is a coroutine, which may be overtaken. This is the only thing of
-        its inside that the proxy uses, and why pyproject.toml bounds its version (tests/test_packaging.py).
+        redis-py has no public way to do so: its own is a coroutine, which may be overtaken. Its writer, used here and
+        in `sever`, is all of its inside that the proxy uses, and why pyproject.toml bounds its version
+        (tests/test_packaging.py).
         """
         writer = self._writer
         if writer is not None and not writer.is_closing():
