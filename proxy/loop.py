@@ -1,7 +1,8 @@
-"""The event loop: uvloop's, but for names, which are looked up in threads that do not hold up the end.
+"""The event loop: uvloop's, but for names, which are looked up in threads that do not hold up the end, and for what is
+given up as it succeeds, which its protocol hears of.
 
-uvloop's own are waited for when the process ends, each as long as the name servers are silent; there are four, so that
-lookups wait for one another; and it reports the failure of one that was given up as an error of its own.
+uvloop's own lookups are waited for when the process ends, each as long as the name servers are silent; there are four,
+so that they wait for one another; and it reports the failure of one that was given up as an error of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvloop
@@ -17,8 +19,16 @@ from proxy import names
 from proxy.names import Found
 
 
-class _WithNames(asyncio.AbstractEventLoop):
-    """Adds the lookups to a loop."""
+class Droppable(asyncio.Protocol):
+    """A protocol that has to hear of the end of its connection in any case."""
+
+    def dropped(self) -> None:
+        """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
+        raise NotImplementedError
+
+
+class _OwnWays(asyncio.AbstractEventLoop):
+    """Adds the lookups to a loop, and the word to protocols whose connections are given up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,14 +71,23 @@ class _WithNames(asyncio.AbstractEventLoop):
         Raises:
             OSError: it has no address, or none can be reached.
         """
+        with _told(protocol_factory) as factory:
+            return await self._create_connection(factory, host, port, options)
+
+    async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **options: Any) -> Any:
+        """Open a connection, as `asyncio.loop.create_unix_connection`."""
+        with _told(protocol_factory) as factory:
+            return await super().create_unix_connection(factory, path, **options)
+
+    async def _create_connection(self, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
         if not host or port is None:
-            return await super().create_connection(protocol_factory, host, port, **options)
+            return await super().create_connection(factory, host, port, **options)
         if options.get("ssl") and options.get("server_hostname") is None:
             options["server_hostname"] = host
         failure: OSError | None = None
         for *_, address in await self.look_up(host, int(port)):
             try:
-                return await super().create_connection(protocol_factory, address[0], address[1], **options)
+                return await super().create_connection(factory, address[0], address[1], **options)
             except ssl.SSLError:
                 raise
             except OSError as error:
@@ -77,11 +96,29 @@ class _WithNames(asyncio.AbstractEventLoop):
         raise failure
 
 
-class Loop(_WithNames, uvloop.Loop):  # type: ignore[misc]
+@contextlib.contextmanager
+def _told(factory: Callable[[], asyncio.BaseProtocol]) -> Iterator[Callable[[], asyncio.BaseProtocol]]:
+    """Give a factory whose protocols are told if the opening fails or is cancelled."""
+    made: list[asyncio.BaseProtocol] = []
+
+    def make() -> asyncio.BaseProtocol:
+        made.append(factory())
+        return made[-1]
+
+    try:
+        yield make
+    except BaseException:
+        for protocol in made:
+            if isinstance(protocol, Droppable):
+                protocol.dropped()
+        raise
+
+
+class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
     """The event loop of the proxy."""
 
 
-class PlainLoop(_WithNames, asyncio.SelectorEventLoop):
+class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
     """One for a short life: uvloop fails at its own end where a TLS connection is being closed just then."""
 
 
@@ -93,7 +130,7 @@ async def look_up(host: str, port: int) -> Found:
         TimeoutError: that was not known in time.
     """
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, _WithNames)
+    assert isinstance(loop, _OwnWays)
     try:
         async with asyncio.timeout(names.PATIENCE_SECONDS):
             return await loop.look_up(host, port)

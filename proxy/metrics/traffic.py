@@ -49,6 +49,11 @@ class Traffic:
         if _IS_LINUX and connection is not None and connection.family != socket.AF_UNIX:
             self._open[transport] = _Connection(side, connection)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._open)
+
     def look(self, transport: asyncio.BaseTransport) -> None:
         """Count what has passed since the last look."""
         connection = self._open.get(transport)
@@ -59,8 +64,8 @@ class Traffic:
         try:
             info = connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
             received, unsent, sent, again = _TCP_INFO.unpack(info)
-        except (OSError, struct.error):
-            return  # it has ended, or the kernel is older
+        except (OSError, ValueError, struct.error):
+            return  # it has ended, or been closed; or the kernel is older
         sent += unsent - again
         metrics, side = self._metrics, connection.side
         metrics.received_bytes_total[side] += max(0, received - connection.received)

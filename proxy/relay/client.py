@@ -341,10 +341,6 @@ class ClientConnection(asyncio.Protocol):
                 self._close()
             elif self._state in (State.CONNECTING, State.FINISHING):
                 self._say_farewell(self._surroundings.upstream_error(error))
-            elif self._upstream is not None:
-                # The time was over as the connection came: the loop has closed it without a word to its protocol.
-                self._upstream.lost = True
-                self.upstream_lost(error)
 
     def _new_upstream(self, fence: Fence) -> UpstreamConnection:
         return UpstreamConnection(self, self._transport.write, self._surroundings.traffic, fence)

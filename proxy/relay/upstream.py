@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
 from proxy.wire.reply import LoginEvidence, ReplySubstitution
@@ -39,7 +40,7 @@ class Downstream(Protocol):
         """Note that the server has closed; `refusal` says why it would not even begin."""
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(Droppable):
     """The server's side.
 
     Args:
@@ -75,11 +76,11 @@ class UpstreamConnection(asyncio.Protocol):
         """Attach to the client, if it is still there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
         self.write = self._transport.write
-        self._traffic.opened("upstream", transport)
         self._admitted = self._fence.admit(self)
         if not self._admitted:
             self._transport.abort()
             return
+        self._traffic.opened("upstream", transport)
         if transport.get_extra_info("sslcontext") is not None:
             self._unheard = True
             self._receive_by(self._look)
@@ -214,11 +215,17 @@ class UpstreamConnection(asyncio.Protocol):
         """The server says no more."""
         self._traffic.look(self._transport)
 
+    def dropped(self) -> None:
+        """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
+        if self._admitted:
+            self.abort()
+            self.connection_lost(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
+        if not self._admitted or self.lost:
+            return  # the client is being connected to another server, or has been told
         self._traffic.closed(self._transport)
-        if not self._admitted:
-            return  # the client is being connected to another server
         self._fence.dismiss(self)
         if self._linger is not None:
             self._linger.cancel()
