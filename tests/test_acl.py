@@ -64,7 +64,8 @@ def test_a_pattern_that_matches_is_never_taken_for_one_that_cannot(names_server:
     ("pattern", "may"),
     [("app:*", False), ("*", True), ("_*", True), ("?pp:*", False), ("[a-z]*", False), ("[^a-z]*", True), ("", False),
      ("__expiremember__:*", True), ("__expiremember__", False), ("\\_\\_e*", True), ("\\__f*", False),
-     ("__[a-d]*", False), ("__[f-d]*", True), ("??", False), ("cart:[0-9]*", False), ("[", True)],
+     ("__[a-d]*", False), ("__[f-d]*", True), ("??", False), ("cart:[0-9]*", False), ("[", True),
+     ("a" * 257, True)],
 )  # fmt: skip
 def test_what_patterns_need_no_look(pattern: str, may: bool) -> None:
     assert may_match_beginning(pattern.encode(), NAMES.prefix) is may

@@ -78,6 +78,16 @@ def worst_answer(proxy: Proxy) -> Iterator[list[float]]:
 
 
 NESTED = b"*1\r\n%1\r\n*0\r\n+a\r\n"
+
+
+@contextmanager
+def acl(server: Server, user: str, *rules: str) -> Iterator[str]:
+    """Let there be a user; give its password."""
+    assert server.command("ACL", "SETUSER", user, "on", ">secret", *rules) == b"+OK\r\n"
+    yield "secret"
+    server.forget_users()
+
+
 HOSTILE = {
     "map-with-an-array-as-key": NESTED,
     "map-behind-a-request": request("PING") + NESTED,
@@ -117,6 +127,47 @@ def test_hostile_bytes_leave_nothing_and_hold_nobody_up(upstream: Server, lean_p
         assert process.cpu_times().user - used < 3
     assert peak.bytes < 30 * MEGABYTE
     assert max(times) < 1
+
+
+SLOW_TO_JUDGE = {
+    "class": [request("SCAN", 0, "MATCH", b"[" + b"x" * 4_000_000 + b"]")],
+    "negated-class": [request("KEYS", b"[^" + b"x-y" * 1_300_000 + b"]")],
+    "stars": [request("COMMAND", "LIST", "FILTERBY", "PATTERN", "*" * 999)] * 500,
+}
+"""What takes long to judge, if it is judged byte by byte. Whoever sends it needs no right to it."""
+
+
+@pytest.mark.parametrize("name", SLOW_TO_JUDGE)
+def test_what_is_long_is_judged_quickly(upstream: Server, lean_proxy: Proxy, name: str) -> None:
+    process, requests = psutil.Process(lean_proxy.pid), SLOW_TO_JUDGE[name]
+    with acl(upstream, "nobody", "-@all", "+ping") as password, lean_proxy.connect() as other:
+        assert other.command("SADD", "s", "m") == b":1\r\n"
+        assert other.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+        with lean_proxy.connect(60) as client:
+            assert client.command("AUTH", "nobody", password) == b"+OK\r\n"
+            used = process.cpu_times().user
+            client.send(b"".join(requests))
+            assert all(reply.startswith(b"-") for reply in client.replies(len(requests)))
+            assert process.cpu_times().user - used < 1
+
+
+def test_a_script_whose_keys_have_come_is_not_judged_anew_with_every_byte(lean_proxy: Proxy) -> None:
+    process = psutil.Process(lean_proxy.pid)
+    with lean_proxy.connect() as client, lean_proxy.connect() as other:
+        client.send(b"*1000003\r\n" + request("EVAL", "", 1_000_000, *[""] * 999_990).split(b"\r\n", 1)[1])
+        client.send(b"$1000\r\n")
+
+        def is_at_rest() -> bool:
+            used = process.cpu_times().user
+            time.sleep(0.3)
+            return process.cpu_times().user - used < 0.05
+
+        until(is_at_rest, 60, "an end of what came at first")
+        used = process.cpu_times().user
+        for _ in range(999):
+            client.send(b"x")
+            assert other.command("PING") == b"+PONG\r\n"
+        assert process.cpu_times().user - used < 1
 
 
 def check_hostile_bytes(proxy: Proxy, upstream: Server) -> None:

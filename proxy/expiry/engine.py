@@ -229,7 +229,8 @@ class Engine:
         alone = len(self._known.databases) == 1
         for (key, before), after in zip(due, left, strict=False):
             deadline = float(after) if after else None
-            if deadline != before and trigger == "sweep":
+            # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
+            if members and deadline != before and trigger == "sweep" and math.isfinite(before):
                 self._metrics.removal_delay_seconds.observe(moment / 1e6 - before / 1000)
             if alone:
                 self._known.learn(key, deadline, moment / 1000)

@@ -36,8 +36,9 @@ SECTION: Final = b"expiremember"
 MOST_WORDS: Final = 1_000
 """Arguments of a request beyond which its reply, which is held whole, is left as it is."""
 
-LONGEST_PATTERN: Final = 1_000
-"""Bytes of a pattern that is tried on the proxy's own commands."""
+LONGEST_PATTERN: Final = 32
+"""Bytes of a pattern that is tried on the proxy's own commands: twice as many as the longest of their names has. Who
+sends it needs no right to any command, and each byte is tried on each byte of a name."""
 
 _REMEMBERED: Final = lru_cache(maxsize=4)
 """The whole table of a server's commands takes milliseconds to amend, and is the same for every client that asks."""

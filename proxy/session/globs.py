@@ -11,17 +11,23 @@ _CLOSE: Final = 0x5D
 _BACKSLASH: Final = 0x5C
 _DASH: Final = 0x2D
 
+LONGEST: Final = 256
+"""Bytes of a pattern that is looked at, byte by byte: who sends it needs no right to any command."""
+
 
 def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
     """Return whether a pattern of KEYS or SCAN may match a name that begins with the given bytes.
 
     Follows the server's `stringmatchlen` byte by byte, up to the first `*`. False is always right; True may be wrong
-    where a class does not end or a `*` is followed by something that no such name has.
+    where the pattern is longer than `LONGEST`, a class does not end, or a `*` is followed by something that no such
+    name has.
 
     Args:
         pattern: the pattern.
         beginning: what the names begin with.
     """
+    if len(pattern) > LONGEST:
+        return True
     position = 0
     for byte in beginning:
         if position == len(pattern):

@@ -298,8 +298,9 @@ class Rewriter:
     def _are_keys_there(self, arguments: list[bytes]) -> bool:
         """Return whether all keys of a script's call have come, and none of them is reserved."""
         number = strict_integer(arguments[2]) if len(arguments) > 2 else None
-        keys = arguments[3:]
-        return number is not None and 0 <= number <= len(keys) and not self._are_reserved(keys[:number])
+        if number is None or not 0 <= number <= len(arguments) - 3:  # no key is looked at before the last has come
+            return False
+        return not self._are_reserved(arguments[3 : 3 + number])
 
     def _are_reserved(self, keys: list[bytes]) -> bool:
         return any(key.startswith(self._names.prefix) for key in keys)
