@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from proxy.commands.members import fields, zadd
 from proxy.wire.request import Blanks, RequestReader
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
-from tests.raw import Raw, request
+from tests.raw import Raw, about, request
 from tests.servers import BINARIES, Proxy, Server, free_port, until
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
@@ -231,3 +232,60 @@ def test_lines_of_blanks_are_read_in_turns() -> None:
     reader.feed(b" \n" * 10_000)
     assert reader.next_request() is not None
     assert reader.held > 19_800
+
+
+def test_clients_that_leave_behind_their_pipelines_hold_nobody_up(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """Each of theirs, too, is a long pipeline for the others, whose first deadlines wait for it."""
+    proxy = start_proxy(start_server(min(BINARIES)))
+    count, keys = 10, 50
+    for number in range(count):
+        with proxy.connect() as client:
+            for place in range(keys):
+                client.send(request("SADD", f"k{number}:{place}", "m"))
+            client.send(b"".join(request("EXPIREMEMBER", f"k{number}:{place}", "m", 1000) for place in range(keys)))
+    with proxy.connect() as client:
+        for number in range(3):
+            assert client.command("SADD", f"own{number}", "m") == b":1\r\n"
+            began = time.monotonic()
+            assert client.command("EXPIREMEMBER", f"own{number}", "m", 1000) == b":1\r\n"
+            assert time.monotonic() - began < 2
+        for number in range(count):
+            for place in range(keys):
+                key = f"k{number}:{place}"
+                until(lambda key=key: about(client.command("TTL", key, "m"), 1000))  # type: ignore[misc]
+    began = time.monotonic()
+    proxy.stop()
+    assert time.monotonic() - began < 5
+
+
+def test_a_transaction_that_fills_up_holds_nobody_up(start_server: StartServer, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(start_server(min(BINARIES)))
+    ended = threading.Event()
+
+    def fill() -> None:
+        with proxy.connect() as filling:
+            filling.send(request("MULTI") + request("SADD", "set", "m") + request("EXPIREMEMBER", "set", "m", 1000))
+            assert filling.replies(3) == [b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n"]
+            while not ended.is_set():
+                assert filling.command("SET", "k", "x" * 5000) == b"+QUEUED\r\n"
+                ended.wait(0.01)
+            assert filling.command("EXEC").count(b"+OK\r\n") > 10
+
+    thread = threading.Thread(target=fill)
+    with proxy.connect() as client:
+        client.command("SADD", "before", "m")
+        client.command("EXPIREMEMBER", "before", "m", 1000)
+    thread.start()
+    try:
+        with proxy.connect() as client:
+            for number in range(5):
+                assert client.command("SADD", f"s{number}", "m") == b":1\r\n"
+                began = time.monotonic()
+                assert client.command("EXPIREMEMBER", f"s{number}", "m", 1000) == b":1\r\n"
+                assert time.monotonic() - began < 2
+    finally:
+        ended.set()
+        thread.join()
+    proxy.stop()

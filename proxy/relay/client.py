@@ -145,8 +145,11 @@ class Surroundings(Protocol):
         """Note that a connection has ended."""
 
 
-_ENDING: Final = frozenset((State.ORPHANED, State.ENDED))
-"""The client sends no more; the server is coming to the end of what it has sent."""
+_SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
+"""What the client has sent goes to the server, which has not been told that this was the last."""
+
+_QUEUED: Final = -1
+"""What has been heard in a transaction: that something is queued, but not that anything has run."""
 
 _ALWAYS: Final = count()
 
@@ -398,9 +401,9 @@ class ClientConnection(asyncio.Protocol):
             # No reply will come: give the requests their time.
             enough = loop.time() + UNHEARD_SECONDS
             return lambda: loop.time() >= enough
-        if self._state in _ENDING and (upstream := self._upstream) is not None:
+        if self._state is State.ENDED and (upstream := self._upstream) is not None:
             return lambda: upstream.lost  # the server closes when it has come to the end
-        if self._state not in (State.RELAYING, State.HELD, State.FINISHING) or self._upstream is None:
+        if self._state not in _SENDING or self._upstream is None:
             return None
         passed: list[bool] = []
         sign = session.sign(lambda: passed.append(True))
@@ -412,7 +415,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _heard(self) -> int:
         """Return a number that changes when the server has answered, or always where its answers are not looked at."""
-        return self._upstream.heard if self._upstream is not None and self._state not in _ENDING else next(_ALWAYS)
+        if self._upstream is None or self._state is State.ENDED:
+            return next(_ALWAYS)
+        return _QUEUED if self._session.in_transaction else self._upstream.heard
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.

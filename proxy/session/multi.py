@@ -24,11 +24,12 @@ class Multi:
         claims: the keys to which the connection's requests may give deadlines.
     """
 
-    __slots__ = ("_claims", "_hearing", "_known", "_out", "_rewriter", "_standing")
+    __slots__ = ("_claims", "_hearing", "_known", "_out", "_rewriter", "_standing", "_streams")
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing, hearing: Hearing, claims: Claims) -> None:
         self._known = ground.known
         self._rewriter = ground.rewriter
+        self._streams = ground.streams
         self._standing = standing
         self._out = out
         self._hearing = hearing
@@ -71,6 +72,8 @@ class Multi:
         runs = command.effect is Effect.EXEC
         if runs and standing.transaction is not None:
             self._run(standing.transaction, now)
+            if standing.transaction.is_long:
+                self._streams.lengthen(self._claims)
         self.end()
         self._out.append(request.raw)
         self._hearing.end_transaction(runs=runs)

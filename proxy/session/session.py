@@ -195,10 +195,15 @@ class Session:
 
     def lengthen(self) -> None:
         """Note that a long chunk has been sent: others may have to wait until it has run. Nobody waits for a user who
-        may do little: such a one could hold up all."""
+        may do little: such a one could hold up all; nor for what is queued, which runs with its EXEC."""
         standing = self._standing
-        if not (self.stranger or standing.limited or standing.rights.unasked):
-            self._ground.streams.lengthen(self.claims)
+        if self.stranger or standing.limited or standing.rights.unasked:
+            return
+        if standing.transaction is not None:
+            if standing.transaction.is_long:
+                return
+            standing.transaction.is_long = True  # this chunk may have begun before it
+        self._ground.streams.lengthen(self.claims)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""

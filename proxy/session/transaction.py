@@ -28,6 +28,9 @@ class Transaction:
     Args:
         known: the keys with deadlines.
         claims: the keys to which this connection's requests may give deadlines.
+
+    Attributes:
+        is_long: whether a long chunk of it has been sent.
     """
 
     def __init__(self, known: KnownKeys, claims: Claims) -> None:
@@ -40,6 +43,7 @@ class Transaction:
         self._unjudged: set[bytes] = set()
         self._writes = 0
         self._size = 0
+        self.is_long = False
 
     @property
     def size(self) -> int:
