@@ -383,6 +383,18 @@ def check_all_that_is_held_is_bounded(upstream: Server, proxy: Proxy) -> None:
     proxy.stop()
 
 
+def test_many_short_arguments_count_by_the_memory_that_they_take(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream, *HELD_LIMIT)
+    with Peak(proxy.pid) as peak, proxy.connect() as client:
+        with suppress(OSError):
+            client.send(b"*1000001\r\n$4\r\nMSET\r\n" + b"$2\r\nab\r\n" * 900_000)  # 7 MB
+        assert (
+            client.line()
+            == b"-ERR expiremember-proxy: unfinished requests of one client exceed held_limit: raise it\r\n"
+        )
+    assert peak.bytes < 50 * MEGABYTE
+
+
 @pytest.mark.parametrize(
     "line", ["SADD s", "HSET h f", "RPUSH l", "ZADD z NX CH 5", "SET s", "SISMEMBER s", "LSET l 0"]
 )

@@ -30,7 +30,7 @@ from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import COUNT_LIMIT, Kind, Request, strict_integer
+from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, strict_integer
 from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
@@ -103,11 +103,12 @@ class Session:
 
     @property
     def held(self) -> int:
-        """Bytes of requests that have been received and not been sent on."""
-        pending = len(self._pending.raw) if self._pending else 0
+        """Bytes, about, that requests take which have been received and not been sent on."""
+        request = self._pending
+        pending = len(request.raw) + ARGUMENT_SIZE * len(request.arguments) if request else 0
         transaction = self._standing.transaction
         queued = transaction.size if transaction is not None else 0
-        return self._reader.held + len(self._tail) + pending + queued
+        return self._reader.memory + len(self._tail) + pending + queued
 
     @property
     def in_transaction(self) -> bool:

@@ -100,6 +100,10 @@ class Request:
         return f"Request({self.kind.name}, {self.arguments!r:.80}, {len(self.raw)} bytes)"
 
 
+ARGUMENT_SIZE: Final = 56
+"""Bytes of memory that a short argument takes, beside its bytes in the stream, and its place in the list of them."""
+
+
 class RequestReader:
     """Cuts a stream of bytes into requests, without I/O.
 
@@ -165,6 +169,11 @@ class RequestReader:
     def held(self) -> int:
         """Bytes fed and not yet returned in a request."""
         return self._front_size + len(self._buffer) - self._position + self._later_size
+
+    @property
+    def memory(self) -> int:
+        """Bytes, about, that this takes: of short arguments the objects take more than the bytes."""
+        return self.held + ARGUMENT_SIZE * len(self._arguments)
 
     @property
     def ahead(self) -> bytes:
