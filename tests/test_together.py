@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -22,9 +23,10 @@ from proxy.wire.elements import Elements, StrayReplyError
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import RequestReader, encode
 from proxy.wire.runs import LEAST, MOST, MOST_BYTES
-from tests.conftest import StartProxy, installed, new_server, once_a_kind
+from tests.conftest import StartProxy, StartServer, installed, new_server, once_a_kind
+from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, request
-from tests.servers import Proxy, Server, until
+from tests.servers import KIND, Proxy, Server, until
 from tests.test_refusals import REFUSALS
 from tests.test_session import NOW, Driver
 from tests.test_transparency import concurrently, send_slices
@@ -690,3 +692,34 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
         fill(client, "one")
         with refusing(server, "read-only replica"):
             assert all(alike(reply, b":%d\r\n" % FAR) for reply in pipelined(client, [FORMS[1]] * 7))
+
+
+def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp_path: Path) -> None:
+    """Behind a request that blocks nothing shows that deadlines have been given: so no more is taken, for now."""
+    broken_copy(tmp_path, Mutation("session/known.py", "SETTLE_KEYS: Final = 20_000", "SETTLE_KEYS: Final = 500", ""))
+    path = tmp_path / "proxy" / "session" / "known.py"
+    path.write_text(
+        path.read_text("utf-8").replace("CLAIMED_AT_MOST: Final = 200_000", "CLAIMED_AT_MOST: Final = 2_000")
+    )
+    server, count = start_server(KIND), 5_000
+    proxy = Proxy("--upstream", server.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+
+    def claimed() -> int:
+        found = re.search(rb"claimed_keys:(\d+)", proxy.command("INFO", "expiremember"))
+        assert found
+        return int(found[1])
+
+    def is_at_rest() -> bool:
+        before = claimed()
+        return before >= 2_000 and all(claimed() == before for _ in range(30))
+
+    with proxy.connect() as client, proxy.connect() as other:
+        requests = [request("EXPIREMEMBER", f"k{number}", "m", 1000) for number in range(count)]
+        client.send(request("BLPOP", "list", 0) + b"".join(requests))
+        until(is_at_rest, what="a stop")
+        assert claimed() <= 4_000
+        assert other.command("EXPIREMEMBER", "other", "m", 1000) == b":0\r\n"
+        assert other.command("RPUSH", "list", "a") == b":1\r\n"
+        assert client.reply() == b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n"
+        assert client.replies(count) == [b":0\r\n"] * count
+    proxy.stop()

@@ -224,7 +224,9 @@ class Tracker:
         if known.has_orphans(now):
             for _ in range(2):  # what had come before the first question has been read when the second is answered
                 await self._engine.round_trip()
-            self._changed.update(known.bury(now))
+            while known.has_orphans(now):
+                self._changed.update(known.bury(now))
+                await asyncio.sleep(0)
         if known.shared:
             self._proxies.announce_again(known.to_announce_again(now))
 

@@ -194,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _is_stuffed(self) -> bool:
         """Return whether upstream takes no more requests, or has to answer some first."""
-        return self._clogged or self._session.replies.crowded
+        return self._clogged or self._session.crowded
 
     def _regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
@@ -320,6 +320,7 @@ class ClientConnection(asyncio.Protocol):
             # What it has sent has run when the server has come to the end of it, and closes.
             self._session.claims.ask = lambda: lambda: upstream.lost
             self._session.claims.heard = _ALWAYS.__next__
+            self._session.claims.relieve = lambda: None
             del self._session
             self._leaves = not upstream.lost
             upstream.leave()
@@ -366,6 +367,7 @@ class ClientConnection(asyncio.Protocol):
         self._claims = session.claims
         session.claims.ask = self._ask_for_a_sign
         session.claims.heard = self._heard
+        session.claims.relieve = self._relieved
         if self._state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._state is State.ORPHANED:
@@ -501,7 +503,7 @@ class ClientConnection(asyncio.Protocol):
             return
         question = session.question
         if question is None:
-            if self._state is not State.RELAYING or session.unfinished or self._input_ended or session.replies.crowded:
+            if self._state is not State.RELAYING or session.unfinished or self._input_ended or session.crowded:
                 self._proceed()
         elif question is asked:
             self._regulate()  # more has come while it is being answered

@@ -6,6 +6,7 @@ import math
 import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from proxy.session.beginnings import Beginnings
 
@@ -28,6 +29,19 @@ MARK_SECONDS = 20.0
 SETTLE_SECONDS = 4.0
 """How old a claim gets before its connection is asked for a sign that its requests have been answered."""
 
+SETTLE_KEYS: Final = 20_000
+"""How many keys a connection claims for that to be done at once."""
+
+CLAIMED_AT_MOST: Final = 200_000
+"""Claimed keys, of all connections together, from which on no more requests are taken from those that claim many: what
+is known of each takes some 400 bytes."""
+
+CLAIMED_BY_ANYBODY: Final = 1_000
+"""How many keys a connection may claim even then."""
+
+BURIED_AT_ONCE: Final = 5_000
+"""Keys whose claims are dropped before others get their turn."""
+
 FRESH_SECONDS = 7.0
 """How long an announcement counts. Claims that are older are announced again: well before `MARK_SECONDS`."""
 
@@ -48,18 +62,25 @@ class Claims:
             be put there at present. Set by whoever sends.
         heard: returns a number that changes when the server has said something on the connection, while a sign is
             awaited. Likewise.
+        relieve: is called when some keys are claimed no more, by whatever connection. Likewise.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "heard", "keys", "since")
+    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "heard", "keys", "relieve", "since")
 
     def __init__(self) -> None:
         self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
         self.heard: Callable[[], int] = int
+        self.relieve: Callable[[], None] = lambda: None
         self.keys: set[bytes] = set()
         self.since = math.inf
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited
         self._signed_since = math.inf
         self._passed: Callable[[], bool] = bool
+
+    @property
+    def count(self) -> int:
+        """How many keys are claimed; twice those that are before and behind the sign that is awaited."""
+        return len(self._signed) + len(self.keys)
 
     @property
     def all_keys(self) -> list[bytes]:
@@ -86,7 +107,8 @@ class Claims:
             settled, self._signed = self._signed, set()
             self._signed_since = math.inf
             return settled
-        if self.keys and self.since <= now - SETTLE_SECONDS and (passed := self.ask()) is not None:
+        is_time = self.since <= now - SETTLE_SECONDS or len(self.keys) >= SETTLE_KEYS
+        if self.keys and is_time and (passed := self.ask()) is not None:
             self._passed = passed
             self._signed, self.keys = self.keys, set()
             self._signed_since, self.since = self.since, math.inf
@@ -338,10 +360,14 @@ class KnownKeys:
             now: `lease_clock`.
         """
         settled: list[bytes] = []
-        for claims in list(self._claims):
+        all_claims = list(self._claims)
+        for claims in all_claims:
             settled += self._unclaim(claims.settle(now))
-            if not claims.all_keys:
+            if not claims.count:
                 del self._claims[claims]
+        if settled:
+            for claims in all_claims:
+                claims.relieve()
         return settled
 
     def _unclaim(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -367,15 +393,27 @@ class KnownKeys:
         return bool(self._orphans) and self._orphans[0][0] <= now - SETTLE_SECONDS
 
     def bury(self, now: float) -> list[bytes]:
-        """Drop the claims of connections that had ended long before `now`, when the server was asked something else.
+        """Drop claims of connections that had ended long before `now`, when the server was asked something else.
 
         Returns:
-            The keys that none claims any more.
+            The keys that none claims any more. There may be others left: see `has_orphans`.
         """
         free: list[bytes] = []
-        while self.has_orphans(now):
-            free += self._unclaim(self._orphans.pop(0)[1])
+        if self.has_orphans(now):
+            _, keys = self._orphans[0]
+            free = self._unclaim(keys[-BURIED_AT_ONCE:])
+            del keys[-BURIED_AT_ONCE:]
+            if not keys:
+                self._orphans.pop(0)
+            for claims in list(self._claims):
+                claims.relieve()
         return free
+
+    def is_crowded(self, claims: Claims) -> bool:
+        """Return whether no more requests should be taken from a connection until claims have been settled."""
+        if len(self._claimed) < CLAIMED_AT_MOST or self.blind:  # while blind nobody settles any
+            return False
+        return claims.count >= CLAIMED_BY_ANYBODY
 
     @property
     def claimed(self) -> int:
