@@ -43,7 +43,8 @@ from proxy.workers.messages import (
 from proxy.workers.overview import HUNG_SECONDS, merge
 from tests.admin import admin_of, with_admin
 from tests.certificates import Authority
-from tests.conftest import StartProxy, once_a_kind
+from tests.conftest import StartProxy, StartServer, once_a_kind
+from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, request
 from tests.servers import KIND, ROOT, Proxy, Server, free_port, proxy_environment, until
 from tests.test_lifecycle import embedded_pid, gone, run
@@ -230,6 +231,27 @@ def test_limits_are_of_all_workers_together(server: Server, start_proxy: StartPr
             if raw is not refused:
                 raw.send(b"x" * (500_000 - sizes[raw]) + b"\r\n$1\r\nb\r\n$1\r\n2\r\n")
                 assert raw.reply() == b"+OK\r\n"
+
+
+def test_a_worker_that_has_ended_is_not_said_to_hang(start_server: StartServer, tmp_path: Path) -> None:
+    """It has no clients any more, while another one waits for its own."""
+    patience = "HUNG_SECONDS: Final = 5.0"
+    broken_copy(tmp_path, Mutation("workers/overview.py", patience, patience.replace("5.0", "0.5"), ""))
+    server = start_server(KIND)
+    arguments = ("--upstream", server.url, "--workers", "2", "--shutdown-timeout", "20")
+    proxy = Proxy(*arguments, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    with clients(proxy, 1) as (client,):
+        client.send_command("BLPOP", "list", 0)
+        until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"), what="a client that waits")
+        workers = children(proxy)
+        stopping = threading.Thread(target=proxy.stop)
+        stopping.start()
+        until(lambda: sum(map(gone, workers)) == 1, what="the end of the idle worker")
+        time.sleep(2)  # several times as long as it takes until one hangs
+        server.command("RPUSH", "list", "a")
+        assert client.rest().startswith(b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n")
+        stopping.join(20)
+    assert not [line for line in proxy.log() if line["level"] == "error"]
 
 
 def test_a_worker_that_stands_still_gets_no_clients_of_others(

@@ -40,11 +40,11 @@ class Overview(Outlook):
         super().draining()
 
     def silent(self) -> list[WorkerProcess]:
-        """Return the workers that have begun and hang."""
+        """Return the workers that have begun, have not ended and hang."""
         return [
             worker
             for place, worker in enumerate(self._workers)
-            if self._board.has_begun(place) and self._board.silent_seconds(place) > HUNG_SECONDS
+            if not worker.ended and self._board.has_begun(place) and self._board.silent_seconds(place) > HUNG_SECONDS
         ]
 
     def hung(self) -> str | None:

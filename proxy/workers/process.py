@@ -36,6 +36,7 @@ class WorkerProcess:
         obstacle: what stands in the way of serving clients, or None.
         upstream_state: the state of the upstream when it became ready.
         unusable: why it cannot use a setting, if that is so.
+        ended: whether it has ended.
     """
 
     def __init__(self, number: int, stop: Callable[[], None]) -> None:
@@ -44,6 +45,7 @@ class WorkerProcess:
         self.obstacle: str | None = "starting"
         self.upstream_state = ""
         self.unusable: str | None = None
+        self.ended = False
         self._stop = stop
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -93,6 +95,7 @@ class WorkerProcess:
             self.kill()
             return await self._process.wait()
         finally:
+            self.ended = True
             if self._writer is not None:
                 self._writer.close()
 
