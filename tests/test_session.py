@@ -19,7 +19,7 @@ from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import Session
 from proxy.session.transaction import MARK_SIZE
-from proxy.wire.request import Kind, RequestReader, encode
+from proxy.wire.request import ARGUMENT_SIZE, Kind, RequestReader, encode
 from tests.streams import cuts, streams
 
 NOW = 1_700_000_000_000.0
@@ -137,7 +137,7 @@ def test_a_request_for_a_key_that_is_due_waits_and_so_does_what_follows() -> Non
     assert driver.session.receive(first + second + third, NOW) == first
     assert driver.session.question == Question(due=(b"due",))
     assert driver.session.receive(third, NOW) == b""
-    assert driver.session.held == len(second + third + third)
+    assert driver.session.held == len(second + third + third) + 2 * ARGUMENT_SIZE  # of the one that waits
     driver.known.learn(b"due", None, NOW)
     assert driver.session.resume(NOW) == second + third + third
     assert driver.session.question is None
