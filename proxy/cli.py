@@ -15,6 +15,7 @@ from proxy import __version__, logs, settings
 from proxy.bad_settings import nearest
 from proxy.events import options as telling
 from proxy.keydb import options as importing
+from proxy.loading import loading
 from proxy.settings import Settings, SettingsError
 
 log = structlog.get_logger("proxy.cli")
@@ -84,11 +85,11 @@ def _run(config: Path | None, **flags: Any) -> None:
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
     # Imported late, so that --help and a bad setting answer at once.
-    if chosen.workers > 1:
-        from proxy.workers.supervisor import run
-    else:
-        from proxy.server import run
-
+    with loading():
+        if chosen.workers > 1:
+            from proxy.workers.supervisor import run
+        else:
+            from proxy.server import run
     code = run(chosen)
     if code:
         sys.exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from proxy.check import probe
+from proxy.loading import loading
 
 
 def main() -> None:
@@ -12,6 +13,6 @@ def main() -> None:
     status = probe.main()
     if status is not None:
         sys.exit(status)
-    from proxy.cli import main
-
+    with loading():
+        from proxy.cli import main
     main()

@@ -16,8 +16,10 @@ def main() -> int:
     package = str(Path(__file__).parents[2])
     if package not in sys.path:
         sys.path.insert(0, package)  # where the supervisor has found it
-    from proxy.workers.worker import run
+    from proxy.loading import loading
 
+    with loading():
+        from proxy.workers.worker import run
     return run()
 
 
