@@ -277,7 +277,8 @@ class Server:
 
     async def _say_served(self, stay: Stay) -> None:
         """Say when clients are served again, unless it is another server by then."""
-        await self._tracker.settled.wait()
+        for known in (self._tracker.settled, *self._all_asked):
+            await known.wait()
         if stay.ended is None:
             milliseconds = round(1000 * (time.monotonic() - self._moved_at))
             log.info("clients are served again", upstream=str(self._upstream), ms=milliseconds)

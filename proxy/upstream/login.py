@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 import structlog
+
+from proxy.upstream.stay import Stay
 
 log = structlog.get_logger("proxy.upstream")
 
@@ -33,29 +34,26 @@ class LoginWatch:
         self.wanted = True
         self.asked = asyncio.Event()
         self._connect = connect
-        self._other = asyncio.Event()
+        self._stay = Stay(None)  # at the server that is asked
 
     def restart(self) -> None:
-        """Ask at once: it is another server."""
+        """Ask at once: it is another server. Nobody waits any more for what the one before says."""
         self.asked.clear()
-        self._other.set()
+        before, self._stay = self._stay, Stay(None)
+        before.end("it is another server")
 
     async def run(self) -> None:
         """Ask at intervals until cancelled."""
         while True:
-            self._other.clear()
+            stay = self._stay
             try:
-                wanted = await self.ask()
-                if not self._other.is_set():
-                    self.wanted = wanted
-                    self.asked.set()
+                self.wanted = await stay.hold(self.ask())
+                self.asked.set()
                 seconds = AGAIN_SECONDS
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
                 log.debug("cannot ask the upstream whether it requires a login", error=str(error))
                 seconds = _AFTER_FAILURE
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._other.wait()
+            await stay.rest(seconds)
 
     async def ask(self) -> bool:
         """Return whether the server wants a login.
