@@ -80,6 +80,8 @@ class Sweeper:
                 await self._sweep_and_sleep()
                 self._failure = ""
             except Exception as error:  # noqa: BLE001 (whatever the server answers, keep sweeping)
+                if is_outage(error) and not self._tracker.connected.is_set():
+                    continue  # the tracker tells of it, and begins anew perhaps at another server
                 self._failed(error)
                 await asyncio.sleep(_AFTER_FAILURE)
 
