@@ -54,7 +54,8 @@ def _decisions(place: Place) -> None:
         decisions.test_a_majority_is_followed_whatever_it_counts(0)
         decisions.test_one_that_was_cut_off_is_not_followed(5)
         decisions.test_one_that_knows_of_a_later_failover_is_followed()
-        decisions.test_an_announcement_counts_at_once_and_lasts(counts=True)
+        decisions.test_a_majority_that_goes_on_naming_another_counts_against_the_highest_epoch()
+        decisions.test_what_was_said_before_the_proxy_stood_still_does_not_count_as_going_on()
 
 
 class Place:

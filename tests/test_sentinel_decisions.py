@@ -10,11 +10,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 from proxy.upstream.address import Address, UpstreamURL, parse_upstream
 from proxy.upstream.sentinel import (
     GRACE_SECONDS,
+    STEADY_SECONDS,
     Council,
     Report,
     SentinelError,
     read_report,
-    read_switch,
 )
 from proxy.upstream.stay import MovedError, Stay
 
@@ -89,22 +89,90 @@ def test_while_none_answers_the_last_one_stays() -> None:
     assert made.missing is None
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_an_announcement_counts_at_once_and_lasts(counts: bool) -> None:
+def go_on(made: Council, said: dict[Address, Report], begin: float, seconds: float) -> list[Address | None]:
+    """Have Sentinels say the same every second; return where the primary was after each."""
+    decided = []
+    for second in range(int(seconds) + 1):
+        for sentinel, report in said.items():
+            made.report(sentinel, report, begin + second)
+            decided.append(made.decide(begin + second))
+    return decided
+
+
+def test_a_majority_that_goes_on_naming_another_counts_against_the_highest_epoch() -> None:
+    """Two Sentinels have been set up anew."""
     made = council(primary=A)
-    made.announce(TWO, A, B)
-    assert made.decide(1.0) == B
-    made.report(TWO, Report(B, 6 if counts else None), 1.1)
-    made.report(ONE, Report(A, 5), 1.1)
-    made.report(THREE, Report(A, 5), 1.1)
-    assert made.decide(1.2) == B
+    said = {ONE: Report(B, 0), TWO: Report(B, 0), THREE: Report(A, 5)}
+    assert set(go_on(made, said, 1.0, STEADY_SECONDS - 1)) == {A}
+    assert not made.are_at_odds(STEADY_SECONDS)
+    assert go_on(made, said, 1.0 + STEADY_SECONDS, 0)[-1] == B
+    assert made.are_at_odds(1.0 + STEADY_SECONDS)
+    assert made.reason == "most Sentinels go on naming it, and not 10.0.0.1:1"
+    # The one that was contradicted leads nobody back, whatever becomes of the others, until it names the same.
+    made.fail(ONE, "gone")
+    assert set(go_on(made, {TWO: Report(B, 0), THREE: Report(A, 6)}, 20.0, 20)) == {B}
+    made.fail(TWO, "gone")
+    assert set(go_on(made, {THREE: Report(A, 7)}, 50.0, 20)) == {B}
+    assert set(go_on(made, {THREE: Report(B, 7)}, 80.0, 1)) == {B}
+    assert go_on(made, {THREE: Report(C, 8)}, 90.0, 0) == [C]
 
 
-def test_an_announcement_of_another_change_is_not_followed() -> None:
-    """A Sentinel that comes back from where it was cut off catches up."""
-    made = council(primary=C)
-    made.announce(TWO, A, B)
-    assert made.decide(1.0) == C
+def test_a_failover_is_followed_while_a_sentinel_disagrees_for_ever() -> None:
+    made = council(primary=A)
+    foreign = Report(C, 40)
+    assert go_on(made, {THREE: foreign}, 1.0, 0) == [C]
+    assert go_on(made, {ONE: Report(A, 5), TWO: Report(A, 5), THREE: foreign}, 2.0, 20)[-1] == A
+    assert go_on(made, {ONE: Report(B, 6)}, 30.0, 0) == [B]
+    assert set(go_on(made, {ONE: Report(B, 6), TWO: Report(A, 5), THREE: foreign}, 31.0, 5)) == {B}
+    assert set(go_on(made, {ONE: Report(B, 6), TWO: Report(B, 6), THREE: foreign}, 37.0, 20)) == {B}
+
+
+def test_a_majority_against_the_highest_epoch_is_waited_for_at_the_start() -> None:
+    """Served by none rather than by one of somebody else's."""
+    made = council()
+    said = {ONE: Report(A, 1), TWO: Report(A, 1), THREE: Report(B, 40)}
+    assert set(go_on(made, said, 0.0, STEADY_SECONDS - 1)) == {None}
+    assert made.missing == (
+        "the Sentinels disagree: sentinel-1:26379 names 10.0.0.1:1 (epoch 1), sentinel-2:26379 names 10.0.0.1:1"
+        " (epoch 1), sentinel-3:26379 names 10.0.0.1:2 (epoch 40)"
+    )
+    assert set(go_on(made, said, STEADY_SECONDS, 20)[2:]) == {A}
+    # A failover of which the others hear a moment later.
+    made = council()
+    assert set(go_on(made, {ONE: Report(A, 1), TWO: Report(A, 1), THREE: Report(B, 2)}, 0.0, 2)) == {None}
+    assert go_on(made, {TWO: Report(B, 2)}, 3.0, 0) == [B]
+
+
+def test_what_was_said_before_the_proxy_stood_still_does_not_count_as_going_on() -> None:
+    made = council(primary=A)
+    assert go_on(made, {THREE: Report(B, 6), ONE: Report(A, 5), TWO: Report(A, 5)}, 1.0, 2)[-1] == B
+    # Answers to questions of before are read.
+    for sentinel, report in ((ONE, Report(A, 5)), (TWO, Report(A, 5)), (THREE, Report(B, 6))):
+        made.report(sentinel, report, 4.0)
+        assert made.decide(100.0) == B
+    assert set(go_on(made, dict.fromkeys((ONE, TWO, THREE), Report(B, 6)), 100.0, 20)) == {B}
+
+
+def test_while_the_majority_is_none_for_a_moment_the_time_begins_anew() -> None:
+    made = council(primary=A)
+    said = {ONE: Report(B, 0), TWO: Report(B, 0), THREE: Report(A, 5)}
+    go_on(made, said, 1.0, STEADY_SECONDS - 2)
+    made.fail(TWO, "gone")
+    assert set(go_on(made, said, STEADY_SECONDS, STEADY_SECONDS - 1)) == {A}
+    assert go_on(made, said, 2 * STEADY_SECONDS, 0)[-1] == B
+
+
+def test_sentinels_disagree_only_when_it_lasts() -> None:
+    made = council(primary=A)
+    assert not made.are_at_odds(100.0)
+    made.report(ONE, Report(B, 6), 100.0)
+    made.decide(100.0)
+    assert not made.are_at_odds(100.0 + STEADY_SECONDS - 1)
+    assert made.are_at_odds(100.0 + STEADY_SECONDS)
+    for sentinel in (TWO, THREE):
+        made.report(sentinel, Report(B, 6), 112.0)
+    made.decide(112.0)
+    assert not made.are_at_odds(200.0)
 
 
 def test_what_is_wrong_with_each_is_told() -> None:
@@ -154,10 +222,12 @@ def test_a_report_that_is_none(address: object, said: str) -> None:
         read_report({}, address, "mymaster")
 
 
-def test_a_message_of_a_switch() -> None:
-    assert read_switch(b"mymaster 10.0.0.1 1 10.0.0.1 2", "mymaster") == (A, B)
-    for message in (b"other 10.0.0.1 1 10.0.0.1 2", b"mymaster 10.0.0.1 1 10.0.0.1", b"", b"mymaster a b c d"):
-        assert read_switch(message, "mymaster") is None
+@pytest.mark.parametrize(
+    "about",
+    [[[b"config-epoch"], b"5", {}, b"1"], {b"config-epoch": b"9" * 5000}, [b"config-epoch"], b"config-epoch", None],
+)
+def test_an_epoch_that_is_none(about: object) -> None:
+    assert read_report(about, [b"10.0.0.1", b"1"], "mymaster") == Report(A, None)
 
 
 # Addresses.

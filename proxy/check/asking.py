@@ -55,8 +55,8 @@ async def check_upstream(settings: Settings) -> list[Finding]:
     facts = Facts(str(upstream), version=__version__, exposed=exposed(settings))
     connection = upstream.unnamed_connection()
     try:
+        await _ask_sentinels(upstream, facts)
         async with asyncio.timeout(settings.connect_timeout + _STEPS * settings.control_timeout):
-            await _ask_sentinels(upstream, facts)
             await connection.connect()  # type: ignore[no-untyped-call]
             await _gather(_Asker(connection), facts, upstream.database, settings.prefix.encode())
             if facts.exposed:
@@ -89,12 +89,12 @@ async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS + 1):
                 await follower.all_asked.wait()
+        await upstream.found()
+    finally:
         for sentinel in upstream.sentinels:
             told = follower.reports.get(sentinel)
             failure = None if told is not None else follower.failures.get(sentinel, "no answer in time")
             facts.sentinels[str(sentinel)] = (None if told is None else str(told), failure)
-        await upstream.found()
-    finally:
         await end([following])
     facts.primary = str(upstream.stay.address)
     facts.address = str(upstream)

@@ -201,10 +201,11 @@ def judge_sentinels(facts: Facts) -> Iterator[Finding]:
     ]
     count = f"{len(agreed)} of {len(facts.sentinels)}"
     if not facts.primary:
+        what = "they disagree about" if others else "none tells"
         yield Finding(
             Level.FAILURE,
             "sentinels",
-            f"none tells the primary: {'; '.join(wrong)}; check the addresses and the name in upstream, and"
+            f"{what} the primary: {'; '.join((*wrong, *others))}; check the addresses and the name in upstream, and"
             " sentinel_password_file",
         )
     elif wrong or others:

@@ -14,7 +14,8 @@ from proxy.events.rules import MOST, Rule, decode, key_part
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.upstream.endpoint import Upstream
-from proxy.upstream.follower import find_primary
+from proxy.upstream.follower import followed
+from proxy.upstream.stay import MovedError
 from proxy.upstream.words import REACH, is_unreachable
 
 Fields = dict[bytes, bytes]
@@ -138,6 +139,8 @@ def _fields(flat: list[bytes]) -> Fields:
 
 def _one_line(upstream: Upstream, error: Exception) -> str:
     text = " ".join(str(error).split()) or "no answer in time"
+    if isinstance(error, MovedError):
+        return f"{upstream}: there was a failover; repeat the command"
     advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
     if "NOPERM" in text or "no permission" in text.lower() or "can't run this command" in text:
         advice = "docs/security.md lists the rights of the proxy's own user; tail needs +xrevrange +xread too"
@@ -149,16 +152,15 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     """Connect to the server.
 
     Raises:
-        StoreError: it cannot be reached.
+        StoreError: it cannot be reached, or another has become the primary meanwhile.
     """
     control = upstream.control()
     try:
-        try:
-            await find_primary(upstream)
+        async with followed(upstream):
             connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
-        except (RedisError, OSError, TimeoutError) as error:
-            raise StoreError(_one_line(upstream, error)) from error
-        yield Store(upstream, names, connection)
+            yield Store(upstream, names, connection)
+    except (RedisError, OSError, TimeoutError) as error:
+        raise StoreError(_one_line(upstream, error)) from error
     finally:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSING_SECONDS):

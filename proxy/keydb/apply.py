@@ -12,14 +12,16 @@ from itertools import chain
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
 from proxy.keydb.joining import Membership, NotToldError
 from proxy.keydb.spool import Batch, Spool
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.upstream.endpoint import Upstream
-from proxy.upstream.follower import find_primary
+from proxy.upstream.follower import followed
+from proxy.upstream.stay import MovedError
+from proxy.upstream.words import is_unreachable
 
 TOLD_AT_ONCE: Final = 32
 """Batches whose keys other proxies are told together."""
@@ -180,8 +182,8 @@ class Importer:
         """Give connections to the server, and say in one line what fails there."""
         control = self._upstream.control()
         try:
-            await find_primary(self._upstream)
-            yield control
+            async with followed(self._upstream):
+                yield control
         except NotToldError:
             raise ApplyError(
                 f"other proxies in front of {self._upstream} did not acknowledge the keys:"
@@ -196,6 +198,9 @@ class Importer:
 
     def _say(self, error: Exception) -> str:
         text = " ".join(str(error).split()) or "no answer in time"
+        moved = isinstance(error, MovedError | ReadOnlyError) or is_unreachable(error)
+        if self._upstream.sentinels and self._upstream.stay.address is not None and moved:
+            return f"{self._upstream}: {text}: if there was a failover, repeat the import"
         advice = self._upstream.advice(error) or next(
             (advice for sign, advice in _ADVICE if sign in text or sign == type(error).__name__), None
         )

@@ -23,6 +23,7 @@ from proxy.upstream.address import Address, UpstreamURL, parse_upstream
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
 from proxy.upstream.credentials import Credentials
 from proxy.upstream.refusals import shown
+from proxy.upstream.sentinel import FIND_SECONDS
 from proxy.upstream.stay import Stay, Whereabouts
 from proxy.upstream.words import ProxyBehindError, in_words
 
@@ -110,10 +111,16 @@ class Upstream:
         if self.stay.as_primary:
             self._where.move(self.stay.address, why)
 
-    def not_found(self, why: str) -> None:
-        """Note that no Sentinel tells where the server is."""
+    def not_found(self, why: str, *, tried: bool) -> None:
+        """Note that the Sentinels do not tell where the server is.
+
+        Args:
+            why: what they say, for people.
+            tried: whether there is nothing to wait for.
+        """
         self._where.missing = why
-        self._where.tried()
+        if tried:
+            self._where.tried()
 
     async def found(self) -> None:
         """Wait until it is known where it is.
@@ -121,7 +128,7 @@ class Upstream:
         Raises:
             RedisError: the Sentinels do not tell it.
         """
-        await self._where.found(self._settings.connect_timeout)
+        await self._where.found(FIND_SECONDS)
 
     def _moved(self, before: Stay) -> None:
         self.state = f"not reached yet ({before.ended})"
@@ -410,6 +417,8 @@ class _Own(AbstractConnection):
                 self._where.on_read_only()
             raise shown(error, self._passwords()) from None
         except RedisError as error:
+            if self._stay is not None:
+                self._stay.check()  # then that is why
             raise shown(error, self._passwords()) from None
         if self._stay is not None:
             self._stay.check()

@@ -1,10 +1,12 @@
-"""Asks all Sentinels where the primary is, hears of a switch from any of them, and moves the upstream there."""
+"""Asks all Sentinels where the primary is, at once when one tells of a switch, and moves the upstream there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import structlog
@@ -21,7 +23,6 @@ from proxy.upstream.sentinel import (
     SentinelError,
     questions,
     read_report,
-    read_switch,
 )
 from proxy.upstream.words import REACH, in_words, is_unreachable
 
@@ -31,12 +32,17 @@ POLL_SECONDS: Final = 1.0
 """How often each Sentinel is asked, beside what it announces."""
 
 ANSWER_SECONDS: Final = 3.0
-"""How long a Sentinel may take to connect, and to answer."""
+"""How long a Sentinel may take until it can be asked, and to answer."""
+
+_STEADY_SECONDS: Final = 3.0
+"""How long a Sentinel must have answered for its next failure to count as the first."""
 
 _LONGEST_NAP: Final = 0.25
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
+_UNLIKE: Final = "it answers as no Sentinel does"
 _PUSHED: Final = object()
+_SUBSCRIBED: Final = object()
 
 
 class Follower:
@@ -56,6 +62,8 @@ class Follower:
         self._sentinels = upstream.sentinels
         self._council = Council(self._sentinels)
         self._lines: list[_Line] = []
+        self._complaints: dict[Address, str] = {}  # what has been logged and is not over
+        self._at_odds = False
         self._graced = False
         self.all_asked = asyncio.Event()
 
@@ -97,7 +105,7 @@ class Follower:
                 await line.converse()
             except Exception as error:  # noqa: BLE001 - whatever it answers: the next attempt may succeed
                 self._failed(sentinel, error)
-            if line.answered:
+            if line.is_steady:
                 backoff = _FIRST_BACKOFF
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
             backoff = min(2 * backoff, _LAST_BACKOFF)
@@ -112,47 +120,54 @@ class Follower:
 
     def _failed(self, sentinel: Address, error: Exception) -> None:
         why, advice = explain(error, has_login=self._upstream.has_sentinel_login)
-        if self._council.failures.get(sentinel) != why and not self._quiet:
+        if self._complaints.get(sentinel) != why and not self._quiet:
+            self._complaints[sentinel] = why
             known = isinstance(error, RedisError | OSError | SentinelError)
             log.warning("sentinel cannot be used", sentinel=str(sentinel), state=why, advice=advice, exc_info=not known)
         self._council.fail(sentinel, why)
-        self._decide("the Sentinels name another primary")
+        self._decide()
 
-    def told(self, sentinel: Address, about: Any, address: Any) -> None:
-        """Take the replies to `questions`.
+    def told(self, sentinel: Address, about: Any, address: Any, asked: float) -> None:
+        """Take the replies to `questions`, which were asked at a moment in seconds.
 
         Raises:
             SentinelError: they tell no address.
         """
-        report = read_report(about, address, self._upstream.primary_name)
-        again = sentinel in self._council.failures
-        now = asyncio.get_running_loop().time()
-        self._council.report(sentinel, report, now)
-        if again and not self._quiet:
-            log.info("sentinel can be used again", sentinel=str(sentinel))
+        self._council.report(sentinel, read_report(about, address, self._upstream.primary_name), asked)
         if not self._graced:
             self._graced = True
-            asyncio.get_running_loop().call_later(GRACE_SECONDS, self._decide, "found by the Sentinels")
-        self._decide("the Sentinels name another primary")
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self._decide)
+        self._decide()
 
-    def announced(self, sentinel: Address, message: bytes) -> None:
-        """Take a message of `SWITCH`."""
-        switch = read_switch(message, self._upstream.primary_name)
-        if switch is not None:
-            self._council.announce(sentinel, *switch)
-            self._decide(f"{SWITCH.decode()} from {sentinel}")
-            self.ask()
+    def steady(self, sentinel: Address) -> None:
+        """Note that a Sentinel has answered for a while."""
+        if self._complaints.pop(sentinel, None) is not None:
+            log.info("sentinel can be used again", sentinel=str(sentinel))
 
-    def _decide(self, why: str) -> None:
-        before = self._council.primary
-        primary = self._council.decide(asyncio.get_running_loop().time())
-        if self._council.all_asked:
+    def _decide(self) -> None:
+        council, now = self._council, asyncio.get_running_loop().time()
+        before = council.primary
+        primary = council.decide(now)
+        if council.all_asked:
             self.all_asked.set()
+        if not self._quiet:
+            self._say_whether_at_odds(council.are_at_odds(now))
         if primary is None:
-            if self._council.all_asked:
-                self._upstream.not_found(self._council.missing or "")
-        elif primary != before:
-            self._upstream.move(primary, why)
+            if council.all_asked and self._upstream.stay.address is None:
+                # Where they only disagree it is decided before long.
+                self._upstream.not_found(council.missing or "", tried=not council.reports)
+        elif primary not in (before, self._upstream.stay.address):
+            self._upstream.move(primary, council.reason)
+
+    def _say_whether_at_odds(self, at_odds: bool) -> None:
+        if at_odds == self._at_odds:
+            return
+        self._at_odds = at_odds
+        if at_odds:
+            advice = "take Sentinels of other deployments out of upstream; have all of them watch the same primary"
+            log.warning("sentinels disagree", told=self._council.names, advice=advice)
+        else:
+            log.info("sentinels agree again", told=self._council.names)
 
 
 class _Line:
@@ -164,11 +179,11 @@ class _Line:
         sentinel: the Sentinel.
 
     Attributes:
-        answered: whether it has told where the primary is.
+        is_steady: whether it has told for a while where the primary is.
     """
 
     def __init__(self, follower: Follower, upstream: Upstream, sentinel: Address) -> None:
-        self.answered = False
+        self.is_steady = False
         self._follower = follower
         self._upstream = upstream
         self._sentinel = sentinel
@@ -176,6 +191,7 @@ class _Line:
         self._replies: list[Any] = []
         self._asked: float | None = None  # when the answers that are awaited were asked for
         self._again = False
+        self._answered: float | None = None  # when it answered for the first time
 
     async def converse(self) -> None:
         """Ask again and again, and listen.
@@ -186,8 +202,9 @@ class _Line:
         """
         connection, loop = self._connection, asyncio.get_running_loop()
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-            await self._subscribe()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await self._subscribe()
             self._follower.opened(self)
             try:
                 self.ask()
@@ -209,13 +226,16 @@ class _Line:
         """Subscribe; a Sentinel that does not allow that is only asked."""
         for channel in (SWITCH, PROMOTED):
             await self._connection.send_command("SUBSCRIBE", channel)
-        await self._connection.send_command("PING")
-        response = None
-        while response != b"PONG":
-            try:
-                response = await self._connection.read_response()
-            except ResponseError as error:
-                log.debug("sentinel refuses subscriptions", sentinel=str(self._sentinel), error=str(error))
+        answers = 0
+        while answers < 2:
+            response = await self._read()
+            if isinstance(response, ResponseError):
+                log.debug("sentinel refuses subscriptions", sentinel=str(self._sentinel), error=str(response))
+            elif response is _PUSHED:
+                continue
+            elif response is not _SUBSCRIBED:
+                raise SentinelError(_UNLIKE)
+            answers += 1
 
     def ask(self) -> None:
         """Ask at once, or when the questions that are open have been answered."""
@@ -230,58 +250,86 @@ class _Line:
     async def _hear(self) -> None:
         """Take what comes next, if anything comes soon."""
         try:
-            # Not its own timeout: nothing in time would look like a reply that is nil.
             async with asyncio.timeout(_LONGEST_NAP):
-                response = await self._connection.read_response(
-                    push_request=True, timeout=math.inf, disconnect_on_error=False
-                )
+                response = await self._read()
         except TimeoutError:
             return
-        except ResponseError as error:
-            response = error
-        if response is _PUSHED:
+        if response is _PUSHED or response is _SUBSCRIBED:
             return
+        if self._asked is None:
+            raise SentinelError(_UNLIKE)
         self._replies.append(response)
         if len(self._replies) < 2:
             return
         about, address = self._replies
         self._replies = []
-        self._asked = None
-        self._follower.told(self._sentinel, about, address)
-        self.answered = True
+        asked, self._asked = self._asked, None
+        self._follower.told(self._sentinel, about, address, asked)
+        now = asyncio.get_running_loop().time()
+        if self._answered is None:
+            self._answered = now
+        if now >= self._answered + _STEADY_SECONDS:
+            self.is_steady = True
+            self._follower.steady(self._sentinel)
         if self._again:
             self.ask()
 
+    async def _read(self) -> Any:
+        """Return what comes next; an error reply as the exception that it is.
+
+        Raises:
+            RedisError, OSError: the connection is lost.
+            SentinelError: it is nothing that a Sentinel says.
+        """
+        try:
+            # Not its own timeout: nothing in time would look like a reply that is nil.
+            return await self._connection.read_response(push_request=True, timeout=math.inf, disconnect_on_error=False)
+        except ResponseError as error:
+            return error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SentinelError(_UNLIKE) from error  # a push or a map that redis-py cannot take to pieces
+
     async def _pushed(self, push: list[Any]) -> object:
+        if push[0] == b"subscribe":
+            return _SUBSCRIBED
+        # No more than a reason to ask: it may be old, and does not tell of which failover it is.
         if push[0] == b"message" and push[1] == SWITCH:
-            self._follower.announced(self._sentinel, push[2])
+            self._follower.ask()
         elif push[0] == b"message" and push[1] == PROMOTED:
             self.ask()
         return _PUSHED
 
 
-async def find_primary(upstream: Upstream) -> None:
-    """Find out once where the primary is. Nothing is to be done where Sentinels need not be asked.
+@contextlib.asynccontextmanager
+async def followed(upstream: Upstream) -> AsyncIterator[None]:
+    """Find out where the primary is, and see to it that what is done there ends when it is the primary no more.
+
+    Nothing is to be done where Sentinels need not be asked.
 
     Args:
-        upstream: the upstream, which is there afterwards.
+        upstream: the upstream.
 
     Raises:
         RedisError, OSError, TimeoutError: the Sentinels do not tell it, or what they tell is none.
+        MovedError: another became the primary meanwhile.
     """
-    if not upstream.sentinels or upstream.stay.address is not None:
+    if not upstream.sentinels:
+        yield
         return
     following = asyncio.create_task(Follower(upstream, quiet=True).run())
     try:
         await upstream.found()
+        stay = upstream.stay
+        connection = upstream.unnamed_connection()
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+            await upstream.greet(connection)
+        finally:
+            await connection.disconnect(nowait=True)
+        yield
+        stay.check()
     finally:
         await end([following])
-    connection = upstream.unnamed_connection()
-    try:
-        await connection.connect()  # type: ignore[no-untyped-call]
-        await upstream.greet(connection)
-    finally:
-        await connection.disconnect(nowait=True)
 
 
 def explain(error: Exception, *, has_login: bool) -> tuple[str, str]:
