@@ -695,13 +695,14 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
 
 
 def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp_path: Path) -> None:
-    """Behind a request that blocks nothing shows that deadlines have been given: so no more is taken, for now."""
-    broken_copy(tmp_path, Mutation("session/known.py", "SETTLE_KEYS: Final = 20_000", "SETTLE_KEYS: Final = 500", ""))
+    """Behind a request that blocks nothing shows that deadlines have been given."""
+    patience = "UNANSWERED_SECONDS: Final = 8.0"
+    broken_copy(tmp_path, Mutation("session/known.py", patience, patience.replace("8.0", "1.0"), ""))
     path = tmp_path / "proxy" / "session" / "known.py"
     path.write_text(
-        path.read_text("utf-8").replace("CLAIMED_AT_MOST: Final = 200_000", "CLAIMED_AT_MOST: Final = 2_000")
+        path.read_text("utf-8").replace("CLAIMED_AT_MOST: Final = 200_000", "CLAIMED_AT_MOST: Final = 4_000")
     )
-    server, count = start_server(KIND), 5_000
+    server = start_server(KIND)
     proxy = Proxy("--upstream", server.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
 
     def claimed() -> int:
@@ -709,17 +710,18 @@ def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp
         assert found
         return int(found[1])
 
-    def is_at_rest() -> bool:
-        before = claimed()
-        return before >= 2_000 and all(claimed() == before for _ in range(30))
-
-    with proxy.connect() as client, proxy.connect() as other:
-        requests = [request("EXPIREMEMBER", f"k{number}", "m", 1000) for number in range(count)]
-        client.send(request("BLPOP", "list", 0) + b"".join(requests))
-        until(is_at_rest, what="a stop")
-        assert claimed() <= 4_000
-        assert other.command("EXPIREMEMBER", "other", "m", 1000) == b":0\r\n"
-        assert other.command("RPUSH", "list", "a") == b":1\r\n"
-        assert client.reply() == b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n"
-        assert client.replies(count) == [b":0\r\n"] * count
+    with ExitStack() as stack:
+        few, many, much = (stack.enter_context(proxy.connect()) for _ in range(3))
+        for client, count in ((few, 900), (many, 3_000), (much, 5_000)):
+            requests = [request("EXPIREMEMBER", f"{count}:{number}", "m", 1000) for number in range(count)]
+            client.send(request("BLPOP", "list", 0) + b"".join(requests))
+        for client in (many, much):
+            assert (
+                client.line()
+                == b"-ERR expiremember-proxy: too many deadlines behind a request that is not answered\r\n"
+            )
+            assert client.rest() == b""
+        until(lambda: claimed() < 4_000, 30, "an end of the claims of who has gone")
+        assert server.command("RPUSH", "list", "a") == b":1\r\n"
+        assert few.replies(901) == [b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n", *[b":0\r\n"] * 900]
     proxy.stop()

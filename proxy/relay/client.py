@@ -194,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _is_stuffed(self) -> bool:
         """Return whether upstream takes no more requests, or has to answer some first."""
-        return self._clogged or self._session.crowded
+        return self._clogged or self._session.replies.crowded
 
     def _regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
@@ -320,7 +320,7 @@ class ClientConnection(asyncio.Protocol):
             # What it has sent has run when the server has come to the end of it, and closes.
             self._session.claims.ask = lambda: lambda: upstream.lost
             self._session.claims.heard = _ALWAYS.__next__
-            self._session.claims.relieve = lambda: None
+            self._session.claims.refuse = lambda: None
             del self._session
             self._leaves = not upstream.lost
             upstream.leave()
@@ -367,7 +367,7 @@ class ClientConnection(asyncio.Protocol):
         self._claims = session.claims
         session.claims.ask = self._ask_for_a_sign
         session.claims.heard = self._heard
-        session.claims.relieve = self._relieved
+        session.claims.refuse = self._refuse_claims
         if self._state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._state is State.ORPHANED:
@@ -420,6 +420,12 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._state is State.ENDED:
             return next(_ALWAYS)
         return _QUEUED if self._session.in_transaction else self._upstream.heard
+
+    def _refuse_claims(self) -> None:
+        if self._state in _SENDING:
+            self._surroundings.metrics.requests_refused_total["deadlines"] += 1
+            log.warning("client closed: too many deadlines behind a request that is not answered")
+            self._turn_away(_CLAIMS)
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -503,7 +509,7 @@ class ClientConnection(asyncio.Protocol):
             return
         question = session.question
         if question is None:
-            if self._state is not State.RELAYING or session.unfinished or self._input_ended or session.crowded:
+            if self._state is not State.RELAYING or session.unfinished or self._input_ended or session.replies.crowded:
                 self._proceed()
         elif question is asked:
             self._regulate()  # more has come while it is being answered
@@ -768,6 +774,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 _TOGETHER: Final = b"-ERR expiremember-proxy: too many unfinished requests are buffered (held_limit)\r\n"
+_CLAIMS: Final = b"-ERR expiremember-proxy: too many deadlines behind a request that is not answered\r\n"
 _ALONE: Final = b"-ERR expiremember-proxy: unfinished requests of one client exceed held_limit: raise it\r\n"
 _OVERTAKEN: Final = (
     b"-ERR expiremember-proxy: not run, the key got its first deadline while this request arrived; send it again\r\n"

@@ -33,11 +33,14 @@ SETTLE_KEYS: Final = 20_000
 """How many keys a connection claims for that to be done at once."""
 
 CLAIMED_AT_MOST: Final = 200_000
-"""Claimed keys, of all connections together, from which on no more requests are taken from those that claim many: what
-is known of each takes some 400 bytes."""
+"""Claimed keys, of all connections together, from which on those are turned away that claim many for long, as a request
+of theirs is not answered: what is known of each key takes some 400 bytes."""
 
 CLAIMED_BY_ANYBODY: Final = 1_000
 """How many keys a connection may claim even then."""
+
+UNANSWERED_SECONDS: Final = 8.0
+"""How old claims are only where the server does not answer."""
 
 BURIED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
@@ -62,15 +65,15 @@ class Claims:
             be put there at present. Set by whoever sends.
         heard: returns a number that changes when the server has said something on the connection, while a sign is
             awaited. Likewise.
-        relieve: is called when some keys are claimed no more, by whatever connection. Likewise.
+        refuse: turns the client away, as it claims too much. Likewise.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "heard", "keys", "relieve", "since")
+    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "heard", "keys", "refuse", "since")
 
     def __init__(self) -> None:
         self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
         self.heard: Callable[[], int] = int
-        self.relieve: Callable[[], None] = lambda: None
+        self.refuse: Callable[[], None] = lambda: None
         self.keys: set[bytes] = set()
         self.since = math.inf
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited
@@ -360,14 +363,14 @@ class KnownKeys:
             now: `lease_clock`.
         """
         settled: list[bytes] = []
-        all_claims = list(self._claims)
-        for claims in all_claims:
+        for claims in list(self._claims):
             settled += self._unclaim(claims.settle(now))
             if not claims.count:
                 del self._claims[claims]
-        if settled:
-            for claims in all_claims:
-                claims.relieve()
+        if len(self._claimed) >= CLAIMED_AT_MOST:
+            for claims in list(self._claims):
+                if claims.count >= CLAIMED_BY_ANYBODY and claims.older_than(now - UNANSWERED_SECONDS):
+                    claims.refuse()
         return settled
 
     def _unclaim(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -405,15 +408,7 @@ class KnownKeys:
             del keys[-BURIED_AT_ONCE:]
             if not keys:
                 self._orphans.pop(0)
-            for claims in list(self._claims):
-                claims.relieve()
         return free
-
-    def is_crowded(self, claims: Claims) -> bool:
-        """Return whether no more requests should be taken from a connection until claims have been settled."""
-        if len(self._claimed) < CLAIMED_AT_MOST or self.blind:  # while blind nobody settles any
-            return False
-        return claims.count >= CLAIMED_BY_ANYBODY
 
     @property
     def claimed(self) -> int:

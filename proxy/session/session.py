@@ -111,11 +111,6 @@ class Session:
         return self._reader.memory + len(self._tail) + pending + queued
 
     @property
-    def crowded(self) -> bool:
-        """Whether some of what has been sent has to be answered before more requests are taken."""
-        return self.replies.crowded or self._ground.known.is_crowded(self.claims)
-
-    @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, as far as the requests tell."""
         return self._standing.transaction is not None
