@@ -148,9 +148,6 @@ class Surroundings(Protocol):
 _SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
 """What the client has sent goes to the server, which has not been told that this was the last."""
 
-_QUEUED: Final = -1
-"""What has been heard in a transaction: that something is queued, but not that anything has run."""
-
 _ALWAYS: Final = count()
 
 
@@ -407,6 +404,8 @@ class ClientConnection(asyncio.Protocol):
             return lambda: upstream.lost  # the server closes when it has come to the end
         if self._state not in _SENDING or self._upstream is None:
             return None
+        if (has_begun := session.has_begun_transaction) is not None:
+            return has_begun
         passed: list[bool] = []
         sign = session.sign(lambda: passed.append(True))
         if sign is None or self._upstream.closing:
@@ -419,7 +418,7 @@ class ClientConnection(asyncio.Protocol):
         """Return a number that changes when the server has answered, or always where its answers are not looked at."""
         if self._upstream is None or self._state is State.ENDED:
             return next(_ALWAYS)
-        return _QUEUED if self._session.in_transaction else self._upstream.heard
+        return self._upstream.heard
 
     def _refuse_claims(self) -> None:
         if self._state in _SENDING:

@@ -72,8 +72,6 @@ class Multi:
         runs = command.effect is Effect.EXEC
         if runs and standing.transaction is not None:
             self._run(standing.transaction, now)
-            if standing.transaction.is_long:
-                self._streams.lengthen(self._claims)
         self.end()
         self._out.append(request.raw)
         self._hearing.end_transaction(runs=runs)
@@ -81,6 +79,9 @@ class Multi:
 
     def end(self) -> None:
         """Note that no transaction is open any more."""
+        transaction = self._standing.transaction
+        if transaction is not None and transaction.is_long:
+            self._streams.lengthen(self._claims)  # it runs now, or what follows is behind it
         self._out.end_transaction()
         self._standing.transaction = None
 

@@ -131,5 +131,7 @@ class Outgoing:
     def _mark_front(self) -> None:
         """Mark where the replies of the open transaction begin."""
         if self._front is not None and self._asides is not None:
-            self._parts[self._front] = self._standing.replies.open(self._asides)
+            transaction = self._standing.transaction
+            found = None if transaction is None else transaction.expect_beginning()
+            self._parts[self._front] = self._standing.replies.open(self._asides, found=found)
             self._front = None

@@ -116,6 +116,12 @@ class Session:
         return self._standing.transaction is not None
 
     @property
+    def has_begun_transaction(self) -> Callable[[], bool] | None:
+        """Returns whether all that was sent before the open transaction has been answered; None: see `sign`."""
+        transaction = self._standing.transaction
+        return transaction.has_begun if transaction is not None else None
+
+    @property
     def waits_for_login(self) -> bool:
         """Whether the question is whether the client has logged in."""
         return self.question is not None and self.question.login

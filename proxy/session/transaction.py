@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command
@@ -31,6 +31,8 @@ class Transaction:
 
     Attributes:
         is_long: whether a long chunk of it has been sent.
+        has_begun: returns whether all that was sent before it has been answered, so that nothing runs until it ends;
+            None where that cannot be told.
     """
 
     def __init__(self, known: KnownKeys, claims: Claims) -> None:
@@ -44,6 +46,13 @@ class Transaction:
         self._writes = 0
         self._size = 0
         self.is_long = False
+        self.has_begun: Callable[[], bool] | None = None
+
+    def expect_beginning(self) -> Callable[[], None]:
+        """Return what is to be called when its first reply is to come next."""
+        begun: list[bool] = []
+        self.has_begun = lambda: bool(begun)
+        return lambda: begun.append(True)
 
     @property
     def size(self) -> int:

@@ -110,13 +110,17 @@ class ReplySubstitution:
         self._hears[second] = hear
         return before + request + behind
 
-    def open(self, passage: Passage) -> bytes:
+    def open(self, passage: Passage, *, found: Callable[[], None] | None = None) -> bytes:
         """Have the replies to what is sent next pass through something, until it is done.
+
+        Args:
+            passage: what they pass through.
+            found: is called when the first of them is to come next, as of `expect`.
 
         Returns:
             The request to send in front of it.
         """
-        request = self.expect(b"")
+        request = self.expect(b"", found=found)
         self._opens[self._expected[-1][0]] = passage
         return request
 
