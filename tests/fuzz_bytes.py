@@ -504,6 +504,11 @@ _LONG_LINE: Final = re.compile(rb"[^\n]{65537}")
 _TOO_LONG: Final = b"-ERR Protocol error: too big inline request\r\n"
 """The proxy refuses every line over 64 KB; a server those of which it has not yet read the end when it looks."""
 
+_LONG_HEADER: Final = re.compile(
+    rb"-ERR Protocol error: (?:too big m?bulk count string|invalid (?:multi)?bulk length)\r\n\Z"
+)
+"""What a server says of a header over 64 KB: which of these depends on whether it has read its end when it looks."""
+
 _WINDOW: Final = 16 * 1024
 """Bytes of replies beyond which a client may lose some that has more to send: a server that closes at an error while
 more is coming resets the connection, and drops what the client's system has not taken yet."""
@@ -558,6 +563,12 @@ def excuse(stream: bytes, theirs: bytes, ours: bytes, *, spares_words: bool) -> 
     """
     if _LIMIT in ours and theirs.startswith(ours.partition(_LIMIT)[0]):
         return Excuse.DATA  # what the proxy would have to hold is limited
+    if (
+        _LONG_LINE.search(stream)
+        and _LONG_HEADER.search(ours)
+        and _LONG_HEADER.sub(b"", ours) == _LONG_HEADER.sub(b"", theirs)
+    ):
+        return Excuse.REPLIES
     if ours.endswith(_TOO_LONG) and _LONG_LINE.search(stream) and theirs.startswith(ours[: -len(_TOO_LONG)]):
         return Excuse.DATA
     if ours.startswith(theirs) or theirs.startswith(ours):

@@ -13,17 +13,21 @@ class Fenced(Protocol):
 
 
 class Fence:
-    """The connections for clients to one server, those too whose clients have gone."""
+    """The connections for clients to one server, those too whose clients have gone.
+
+    Attributes:
+        closed: whether it is the upstream no more.
+    """
 
     def __init__(self) -> None:
         self._connections: set[Fenced] = set()
-        self._closed = False
+        self.closed = False
 
     def admit(self, connection: Fenced) -> bool:
         """Take a connection in; return False when it comes too late."""
-        if not self._closed:
+        if not self.closed:
             self._connections.add(connection)
-        return not self._closed
+        return not self.closed
 
     def dismiss(self, connection: Fenced) -> None:
         """Note that a connection has ended."""
@@ -31,7 +35,7 @@ class Fence:
 
     def close(self) -> int:
         """End all connections, and those to come; return how many there were."""
-        self._closed = True
+        self.closed = True
         count = len(self._connections)
         for connection in list(self._connections):
             connection.abort()

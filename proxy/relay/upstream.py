@@ -219,10 +219,14 @@ class UpstreamConnection(Droppable):
         """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
         if self._admitted:
             self.abort()
-            self.connection_lost(None)
+            self._lose(None, None if self._fence.closed else TimeoutError())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
+        # In TLS 1.3 a server refuses a certificate when the handshake is over for the other side.
+        self._lose(exc, exc if self._unheard and isinstance(exc, ssl.SSLError) else None)
+
+    def _lose(self, exc: Exception | None, refusal: Exception | None) -> None:
         if not self._admitted or self.lost:
             return  # the client is being connected to another server, or has been told
         self._traffic.closed(self._transport)
@@ -233,9 +237,7 @@ class UpstreamConnection(Droppable):
             self._salvage()
         self.lost = True
         self.data_received = _drop  # type: ignore[method-assign,assignment] # it may be a method of this very object
-        # In TLS 1.3 a server refuses a certificate when the handshake is over for the other side.
-        refused = self._unheard and isinstance(exc, ssl.SSLError)
-        self._client.upstream_lost(exc if refused else None)
+        self._client.upstream_lost(refusal)
 
 
 def _drop(_: bytes) -> None:
