@@ -185,7 +185,7 @@ MUTATIONS = [
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
-    Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "histories"),
+    Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     Mutation("session/known.py", "self._marks, now + ASK_MS", "self._marks, now - 10", "histories"),
     Mutation("session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"),

@@ -181,7 +181,13 @@ class Watched:
                     return False
             return True
 
-        until(whole, timeout, "an agreement of all Sentinels and servers")
+        def is_whole() -> bool:
+            try:
+                return whole()
+            except ConnectionError:
+                return False  # a server drops its clients when Sentinels make it another's replica
+
+        until(is_whole, timeout, "an agreement of all Sentinels and servers")
         return self.server(self.sentinels[0].primary())
 
     def server(self, port: int) -> Server:

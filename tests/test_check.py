@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -52,6 +54,9 @@ class Report:
             return
         variables = dict.fromkeys(name for name in os.environ if name.upper().startswith("EXPIREMEMBER_"))
         invoked = CliRunner().invoke(command(), ["check", *arguments], env={**variables, **(env or {})})
+        with warnings.catch_warnings():  # what a check leaves open ends with its process, if it has one of its own
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
         assert invoked.exception is None or isinstance(invoked.exception, SystemExit), invoked.exception
         self.status, self.text = invoked.exit_code, invoked.output
 
