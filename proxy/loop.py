@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,12 +20,12 @@ from proxy import names
 from proxy.names import Found
 
 
-class Droppable(asyncio.Protocol):
+class Droppable(asyncio.Protocol, ABC):
     """A protocol that has to hear of the end of its connection in any case."""
 
+    @abstractmethod
     def dropped(self) -> None:
         """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
-        raise NotImplementedError
 
 
 class _OwnWays(asyncio.AbstractEventLoop):
