@@ -87,7 +87,7 @@ class Underway:
 
     async def _until_signed(self, owner: Claims) -> None:
         loop, pipelines, nap = asyncio.get_running_loop(), self._streams.pipelines, _SHORTEST_NAP
-        sign, chunk = owner.ask(), pipelines.get(owner)
+        sign, chunk = owner.before() or owner.ask(), pipelines.get(owner)
         heard, since = owner.heard(), loop.time()
         end = since + ARRIVAL_SECONDS
         while owner in pipelines and not (sign is not None and sign()):
@@ -95,7 +95,7 @@ class Underway:
                 break
             await asyncio.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-            sign = sign or owner.ask()
+            sign = sign or owner.before() or owner.ask()
             if (count := owner.heard()) != heard:
                 heard, since = count, loop.time()
         if chunk is not None:

@@ -318,6 +318,7 @@ class ClientConnection(asyncio.Protocol):
             self._session.claims.ask = lambda: lambda: upstream.lost
             self._session.claims.heard = _ALWAYS.__next__
             self._session.claims.refuse = lambda: None
+            self._session.claims.before = lambda: None
             del self._session
             self._leaves = not upstream.lost
             upstream.leave()
@@ -365,6 +366,7 @@ class ClientConnection(asyncio.Protocol):
         session.claims.ask = self._ask_for_a_sign
         session.claims.heard = self._heard
         session.claims.refuse = self._refuse_claims
+        session.claims.before = self._before_transaction
         if self._state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._state is State.ORPHANED:
@@ -404,8 +406,6 @@ class ClientConnection(asyncio.Protocol):
             return lambda: upstream.lost  # the server closes when it has come to the end
         if self._state not in _SENDING or self._upstream is None:
             return None
-        if (has_begun := session.has_begun_transaction) is not None:
-            return has_begun
         passed: list[bool] = []
         sign = session.sign(lambda: passed.append(True))
         if sign is None or self._upstream.closing:
@@ -419,6 +419,9 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._state is State.ENDED:
             return next(_ALWAYS)
         return self._upstream.heard
+
+    def _before_transaction(self) -> Callable[[], bool] | None:
+        return self._session.has_begun_transaction
 
     def _refuse_claims(self) -> None:
         if self._state in _SENDING:

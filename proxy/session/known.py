@@ -66,14 +66,17 @@ class Claims:
         heard: returns a number that changes when the server has said something on the connection, while a sign is
             awaited. Likewise.
         refuse: turns the client away, as it claims too much. Likewise.
+        before: in a transaction, returns how to see whether all that was sent before it has been answered; None where
+            that cannot be told. Nothing runs then until it ends, but what is queued is claimed as before. Likewise.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "heard", "keys", "refuse", "since")
+    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "before", "heard", "keys", "refuse", "since")
 
     def __init__(self) -> None:
         self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
         self.heard: Callable[[], int] = int
         self.refuse: Callable[[], None] = lambda: None
+        self.before: Callable[[], Callable[[], bool] | None] = lambda: None
         self.keys: set[bytes] = set()
         self.since = math.inf
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited
