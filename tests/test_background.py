@@ -43,6 +43,18 @@ def check_ties(server: Server, start: Start, talk: TalkTo) -> None:
     assert '"keys": 2500' in loaded
 
 
+def test_who_does_not_sweep_seldom_looks_at_what_is_due(
+    upstream: Server, start_proxy: StartProxy, talk: TalkTo
+) -> None:
+    client, beside = talk(start_proxy(upstream, "--no-sweep")), talk(upstream)
+    client.say("SADD set m")
+    client.say("PEXPIREMEMBER set m 10")
+    wait_past(beside, int(clock(beside)) + 100)
+    before, began = evaluations(beside)[0], time.monotonic()
+    time.sleep(2)  # for which the looks are counted
+    assert evaluations(beside)[0] - before <= 6 * (time.monotonic() - began)
+
+
 def check_sweeps_leave_the_server_to_others(server: Server, start: Start, talk: TalkTo) -> None:
     """Many elements of a list, each of which the server has to look for, are due at once.
 

@@ -108,7 +108,7 @@ class Sweeper:
         seconds = (known.next_deadline - self._clock.now()) / 1000
         if due:
             # Another proxy sweeps; or nobody does, and what is due is removed when somebody looks.
-            await asyncio.sleep(min(max(taken / 1000, 0.01), _LONGEST_TURN))
+            await asyncio.sleep(min(max(taken / 1000, 0.01), _LONGEST_TURN) if self._enabled else _LONGEST_TURN)
             return
         if seconds <= 0:
             return
