@@ -33,7 +33,7 @@ from proxy.expiry.healing import Healing
 from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.role import RoleWatch
 from proxy.expiry.sweeper import Sweeper
-from proxy.expiry.tasks import is_outage
+from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
@@ -50,6 +50,7 @@ from proxy.proxies.announcer import Proxies
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
 from proxy.relay.fence import Fence
+from proxy.relay.heap import Heap
 from proxy.relay.idle import IdleWatch
 from proxy.scripts.naming import Names
 from proxy.session.ground import Ground
@@ -127,6 +128,7 @@ class Server:
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
+        self.held.on_freed = Heap().freed
         self._ground = Ground(
             Rewriter(self._names, self._known, self._commands, metrics),
             self._known,
@@ -228,7 +230,7 @@ class Server:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._say_no_files(error=error.strerror, clients=len(self._connections), advice=MORE_FILES)
             elif advice is not None:
-                self._say_handshake(error=_one_line(error), advice=advice)
+                self._say_handshake(error=one_line(error), advice=advice)
             raise
 
     async def _until_settled(self) -> None:
@@ -305,10 +307,10 @@ class Server:
         try:
             await self._engine.answer(question)
         except ReadOnlyError as error:
-            self._say_refused(error=_one_line(error))
+            self._say_refused(error=one_line(error))
             raise ConnectionError(str(error)) from error
         except Exception as error:  # whatever the server answers: the client's request can still go
-            self._say_failed(error=_one_line(error), exc_info=not is_outage(error))
+            self._say_failed(error=one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
 
     async def round_trip(self) -> None:
@@ -505,10 +507,6 @@ async def _serve(settings: Settings, files: int) -> None:
         upstream_url(settings, signals.stop) as url,
     ):
         await Server(settings, Upstream(settings, url), files, outlook).run(signals)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def run(settings: Settings) -> int:

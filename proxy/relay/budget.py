@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 ALWAYS_ALLOWED: Final = 64 * 1024
@@ -20,6 +21,7 @@ class HeldBudget:
         largest: the size up to which a single request is buffered: the smaller of the two limits.
         names: the setting that bounds it; both where they are equal.
         total: how many there are.
+        on_freed: is called with how many of a connection have become free.
     """
 
     def __init__(self, limit: int, request_limit: int) -> None:
@@ -28,6 +30,7 @@ class HeldBudget:
         limits = {"request_limit": request_limit, "held_limit": limit}
         self.names = " and ".join(name for name, size in limits.items() if size == self.largest)
         self.total = 0
+        self.on_freed: Callable[[int], None] = lambda _: None
 
     def account(self, before: int, after: int) -> bool:
         """Take a connection's new figure into account.
@@ -39,5 +42,11 @@ class HeldBudget:
         Returns:
             Whether that is still allowed.
         """
-        self.total += after - before
+        self.note(before, after)
         return after <= ALWAYS_ALLOWED or after <= before or self.total <= self.limit
+
+    def note(self, before: int, after: int) -> None:
+        """Add up, and tell what has become free."""
+        self.total += after - before
+        if before > after:
+            self.on_freed(before - after)

@@ -144,6 +144,6 @@ class SharedBudget(HeldBudget):
         """Take a connection's new figure into account, and return whether it is still allowed."""
         if before == after:
             return True
-        self.total += after - before
+        self.note(before, after)
         self._board.set_held(self._worker, self.total)
         return after <= ALWAYS_ALLOWED or after <= before or self._board.held() <= self.limit
