@@ -9,7 +9,8 @@
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list; O(r) for each key for r rules.
 local rules
 local tally = {0, 0, 0, 0, ''}
-local function elsewhere() rules = nil end
+local few = {}  -- of the last hash: how many values are read together
+local function elsewhere() rules, few = nil, {} end
 local function read_rules(index)
   local found = redis.pcall('zrangebyscore', string.sub(index, 1, -6) .. 'events', '-inf', '+inf')
   rules = {}
@@ -171,13 +172,15 @@ local function lapse(kind, key, shadow, index, members, strict)
   if not wanted then return discard(kind, key, members) end
   if strict then permitted(wanted) end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, members, strict) end
-  -- Values may be large: few are held at a time, and the first ones tell how few.
-  local count, first, size = 0, 1, values_wanted(wanted) and 1 or 100
+  -- Values may be large: few are held at a time, and the first ones of a key tell how few.
+  if few.key ~= key then few.key, few.size = key, values_wanted(wanted) and 1 or 100 end
+  local count, first, size = 0, 1, few.size
   while first <= #members do
     local last = math.min(first + size - 1, #members)
     local gone, bytes = witness(wanted, kind, key, shadow, {unpack(members, first, last)}, strict)
     count, first = count + gone, last + 1
     size = math.max(1, math.min(100, 2 * size, math.floor(size * 65536 / math.max(1, bytes))))
+    few.size = size
   end
   return count
 end
