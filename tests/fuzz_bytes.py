@@ -500,6 +500,9 @@ _ABORTS: Final = re.compile(rb"post|host:", re.IGNORECASE)
 _BLOCKS: Final = re.compile(rb"blpop", re.IGNORECASE)
 """What may make a client wait: servers drop one that ends its side meanwhile, with all that it has sent behind it."""
 
+_SILENCES: Final = re.compile(rb"reply", re.IGNORECASE)
+"""What may have a server refuse the stream without a word: it closes then only if another reply waits to be sent."""
+
 _LONG_LINE: Final = re.compile(rb"[^\n]{65537}")
 _TOO_LONG: Final = b"-ERR Protocol error: too big inline request\r\n"
 """The proxy refuses every line over 64 KB; a server those of which it has not yet read the end when it looks."""
@@ -772,7 +775,7 @@ class Stand:
             while True:
                 seen = straight.peek(QUIET), proxied.peek(QUIET)
                 theirs, ours = (_without_identity(replies) for replies, _ in seen)
-                same = theirs == ours and seen[0][1] == seen[1][1]
+                same = theirs == ours and (seen[0][1] == seen[1][1] or _SILENCES.search(stream.data) is not None)
                 if same or self._excuse(stream, theirs, ours) is not Excuse.NONE:
                     break
                 hopeless = not theirs.startswith(ours) and not ours.startswith(theirs)

@@ -59,6 +59,13 @@ CORPUS: list[Stream] = [
     Stream(b"GET a\r\nAUTH wrong\r\nGET a\r\n", cuts=(7,)),
     # A server drops a client that ends its side while it waits; the proxy ends upstream only when its turn has come.
     Stream(b"BLPOP x 0.01\r\nHINCRBY life d4 1\r\nSADD set d2\r\n"),
+    # It says so when the byte behind the carriage return has come, which the proxy does not send.
+    Stream(b"*3\r\n$30000\rH", cuts=(12,)),
+    # A server that has been told to be silent refuses without a word, and waits for the client's end.
+    Stream(b"CLIENT REPLY OFF\r\n*1\r\n$4294967296\r\n"),
+    Stream(b"CLIENT REPLY OFF\r\n*1\r\n$4294967296\r\n", end=End.WAIT),
+    Stream(b"CLIENT REPLY SKIP\r\n*1\r\n$4294967296\r\nabc", cuts=(33,)),
+    Stream(b"2\nCLIENT REPLY OFF\nHINCRBY life\n*\r$", end=End.WAIT),
     # With a member these ask the proxy.
     Stream(b"persist set a\r\nTTL set a x\r\nPING\r\n"),
     Stream(b"MULTI\r\nTTL set a\r\nDEL set\r\nEXEC\r\n"),

@@ -16,10 +16,10 @@ class RefusedAtItsHeadError(Exception):
 
     Attributes:
         beginning: what has come of the request.
-        reply: the line with which servers refuse it.
+        reply: the line with which servers refuse it; empty where the client has asked for no replies.
     """
 
-    def __init__(self, what: str, beginning: bytes) -> None:
+    def __init__(self, what: str, beginning: bytes, *, answered: bool) -> None:
         super().__init__(what)
         self.beginning = beginning
-        self.reply = f"-ERR Protocol error: {what}\r\n".encode()
+        self.reply = f"-ERR Protocol error: {what}\r\n".encode() if answered else b""

@@ -67,6 +67,11 @@ class Standing:
         return rights.limited or (rights.unasked and (self.transaction is not None or self.replies.silenced))
 
     @property
+    def answers(self) -> bool:
+        """Whether the server answers the next request."""
+        return self.next is not _SKIPPED and not self.replies.silenced
+
+    @property
     def askable(self) -> bool:
         """Whether a request of the proxy's own may be put into the stream now, and is answered."""
         return self.next is _FREE and not self.replies.silenced
@@ -74,3 +79,4 @@ class Standing:
 
 _STRANGER = Login.STRANGER
 _FREE = Next.FREE
+_SKIPPED = Next.SKIPPED
