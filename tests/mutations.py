@@ -32,17 +32,20 @@ class Mutation:
 
 
 def broken_copy(folder: Path, mutation: Mutation | None) -> None:
-    """Copy the package into a folder, and break the copy.
+    """Copy the package into a folder, with what Python has compiled of it, and break the copy.
 
     Raises:
         AssertionError: the text does not stand in the file exactly once.
     """
-    shutil.copytree(ROOT / "proxy", folder / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
+    # A file with a number behind its ending is one that another process is about to put in its place.
+    shutil.copytree(ROOT / "proxy", folder / "proxy", ignore=shutil.ignore_patterns("*.pyc.*"))
     if mutation is not None:
         path = folder / "proxy" / mutation.file
         text = path.read_text("utf-8")
         assert text.count(mutation.text) == 1, f"{mutation.text!r} is {text.count(mutation.text)} times in {path.name}"
         path.write_text(text.replace(mutation.text, mutation.instead), "utf-8")
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
 
 
 _LUA = "scripts/lua/"
@@ -74,7 +77,7 @@ MUTATIONS = [
     Mutation(_LUA + "shared/lapse.lua", "if place == last or place % 100 == 0 then", "if false then", "trimmed"),
     Mutation(
         _LUA + "shared/lapse.lua",
-        "local function elsewhere() rules = nil end",
+        "local function elsewhere() rules, few = nil, {} end",
         "local function elsewhere() end",
         "rules of databases",
     ),
@@ -234,4 +237,7 @@ MUTATIONS = [
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
+    # What others wait for, and who is turned away.
+    Mutation("expiry/underway.py", "owner.quiet = heard", "pass", "a slow upload"),
+    Mutation("relay/client.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
 ]

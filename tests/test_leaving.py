@@ -34,6 +34,13 @@ def server(shared_server: Callable[[str], Server]) -> Server:
     return server
 
 
+BUSY = """
+    local function now() local time = redis.call('time') return time[1] * 1000 + time[2] / 1000 end
+    local ends = now() + ARGV[1]
+    repeat until now() >= ends
+"""
+"""A script that takes so many ms."""
+
 leaving = pytest.mark.parametrize("leave", [Raw.close, Raw.reset])
 
 
@@ -291,22 +298,115 @@ def test_a_transaction_that_fills_up_holds_nobody_up(start_server: StartServer, 
     proxy.stop()
 
 
-def test_what_was_sent_before_an_open_transaction_is_waited_for(
-    start_server: StartServer, start_proxy: StartProxy
-) -> None:
+def check_what_is_unfinished(server: Server, proxy: Proxy, unfinished: str) -> None:
     """The member is removed and added again before it gets its deadline, so that belongs to its new life."""
-    server = start_server(min(BINARIES))
-    proxy = start_proxy(server)
-    server.command("SADD", "big", *range(1200))
+    slow = [request("EVAL", BUSY, 0, 60), request("SET", "padding", "x" * 17_000)] * 12
+    again = [request("SREM", "set", "m"), request("SADD", "set", "m"), request("SET", "ran", "1")]
+    value = request("SET", "large", "x" * 60_000)
     with proxy.connect() as client, proxy.connect() as other, server.connect() as beside:
         for key in ("before", "set"):
             assert client.command("SADD", key, "m") == b":1\r\n"
-        assert client.command("EXPIREMEMBER", "before", "m", 1000) == b":1\r\n"
-        slow = [request("SORT", "big", "BY", "nosort_*", "LIMIT", 0, 1)] * 5000
-        again = [request("SREM", "set", "m"), request("SADD", "set", "m"), request("SET", "ran", "1")]
-        client.send(b"".join([*slow, *again, request("MULTI"), request("EXPIREMEMBER", "before", "n", 1000)]))
+        if unfinished == "a transaction":
+            assert client.command("EXPIREMEMBER", "before", "m", 1000) == b":1\r\n"
+            queued = request("EXPIREMEMBER", "before", "n", 1000)
+        else:
+            queued = request("PING")
+        rest = {"a value": value[:30_000], "a value behind others": value * 2 + value[:30_000]}
+        ending = rest.get(unfinished, request("MULTI") + queued)
+        client.send(b"".join([*slow, *again, ending]))
         assert other.command("PING") == b"+PONG\r\n"  # by now the proxy has sent all of it
         assert other.command("EXPIREMEMBER", "set", "m", 1000) == b":1\r\n"
         assert beside.command("EXISTS", "ran") == b":1\r\n"
-        assert client.replies(5005)[5000:] == [b":1\r\n", b":1\r\n", b"+OK\r\n", b"+OK\r\n", b"+QUEUED\r\n"]
+        assert client.replies(27)[24:] == [b":1\r\n", b":1\r\n", b"+OK\r\n"]
+        assert about(other.command("TTL", "set", "m"), 1000)
+
+
+@pytest.mark.parametrize(
+    "unfinished", ["a transaction", "the first transaction of all", "a value", "a value behind others"]
+)
+def test_what_was_sent_before_something_unfinished_is_waited_for(
+    start_server: StartServer, start_proxy: StartProxy, unfinished: str
+) -> None:
+    server = start_server(min(BINARIES))
+    proxy = start_proxy(server)
+    check_what_is_unfinished(server, proxy, unfinished)
+    proxy.stop()
+
+
+def check_a_slow_upload(proxy: Proxy) -> None:
+    with proxy.connect() as client, proxy.connect() as slow:
+        assert client.command("SADD", "before", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "before", "m", 1000) == b":1\r\n"
+        slow.send(b"*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n$50000000\r\n")
+        took = []
+        for number in range(20):
+            assert client.command("SADD", f"s{number}", "m") == b":1\r\n"
+            slow.send(b"x" * 8000)
+            assert client.command("PING") == b"+PONG\r\n"  # by now the proxy has sent it
+            began = time.monotonic()
+            assert client.command("EXPIREMEMBER", f"s{number}", "m", 1000) == b":1\r\n"
+            took.append(time.monotonic() - began)
+    # One may wait for the quarter of a second in which nothing comes back.
+    assert sorted(took)[10] < 0.2
+
+
+def test_a_slow_upload_holds_nobody_up(start_server: StartServer, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(start_server(min(BINARIES)))
+    check_a_slow_upload(proxy)
+    proxy.stop()
+
+
+def test_first_deadlines_of_one_pipeline_wait_together(start_server: StartServer, start_proxy: StartProxy) -> None:
+    """Beside a client that sends one long pipeline after the other, each of which takes a while."""
+    server = start_server(min(BINARIES))
+    proxy = start_proxy(server)
+    server.command("SADD", "big", *range(1200))
+    pipeline = request("SORT", "big", "BY", "nosort_*", "LIMIT", 0, 1) * 600
+    ended = threading.Event()
+
+    def load() -> None:
+        with proxy.connect() as client:
+            while not ended.is_set():
+                client.send(pipeline)
+                client.replies(600)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        with proxy.connect() as client:
+            began = time.monotonic()
+            client.send(b"".join(request("EXPIREMEMBER", f"k{number}", "m", 1000) for number in range(300)))
+            assert client.replies(300) == [b":0\r\n"] * 300
+            assert time.monotonic() - began < 5
+    finally:
+        ended.set()
+        thread.join()
+    proxy.stop()
+
+
+def test_who_says_nothing_is_not_waited_for_again(start_server: StartServer, start_proxy: StartProxy) -> None:
+    """A client that sends much and wants no replies: nothing shows what of it has run."""
+    proxy = start_proxy(start_server(min(BINARIES)))
+    ended = threading.Event()
+
+    def insert() -> None:
+        with proxy.connect() as silent:
+            silent.send(request("CLIENT", "REPLY", "OFF"))
+            while not ended.is_set():
+                silent.send(b"".join(request("SADD", f"silent{number}", "m" * 100) for number in range(50)))
+                ended.wait(0.01)
+
+    thread = threading.Thread(target=insert)
+    thread.start()
+    try:
+        with proxy.connect() as client:
+            took = []
+            for number in range(20):
+                began = time.monotonic()
+                assert client.command("EXPIREMEMBER", f"k{number}", "m", 1000) == b":0\r\n"
+                took.append(time.monotonic() - began)
+        assert sorted(took)[10] < 0.2
+    finally:
+        ended.set()
+        thread.join()
     proxy.stop()

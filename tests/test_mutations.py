@@ -20,6 +20,7 @@ from tests import test_events as events
 from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
+from tests import test_leaving as leaving
 from tests import test_lives as lives
 from tests import test_native_expiry as native
 from tests import test_refusals as refusals
@@ -310,6 +311,8 @@ CHECKS |= {
         place.server, place.proxy(*hostile.HELD_LIMIT)
     ),
     "before a login": _login,
+    "a slow upload": lambda place: leaving.check_a_slow_upload(place.proxy()),
+    "answered": lambda place: together.check_who_is_answered(place.server, place.folder, transactions=True),
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),

@@ -326,7 +326,7 @@ def test_a_claim_outlives_the_transaction_that_it_waits_in() -> None:
     def ask() -> Callable[[], bool] | None:
         return None if driver.session.sign(lambda: passed.append(True)) is None else lambda: bool(passed)
 
-    claims.ask = ask
+    claims.promise = ask
     driver.feed(encode([b"MULTI"]) + encode([b"PEXPIREMEMBER", b"k", b"m", b"2000"]))
     later = lease_clock() + 1000
     assert driver.known.settle(later) == []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import cast
 
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.relay.client import UNHEARD_SECONDS
 from proxy.scripts.naming import Names
-from proxy.session.known import SETTLE_SECONDS, Claims, KnownKeys, lease_clock
+from proxy.session.known import SETTLE_EVERY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements, StrayReplyError
@@ -24,7 +26,7 @@ from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import ARGUMENT_SIZE, RequestReader, encode
 from proxy.wire.runs import LEAST, MOST, MOST_BYTES
 from tests.conftest import StartProxy, StartServer, installed, new_server, once_a_kind
-from tests.mutations import Mutation, broken_copy
+from tests.mutations import broken_copy
 from tests.raw import Raw, request
 from tests.servers import KIND, Proxy, Server, until
 from tests.test_refusals import REFUSALS
@@ -694,34 +696,86 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
             assert all(alike(reply, b":%d\r\n" % FAR) for reply in pipelined(client, [FORMS[1]] * 7))
 
 
+@contextmanager
+def impatient(folder: Path, server: Server, *arguments: str, looks: int = 4) -> Iterator[Proxy]:
+    """Start a proxy that bears few claims, and these not for long."""
+    for name, value, less in (("UNANSWERED_LOOKS", "60", str(looks)), ("CLAIMED_AT_MOST", "200_000", "4_000")):
+        assignment = f"{name}: Final = "
+        if not (folder / "proxy").exists():
+            broken_copy(folder, None)
+        path = folder / "proxy" / "session" / "known.py"
+        text = path.read_text("utf-8")
+        assert text.count(assignment + value) == 1
+        path.write_text(text.replace(assignment + value, assignment + less), "utf-8")
+    proxy = Proxy(*arguments or ("--upstream", server.url), env={"PYTHONPATH": str(folder)}, cwd=folder)
+    try:
+        yield proxy
+        proxy.stop()
+    finally:
+        proxy.close()
+
+
+def claimed(proxy: Proxy) -> int:
+    """How many keys the requests that are on their way may give deadlines."""
+    found = re.search(rb"claimed_keys:(\d+)", proxy.command("INFO", "expiremember"))
+    assert found
+    return int(found[1])
+
+
+def test_silent_clients_are_given_their_time() -> None:
+    assert UNANSWERED_LOOKS * SETTLE_EVERY > UNHEARD_SECONDS
+
+
+TOO_MANY = b"-ERR expiremember-proxy: too many deadlines behind a request that is not answered\r\n"
+
+
+def first_deadlines(name: str, keys: int) -> bytes:
+    return b"".join(request("EXPIREMEMBER", f"{name}:{number}", "m", 1000) for number in range(keys))
+
+
 def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp_path: Path) -> None:
     """Behind a request that blocks nothing shows that deadlines have been given."""
-    patience = "UNANSWERED_SECONDS: Final = 8.0"
-    broken_copy(tmp_path, Mutation("session/known.py", patience, patience.replace("8.0", "1.0"), ""))
-    path = tmp_path / "proxy" / "session" / "known.py"
-    path.write_text(
-        path.read_text("utf-8").replace("CLAIMED_AT_MOST: Final = 200_000", "CLAIMED_AT_MOST: Final = 4_000")
-    )
     server = start_server(KIND)
-    proxy = Proxy("--upstream", server.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
-
-    def claimed() -> int:
-        found = re.search(rb"claimed_keys:(\d+)", proxy.command("INFO", "expiremember"))
-        assert found
-        return int(found[1])
-
-    with ExitStack() as stack:
+    with impatient(tmp_path, server) as proxy, ExitStack() as stack:
         few, many, much = (stack.enter_context(proxy.connect()) for _ in range(3))
-        for client, count in ((few, 900), (many, 3_000), (much, 5_000)):
-            requests = [request("EXPIREMEMBER", f"{count}:{number}", "m", 1000) for number in range(count)]
-            client.send(request("BLPOP", "list", 0) + b"".join(requests))
+        for client, keys in ((few, 900), (many, 3_000), (much, 5_000)):
+            client.send(request("BLPOP", "list", 0) + first_deadlines(str(keys), keys))
         for client in (many, much):
-            assert (
-                client.line()
-                == b"-ERR expiremember-proxy: too many deadlines behind a request that is not answered\r\n"
-            )
+            assert client.line() == TOO_MANY
             assert client.rest() == b""
-        until(lambda: claimed() < 4_000, 30, "an end of the claims of who has gone")
+        until(lambda: claimed(proxy) < 4_000, 30, "an end of the claims of who has gone")
         assert server.command("RPUSH", "list", "a") == b":1\r\n"
         assert few.replies(901) == [b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n", *[b":0\r\n"] * 900]
-    proxy.stop()
+
+
+def check_who_is_answered(server: Server, folder: Path, *, transactions: bool) -> None:
+    """However much a client claims, and though a transaction is open whenever anybody looks."""
+    end, begin, replies = (request("EXEC"), request("MULTI"), 2) if transactions else (b"", b"", 0)
+    with impatient(folder, server, looks=2) as proxy, proxy.connect() as client:
+        if transactions:
+            assert client.command("MULTI") == b"+OK\r\n"
+        seen: list[int] = []
+        until_then = time.monotonic() + 4
+        for number in count():
+            client.send(first_deadlines(f"{number}", 500) + end + begin)
+            assert not any(reply.startswith(b"-") for reply in client.replies(500 + replies))
+            if number % 20 == 0:
+                seen.append(claimed(proxy))
+                if time.monotonic() > until_then:
+                    break
+        assert max(seen) > 4_000
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_who_is_answered_is_not_turned_away(start_server: StartServer, tmp_path: Path, transactions: bool) -> None:
+    check_who_is_answered(start_server(KIND), tmp_path, transactions=transactions)
+
+
+def test_who_waits_with_what_is_queued_is_not_turned_away(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(KIND)
+    with impatient(tmp_path, server) as proxy, proxy.connect() as waits, proxy.connect() as blocked:
+        waits.send(request("MULTI") + first_deadlines("queued", 2_000))
+        assert set(waits.replies(2_001)) == {b"+OK\r\n", b"+QUEUED\r\n"}
+        blocked.send(request("BLPOP", "list", 0) + first_deadlines("blocked", 3_000))
+        assert blocked.line() == TOO_MANY
+        assert waits.command("EXEC") == b"*2000\r\n" + b":0\r\n" * 2_000

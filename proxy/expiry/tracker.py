@@ -24,7 +24,7 @@ from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
-from proxy.session.known import KnownKeys, lease_clock
+from proxy.session.known import CLAIMED_AT_MOST, SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.words import REACH, is_unreachable
 
@@ -96,7 +96,6 @@ class Tracker:
         self._urgent = asyncio.Event()  # news that cannot wait
         self._unplaced = False  # whether something changed since the databases were last counted
         self._unseen: set[bytes] = set()  # known before, and not met in the index that is being read
-        self._settled_at = -math.inf
         self._loaded = False
         self._databases_read = -math.inf
 
@@ -155,7 +154,12 @@ class Tracker:
             self._changed.clear()
             self._everything = False
             await self._proxies.begin(connection)
-            parts = (listen(connection, self._proxies), self._proxies.keep(), self._keep_current())
+            parts = (
+                listen(connection, self._proxies),
+                self._proxies.keep(),
+                self._keep_current(),
+                self._keep_settled(),
+            )
             tasks = [asyncio.create_task(part) for part in parts]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -197,7 +201,6 @@ class Tracker:
             if self._everything:
                 self._everything = False
                 await self._load()
-            await self._settle()
             if self._changed:
                 await self._learn_changed()
             if self._unplaced:
@@ -213,22 +216,30 @@ class Tracker:
             async with asyncio.timeout(_REST_SECONDS):
                 await self._urgent.wait()
 
-    async def _settle(self) -> None:
-        """Settle claims and marks: see which requests have run and which are still on their way."""
-        known, now = self._known, lease_clock()
-        if now - self._settled_at < _TICK_SECONDS:
-            return
-        self._settled_at = now
-        self._changed.update(known.stale_marks(now))
-        self._changed.update(known.settle(now))
-        if known.has_orphans(now):
-            for _ in range(2):  # what had come before the first question has been read when the second is answered
-                await self._engine.round_trip()
-            while known.has_orphans(now):
-                self._changed.update(known.bury(now))
-                await asyncio.sleep(0)
-        if known.shared:
-            self._proxies.announce_again(known.to_announce_again(now))
+    async def _keep_settled(self) -> None:
+        """Settle claims and marks, whatever else there is to do: see which requests are still on their way."""
+        known, announced = self._known, -math.inf
+        while True:
+            await asyncio.sleep(SETTLE_EVERY)
+            if known.claimed >= CLAIMED_AT_MOST:
+                await self._engine.round_trip()  # nobody is turned away because the server answers nobody
+            now = lease_clock()
+            self._note_changed(known.stale_marks(now))
+            self._note_changed(known.settle(now))
+            if known.has_orphans(now):
+                for _ in range(2):  # what had come before the first question has been read when the second is answered
+                    await self._engine.round_trip()
+                while known.has_orphans(now):
+                    self._note_changed(known.bury(now))
+                    await asyncio.sleep(0)
+            if known.shared and now >= announced + _TICK_SECONDS:
+                announced = now
+                self._proxies.announce_again(known.to_announce_again(now))
+
+    def _note_changed(self, keys: list[bytes]) -> None:
+        if keys:
+            self._changed.update(keys)
+            self._news.set()
 
     async def _learn_changed(self) -> None:
         keys = list(self._changed)

@@ -51,8 +51,16 @@ class Underway:
                 streams.cut(stream)
 
     async def until_run(self, owners: Iterable[Claims]) -> None:
-        """Wait until all that some connections have sent has run, but only while the server goes on answering them."""
-        signs = [self._next_sign(owner) for owner in owners if owner in self._streams.pipelines]
+        """Wait until all that some connections have sent has run, but only while the server goes on answering them.
+
+        One that was given up as the server said nothing is not waited for again until it says something.
+        """
+        pipelines = self._streams.pipelines
+        signs = [
+            self._next_sign(owner)
+            for owner in owners
+            if owner in pipelines and (owner.quiet is None or owner.quiet != owner.heard())
+        ]
         if signs:
             await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
 
@@ -91,7 +99,10 @@ class Underway:
         heard, since = owner.heard(), loop.time()
         end = since + ARRIVAL_SECONDS
         while owner in pipelines and not (sign is not None and sign()):
-            if (now := loop.time()) >= end or now >= since + SILENT_SECONDS:
+            if (now := loop.time()) >= end:
+                break
+            if now >= since + SILENT_SECONDS:
+                owner.quiet = heard
                 break
             await asyncio.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)

@@ -19,7 +19,7 @@ from proxy.relay.budget import HeldBudget
 from proxy.relay.fence import Fence
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
-from proxy.session.known import Claims
+from proxy.session.known import CLAIMED_BY_ANYBODY, Claims
 from proxy.session.question import Question
 from proxy.session.session import TAIL_LIMIT, Session
 from proxy.session.streams import LONG
@@ -264,6 +264,8 @@ class ClientConnection(asyncio.Protocol):
         self._surroundings.traffic.look(self._transport)
         if self._state is State.RELAYING:
             self._end_input()
+        elif self._state is State.REFUSED:
+            self._end_refused()
         # TLS has no half close: the loop closes whatever is returned.
         return self._state is not State.FAREWELL and self._transport.can_write_eof()
 
@@ -316,6 +318,7 @@ class ClientConnection(asyncio.Protocol):
             self._session.close()
             # What it has sent has run when the server has come to the end of it, and closes.
             self._session.claims.ask = lambda: lambda: upstream.lost
+            self._session.claims.promise = lambda: lambda: upstream.lost
             self._session.claims.heard = _ALWAYS.__next__
             self._session.claims.refuse = lambda: None
             self._session.claims.before = lambda: None
@@ -364,6 +367,7 @@ class ClientConnection(asyncio.Protocol):
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._claims = session.claims
         session.claims.ask = self._ask_for_a_sign
+        session.claims.promise = self._promise_a_sign
         session.claims.heard = self._heard
         session.claims.refuse = self._refuse_claims
         session.claims.before = self._before_transaction
@@ -414,20 +418,38 @@ class ClientConnection(asyncio.Protocol):
         replies = session.replies
         return lambda: bool(passed) or not replies.outstanding
 
+    def _promise_a_sign(self) -> Callable[[], bool] | None:
+        """Have a sign put where the next one may stand; return how to see whether it has come."""
+        question = self._session.question
+        if (question is None or not question.arriving) and (sign := self._ask_for_a_sign()) is not None:
+            return sign
+        if self._state not in _SENDING:
+            return None
+        passed: list[bool] = []
+        self._session.promise_sign(lambda: passed.append(True))
+        return lambda: bool(passed)
+
     def _heard(self) -> int:
         """Return a number that changes when the server has answered, or always where its answers are not looked at."""
         if self._upstream is None or self._state is State.ENDED:
             return next(_ALWAYS)
-        return self._upstream.heard
+        return self._upstream.heard()
 
     def _before_transaction(self) -> Callable[[], bool] | None:
         return self._session.has_begun_transaction
 
     def _refuse_claims(self) -> None:
-        if self._state in _SENDING:
+        if self._state in _SENDING and self._session.claims.count - self._session.queued_claims < CLAIMED_BY_ANYBODY:
+            return  # nothing is unanswered: they wait for EXEC
+        # A server that has been shown the end sees to it itself.
+        ended = self._state is State.ENDED and self._upstream is not None and not self._upstream.ends_by_halves
+        if self._state in _SENDING or ended:
             self._surroundings.metrics.requests_refused_total["deadlines"] += 1
             log.warning("client closed: too many deadlines behind a request that is not answered")
-            self._turn_away(_CLAIMS)
+            if ended:
+                self._say_farewell(_CLAIMS)
+            else:
+                self._turn_away(_CLAIMS)
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -597,7 +619,7 @@ class ClientConnection(asyncio.Protocol):
             ClientGoneError: it blocks, and the client has gone: a server that reads the client's end drops the client.
         """
         upstream = self._upstream
-        heard = upstream.heard if upstream is not None else 0
+        heard = upstream.heard() if upstream is not None else 0
         try:
             for _ in range(2):  # what came before the first question has been read when the second is answered
                 await self._surroundings.round_trip()
@@ -605,7 +627,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._replied is None or self._replied.done() or upstream is None or not upstream.is_reading:
             return
-        if upstream.heard == heard:
+        if upstream.heard() == heard:
             raise ClientGoneError
 
     def logged_in(self) -> None:
@@ -713,8 +735,16 @@ class ClientConnection(asyncio.Protocol):
             return
         self._move(State.REFUSED)
         self._receive_by(_drop)
+        if self._input_ended:
+            self._end_refused()
         # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
+
+    def _end_refused(self) -> None:
+        """Let the client's half close reach a server that has nothing to say, and so waits for it."""
+        assert self._upstream is not None
+        if self._upstream.ends_by_halves and not self._session.answers:
+            self._upstream.end()
 
     def _say_farewell(self, line: bytes) -> None:
         """Close so that the client can read what was said: an unread request would reset the connection."""

@@ -51,7 +51,6 @@ class UpstreamConnection(Droppable):
 
     Attributes:
         lost: whether the connection has ended.
-        heard: how many chunks of replies have come while they were looked at.
         write: sends requests.
     """
 
@@ -66,8 +65,8 @@ class UpstreamConnection(Droppable):
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._unheard = False  # a TLS connection on which nothing has come
+        self._heard = 0  # how many chunks have been looked at
         self.lost = False
-        self.heard = 0
         self.write: Callable[[bytes], None]
         # Set on the instance: one frame of Python less for every chunk of replies.
         self.data_received = deliver  # type: ignore[method-assign,assignment]
@@ -113,9 +112,14 @@ class UpstreamConnection(Droppable):
             self._evidence = LoginEvidence()
             self._receive_by(self._look)
 
+    def heard(self) -> int:
+        """Return a number that changes when the server says something: the next that it says counts."""
+        self._receive_by(self._look)
+        return self._heard
+
     def _look(self, data: bytes) -> None:
         self._unheard = False
-        self.heard += 1
+        self._heard += 1
         if self._evidence is not None and self._evidence.receive(data):
             self._evidence = None
             self._client.logged_in()

@@ -49,7 +49,7 @@ class Announcing:
         keys = self.unannounced(command, request)
         if not keys:
             return None
-        ahead = self._known.unannounced(self._keys_ahead())
+        ahead = self._known.unannounced(self.keys_ahead())
         return Question(announce=tuple(dict.fromkeys((*keys, *ahead))), again=True)
 
     def unannounced(self, command: Command | None, request: Request) -> list[bytes]:
@@ -72,7 +72,7 @@ class Announcing:
         # While it is blind it does not know of the source: to wait for others then would hold up every RENAME.
         return keys[-1:] if keys and keys[0] in self._known.deadlines else []
 
-    def _keys_ahead(self) -> Iterator[bytes]:
+    def keys_ahead(self) -> Iterator[bytes]:
         """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
         data, position = self.ahead
         parsed = self._ground.batch.parse((data[position:] or self._reader.ahead)[:LOOKED_AHEAD])

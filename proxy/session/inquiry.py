@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from proxy.commands.table import MARKING, Command, Effect
 from proxy.session import additions
+from proxy.session.announcing import Announcing
 from proxy.session.ground import Ground
 from proxy.session.known import Claims
 from proxy.session.question import Question
@@ -23,17 +24,21 @@ class Inquiry:
         standing: the state of the connection, which is the owner of its streams.
         without: what is done without the engine.
         claims: those of the connection, which is the owner of its pipeline.
+        announcing: sees what comes behind a request.
     """
 
-    __slots__ = ("_claims", "_known", "_rewriter", "_standing", "_streams", "_without")
+    __slots__ = ("_announcing", "_claims", "_known", "_rewriter", "_standing", "_streams", "_without")
 
-    def __init__(self, ground: Ground, standing: Standing, without: WithoutEngine, claims: Claims) -> None:
+    def __init__(
+        self, ground: Ground, standing: Standing, without: WithoutEngine, claims: Claims, announcing: Announcing
+    ) -> None:
         self._known = ground.known
         self._rewriter = ground.rewriter
         self._streams = ground.streams
         self._standing = standing
         self._without = without
         self._claims = claims
+        self._announcing = announcing
 
     def question(
         self, command: Command | None, request: Request, now: float, *, waited: bool = False
@@ -91,9 +96,14 @@ class Inquiry:
         if not arriving:
             return None
         for key in arriving:
-            self._known.mark(key, math.inf, now)  # what comes after those is judged
+            self._known.mark(key, math.inf, now, self._claims)  # what comes after those is judged
         if not first:
             return Question(arriving, again=True)
+        # All that come in one pipeline wait together.
+        ahead = set(self._announcing.keys_ahead()).difference(self._known.deadlines)
+        for key in ahead:
+            self._known.mark(key, math.inf, now, self._claims)
+        arriving = (*arriving, *ahead)
         streams.let_wait(arriving)
         return Question(arriving, again=True, behind=streams.of_others(self._claims))
 

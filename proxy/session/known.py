@@ -39,8 +39,14 @@ of theirs is not answered: what is known of each key takes some 400 bytes."""
 CLAIMED_BY_ANYBODY: Final = 1_000
 """How many keys a connection may claim even then."""
 
-UNANSWERED_SECONDS: Final = 8.0
-"""How old claims are only where the server does not answer."""
+SETTLE_EVERY: Final = 0.25
+"""Seconds between two looks for signs. A client can claim tens of thousands of keys a second, and each look settles all
+of them."""
+
+UNANSWERED_LOOKS: Final = 60
+"""How often a sign is looked for before it counts as one that does not come: for longer than a client is given that
+wants no replies. Not seconds: a proxy that stood still has not looked, and a server that answers nobody makes it
+wait."""
 
 BURIED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
@@ -63,22 +69,42 @@ class Claims:
     Attributes:
         ask: puts a sign behind all that has been sent, and returns how to see whether it has come; None when none can
             be put there at present. Set by whoever sends.
+        promise: likewise, but puts it as soon as one can be put: in front of a request that waits to be sent for what
+            others have to finish, as its keys are claimed already. None when nothing is sent any more.
         heard: returns a number that changes when the server has said something on the connection, while a sign is
             awaited. Likewise.
         refuse: turns the client away, as it claims too much. Likewise.
+        quiet: what `heard` gave when it was last given up that the server says something; None before.
+        looks: how often the sign that is awaited has been looked for in vain.
         before: in a transaction, returns how to see whether all that was sent before it has been answered; None where
             that cannot be told. Nothing runs then until it ends, but what is queued is claimed as before. Likewise.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "ask", "before", "heard", "keys", "refuse", "since")
+    __slots__ = (
+        "_passed",
+        "_signed",
+        "_signed_since",
+        "ask",
+        "before",
+        "heard",
+        "keys",
+        "looks",
+        "promise",
+        "quiet",
+        "refuse",
+        "since",
+    )
 
     def __init__(self) -> None:
         self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
+        self.promise: Callable[[], Callable[[], bool] | None] = lambda: None
         self.heard: Callable[[], int] = int
         self.refuse: Callable[[], None] = lambda: None
         self.before: Callable[[], Callable[[], bool] | None] = lambda: None
         self.keys: set[bytes] = set()
         self.since = math.inf
+        self.looks = 0
+        self.quiet: int | None = None
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited
         self._signed_since = math.inf
         self._passed: Callable[[], bool] = bool
@@ -109,12 +135,13 @@ class Claims:
         """
         if self._signed:
             if not self._passed():
+                self.looks += 1
                 return set()
             settled, self._signed = self._signed, set()
-            self._signed_since = math.inf
+            self._signed_since, self.looks = math.inf, 0
             return settled
         is_time = self.since <= now - SETTLE_SECONDS or len(self.keys) >= SETTLE_KEYS
-        if self.keys and is_time and (passed := self.ask()) is not None:
+        if self.keys and is_time and (passed := self.promise()) is not None:
             self._passed = passed
             self._signed, self.keys = self.keys, set()
             self._signed_since, self.since = self.since, math.inf
@@ -372,7 +399,7 @@ class KnownKeys:
                 del self._claims[claims]
         if len(self._claimed) >= CLAIMED_AT_MOST:
             for claims in list(self._claims):
-                if claims.count >= CLAIMED_BY_ANYBODY and claims.older_than(now - UNANSWERED_SECONDS):
+                if claims.count >= CLAIMED_BY_ANYBODY and claims.looks >= UNANSWERED_LOOKS:
                     claims.refuse()
         return settled
 

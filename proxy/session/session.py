@@ -83,6 +83,7 @@ class Session:
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._pending: Request | None = None  # what is held up by the question
+        self._promised: Callable[[], None] | None = None  # for whom a sign is put as soon as one may stand
         # None of these knows the session, which therefore goes with the last reference to it.
         self._standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
         self.replies = self._standing.replies
@@ -92,7 +93,7 @@ class Session:
         self._upload = Upload(ground, self._standing, self._out)
         self._announcing = Announcing(ground, self._standing, self._reader)
         self._without = WithoutEngine(ground, self._standing, self._out)
-        self._inquiry = Inquiry(ground, self._standing, self._without, self.claims)
+        self._inquiry = Inquiry(ground, self._standing, self._without, self.claims, self._announcing)
         self._together = Together(ground, self._standing, self._out, self.claims)
         self._strangers = Strangers(ground, self._standing, self._out, self._without, self._inquiry)
 
@@ -114,6 +115,17 @@ class Session:
     def in_transaction(self) -> bool:
         """Whether a transaction is open, as far as the requests tell."""
         return self._standing.transaction is not None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the server answers the next request, or refuses it without a word."""
+        return self._standing.answers
+
+    @property
+    def queued_claims(self) -> int:
+        """How many keys something queued may give deadlines; `held` counts them."""
+        transaction = self._standing.transaction
+        return len(transaction.marked) if transaction is not None else 0
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
@@ -174,7 +186,7 @@ class Session:
         if question is not None and question.login and self.stranger:
             if pending is None:
                 what, beginning = strangers.what_is_too_much(self._reader)
-                raise RefusedAtItsHeadError(what, self._take_out() + beginning)
+                raise self._refused_at_its_head(what, beginning)
             self._strangers.turn_down(pending)
         elif pending is not None and pending.kind is Kind.BODY:
             self._out.append(pending.raw)
@@ -217,6 +229,10 @@ class Session:
         if self.in_transaction or self._is_in_part or not self._standing.askable:
             return None
         return self._take_out() + self._out.expect(b"", found=found)
+
+    def promise_sign(self, found: Callable[[], None]) -> None:
+        """Put such a request in front of the next one that goes when one may stand. Only one is promised at a time."""
+        self._promised = found
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -411,12 +427,15 @@ class Session:
         elif reader.oversized and reader.count <= COUNT_LIMIT:
             # The server refuses it for its size, and is to say so itself; but newer ones take many arguments.
             beginning = reader.refused(at_count=False)
-            raise RefusedAtItsHeadError("invalid bulk length", self._take_out() + beginning)
+            raise self._refused_at_its_head("invalid bulk length", beginning)
         elif reader.oversized and not self._rewriter.takes_many_arguments:
             beginning = reader.refused(at_count=True)
-            raise RefusedAtItsHeadError("invalid multibulk length", self._take_out() + beginning)
+            raise self._refused_at_its_head("invalid multibulk length", beginning)
         elif reader.held > self._ground.request_limit:
             raise RequestTooLargeError
+
+    def _refused_at_its_head(self, what: str, beginning: bytes) -> RefusedAtItsHeadError:
+        return RefusedAtItsHeadError(what, self._take_out() + beginning, answered=self._standing.answers)
 
     def _follow(self, part: Request) -> None:
         if self._upload.stream is not None:
@@ -520,6 +539,9 @@ class Session:
     def _forward(self, command: Command | None, request: Request, now: float, *, certain: bool = False) -> None:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable
+        if self._promised is not None and askable and standing.transaction is None:
+            out.append(out.expect(b"", found=self._promised))
+            self._promised = None
         skips, standing.next = standing.next is _SKIPPED, _FREE
         self._without.unaided = False
         effect = None if command is None else command.effect
