@@ -379,6 +379,8 @@ def proxy_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The tests' environment for a proxy of this checkout, without settings that the machine may have."""
     env = {name: value for name, value in os.environ.items() if not name.upper().startswith("EXPIREMEMBER_")}
     env["PYTHONPATH"] = str(ROOT)
+    # Hundreds of proxies are started: each would compile the package anew where the machine forbids to keep that.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**env, **(more or {})}
 
 

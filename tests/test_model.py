@@ -292,6 +292,7 @@ class Runner:
     def __init__(self, server: Server, proxies: list[Proxy], protocol: int, *, fenced: bool = True) -> None:
         self._stack = ExitStack()
         self._fenced_off = fenced and len(proxies) > 1
+        self.server = server
         self._beside = self._stack.enter_context(server.connect())
         # The user without rights is there first, and only if news are awaited: a lone proxy's clients have none beside.
         strangers = proxies if self._fenced_off else []
@@ -499,7 +500,7 @@ StartRunner = Callable[..., Runner]
 
 
 @pytest.fixture(scope="session")
-def runner(shared_server: Callable[[str], Server]) -> Iterator[StartRunner]:
+def runners(shared_server: Callable[[str], Server]) -> Iterator[StartRunner]:
     """Gives a runner, with servers and proxies that live as long as the tests: ``runner(kind, proxies, protocol)``."""
     with ExitStack() as stack:
         servers: dict[tuple[str, tuple[str, ...]], Server] = {}
@@ -519,6 +520,20 @@ def runner(shared_server: Callable[[str], Server]) -> Iterator[StartRunner]:
             return made
 
         yield start
+
+
+@pytest.fixture
+def runner(runners: StartRunner) -> Iterator[StartRunner]:
+    """Gives the same, and leaves nothing behind that is due: their proxies would go on looking at it."""
+    used: list[Runner] = []
+
+    def start(*arguments: Any, **more: Any) -> Runner:
+        used.append(runners(*arguments, **more))
+        return used[-1]
+
+    yield start
+    for made in used:
+        made.server.flush()
 
 
 SETTINGS: Final = settings(
