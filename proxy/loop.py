@@ -13,6 +13,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import uvloop
 
@@ -120,7 +121,28 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
 
 
 class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
-    """One for a short life: uvloop fails at its own end where a TLS connection is being closed just then."""
+    """One for a short life: uvloop fails at its own end where a TLS connection is being closed just then.
+
+    What is open when it is closed is dropped: a TLS peer that is silent leaves a connection half closed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: WeakSet[asyncio.WriteTransport] = WeakSet()
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        """Open a connection, as above, and remember it."""
+        transport, protocol = await super().create_connection(protocol_factory, host, port, **options)
+        self._opened.add(transport)
+        return transport, protocol
+
+    def close(self) -> None:
+        """Drop what is still open, and close."""
+        if not self.is_closed():
+            for transport in self._opened:
+                transport.abort()
+            self.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
+        super().close()
 
 
 async def look_up(host: str, port: int) -> Found:
