@@ -53,8 +53,9 @@ from proxy.relay.fence import Fence
 from proxy.relay.heap import Heap
 from proxy.relay.idle import IdleWatch
 from proxy.scripts.naming import Names
+from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import Claims, KnownKeys
+from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.rights import Rights, Users
@@ -357,6 +358,7 @@ class Server:
         metrics.blind = float(known.blind)
         metrics.sentinels_up = float(self._follower.answering if self._follower is not None else 0)
         metrics.client_connections = len(self._listeners.clients)
+        metrics.held_bytes = self.held.total
         metrics.known_keys = len(known)
         metrics.claimed_keys = known.claimed
         metrics.next_deadline_timestamp_seconds = (

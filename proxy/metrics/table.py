@@ -72,6 +72,7 @@ class Metrics:
     requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reserved_name", "too_long", "not_announced", "overtaken", "deadlines", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long such a request waited.", *_SHORT)
+    held_bytes: float = gauge("Bytes of requests that have not ended, or that wait, of all clients.")
     known_keys: float = gauge("Keys known to have members with deadlines.", "upstream")
     claimed_keys: float = gauge("Keys to which requests that have been sent may still give deadlines.", "upstream")
     next_deadline_timestamp_seconds: float = gauge("Unix time of the earliest deadline; 0 when there is none.", "upstream")
