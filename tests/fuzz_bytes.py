@@ -500,7 +500,7 @@ _ABORTS: Final = re.compile(rb"post|host:", re.IGNORECASE)
 _BLOCKS: Final = re.compile(rb"blpop", re.IGNORECASE)
 """What may make a client wait: servers drop one that ends its side meanwhile, with all that it has sent behind it."""
 
-_SILENCES: Final = re.compile(rb"reply", re.IGNORECASE)
+_SILENCES: Final = re.compile(rb"reply[\s$0-9\"']{1,12}(?:off|skip)\b", re.IGNORECASE)
 """What may have a server refuse the stream without a word: it closes then only if another reply waits to be sent."""
 
 _LONG_LINE: Final = re.compile(rb"[^\n]{65537}")
