@@ -239,5 +239,5 @@ MUTATIONS = [
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
     # What others wait for, and who is turned away.
     Mutation("expiry/underway.py", "owner.quiet = heard", "pass", "a slow upload"),
-    Mutation("relay/client.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
+    Mutation("relay/signs.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
 ]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from proxy.commands.described import ServerCommands
 from proxy.commands.table import COMMANDS
 from proxy.scripts.naming import Names
+from proxy.session.claims import Sender
 from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
 from proxy.session.known import KnownKeys, lease_clock
@@ -323,10 +324,11 @@ def test_a_claim_outlives_the_transaction_that_it_waits_in() -> None:
     driver = Driver()
     claims, passed = driver.session.claims, []
 
-    def ask() -> Callable[[], bool] | None:
-        return None if driver.session.sign(lambda: passed.append(True)) is None else lambda: bool(passed)
+    class Signing(Sender):
+        def promise(self) -> Callable[[], bool] | None:
+            return None if driver.session.sign(lambda: passed.append(True)) is None else lambda: bool(passed)
 
-    claims.promise = ask
+    claims.sender = Signing()
     driver.feed(encode([b"MULTI"]) + encode([b"PEXPIREMEMBER", b"k", b"m", b"2000"]))
     later = lease_clock() + 1000
     assert driver.known.settle(later) == []

@@ -17,8 +17,9 @@ from proxy.relay.client import ClientConnection, State
 from proxy.relay.fence import Fence
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
+from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import Claims, KnownKeys
+from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import TURN, Session

@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from proxy.expiry.underway import Underway
-from proxy.session.known import Claims
+from proxy.session.claims import Claims, Sender
 from proxy.session.streams import Streams
 from tests.conftest import StartProxy
 from tests.raw import Raw, request
@@ -358,11 +358,15 @@ def test_who_asks_while_a_sign_is_awaited_waits_for_the_next_one_and_shares_it()
     streams, owner, signs = Streams(), Claims(), [False, False]
     put = iter(range(2))
 
-    def ask() -> Callable[[], bool]:
-        number = next(put)
-        return lambda: signs[number]
+    class Answered(Sender):
+        def ask(self) -> Callable[[], bool]:
+            number = next(put)
+            return lambda: signs[number]
 
-    owner.ask, owner.heard = ask, count().__next__
+        def heard(self) -> int:
+            return next(heard)
+
+    owner.sender, heard = Answered(), count()
     streams.lengthen(owner)
     underway = Underway(streams)
 

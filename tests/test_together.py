@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.relay.client import UNHEARD_SECONDS
+from proxy.relay.signs import UNHEARD_SECONDS
 from proxy.scripts.naming import Names
-from proxy.session.known import SETTLE_EVERY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, KnownKeys, lease_clock
+from proxy.session.claims import SETTLE_SECONDS, UNANSWERED_LOOKS, Claims
+from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements, StrayReplyError
@@ -699,11 +700,12 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
 @contextmanager
 def impatient(folder: Path, server: Server, *arguments: str, looks: int = 4) -> Iterator[Proxy]:
     """Start a proxy that bears few claims, and these not for long."""
-    for name, value, less in (("UNANSWERED_LOOKS", "60", str(looks)), ("CLAIMED_AT_MOST", "200_000", "4_000")):
+    changes = (("claims", "UNANSWERED_LOOKS", "60", str(looks)), ("known", "CLAIMED_AT_MOST", "200_000", "4_000"))
+    for room, name, value, less in changes:
         assignment = f"{name}: Final = "
         if not (folder / "proxy").exists():
             broken_copy(folder, None)
-        path = folder / "proxy" / "session" / "known.py"
+        path = folder / "proxy" / "session" / f"{room}.py"
         text = path.read_text("utf-8")
         assert text.count(assignment + value) == 1
         path.write_text(text.replace(assignment + value, assignment + less), "utf-8")

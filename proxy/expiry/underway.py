@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.session.known import Claims
+from proxy.session.claims import Claims
 from proxy.session.streams import Streams
 
 ARRIVAL_SECONDS: Final = 5.0
@@ -59,7 +59,7 @@ class Underway:
         signs = [
             self._next_sign(owner)
             for owner in owners
-            if owner in pipelines and (owner.quiet is None or owner.quiet != owner.heard())
+            if owner in pipelines and (owner.quiet is None or owner.quiet != owner.sender.heard())
         ]
         if signs:
             await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
@@ -95,8 +95,8 @@ class Underway:
 
     async def _until_signed(self, owner: Claims) -> None:
         loop, pipelines, nap = asyncio.get_running_loop(), self._streams.pipelines, _SHORTEST_NAP
-        sign, chunk = owner.before() or owner.ask(), pipelines.get(owner)
-        heard, since = owner.heard(), loop.time()
+        sign, chunk = owner.sender.before() or owner.sender.ask(), pipelines.get(owner)
+        heard, since = owner.sender.heard(), loop.time()
         end = since + ARRIVAL_SECONDS
         while owner in pipelines and not (sign is not None and sign()):
             if (now := loop.time()) >= end:
@@ -106,8 +106,8 @@ class Underway:
                 break
             await asyncio.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-            sign = sign or owner.before() or owner.ask()
-            if (count := owner.heard()) != heard:
+            sign = sign or owner.sender.before() or owner.sender.ask()
+            if (count := owner.sender.heard()) != heard:
                 heard, since = count, loop.time()
         if chunk is not None:
             self._streams.ran(owner, chunk)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
-from itertools import count
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -17,9 +16,10 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.fence import Fence
+from proxy.relay.signs import Departed, Signs
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
+from proxy.session.claims import Claims
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
-from proxy.session.known import CLAIMED_BY_ANYBODY, Claims
 from proxy.session.question import Question
 from proxy.session.session import TAIL_LIMIT, Session
 from proxy.session.streams import LONG
@@ -83,9 +83,6 @@ _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, Stat
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
 """Bytes that are taken from a client while the replies to what it has sent before are awaited."""
 
-UNHEARD_SECONDS: Final = 10.0
-"""How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
-
 LOOK_SECONDS: Final = 1.0
 """How often to check, while replies are awaited, whether the client has gone: its socket is not read then."""
 
@@ -147,8 +144,6 @@ class Surroundings(Protocol):
 
 _SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
 """What the client has sent goes to the server, which has not been told that this was the last."""
-
-_ALWAYS: Final = count()
 
 
 class ClientConnection(asyncio.Protocol):
@@ -316,12 +311,7 @@ class ClientConnection(asyncio.Protocol):
             if self._replied is not None and not self._replied.done():
                 self._replied.set_result(None)
             self._session.close()
-            # What it has sent has run when the server has come to the end of it, and closes.
-            self._session.claims.ask = lambda: lambda: upstream.lost
-            self._session.claims.promise = lambda: lambda: upstream.lost
-            self._session.claims.heard = _ALWAYS.__next__
-            self._session.claims.refuse = lambda: None
-            self._session.claims.before = lambda: None
+            self._session.claims.sender = Departed(upstream)
             del self._session
             self._leaves = not upstream.lost
             upstream.leave()
@@ -366,11 +356,7 @@ class ClientConnection(asyncio.Protocol):
         self._upstream = upstream
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._claims = session.claims
-        session.claims.ask = self._ask_for_a_sign
-        session.claims.promise = self._promise_a_sign
-        session.claims.heard = self._heard
-        session.claims.refuse = self._refuse_claims
-        session.claims.before = self._before_transaction
+        session.claims.sender = Signs(session, upstream, self)
         if self._state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._state is State.ORPHANED:
@@ -399,57 +385,24 @@ class ClientConnection(asyncio.Protocol):
 
         self._receive_by(receive)
 
-    def _ask_for_a_sign(self) -> Callable[[], bool] | None:
-        """Put a sign behind all that has been sent, if it can be; return how to see whether it has come."""
-        session, loop = self._session, asyncio.get_running_loop()
-        if session.replies.silenced:
-            # No reply will come: give the requests their time.
-            enough = loop.time() + UNHEARD_SECONDS
-            return lambda: loop.time() >= enough
-        if self._state is State.ENDED and (upstream := self._upstream) is not None:
-            return lambda: upstream.lost  # the server closes when it has come to the end
-        if self._state not in _SENDING or self._upstream is None:
-            return None
-        passed: list[bool] = []
-        sign = session.sign(lambda: passed.append(True))
-        if sign is None or self._upstream.closing:
-            return None
-        self._send_out(sign)
-        replies = session.replies
-        return lambda: bool(passed) or not replies.outstanding
+    @property
+    def sends(self) -> bool:
+        """Whether what the client has sent goes to the server, which has not been told that this was the last."""
+        return self._state in _SENDING
 
-    def _promise_a_sign(self) -> Callable[[], bool] | None:
-        """Have a sign put where the next one may stand; return how to see whether it has come."""
-        question = self._session.question
-        if (question is None or not question.arriving) and (sign := self._ask_for_a_sign()) is not None:
-            return sign
-        if self._state not in _SENDING:
-            return None
-        passed: list[bool] = []
-        self._session.promise_sign(lambda: passed.append(True))
-        return lambda: bool(passed)
+    @property
+    def ended(self) -> bool:
+        """Whether the server has been told so."""
+        return self._state is State.ENDED
 
-    def _heard(self) -> int:
-        """Return a number that changes when the server has answered, or always where its answers are not looked at."""
-        if self._upstream is None or self._state is State.ENDED:
-            return next(_ALWAYS)
-        return self._upstream.heard()
-
-    def _before_transaction(self) -> Callable[[], bool] | None:
-        return self._session.has_begun_transaction
-
-    def _refuse_claims(self) -> None:
-        if self._state in _SENDING and self._session.claims.count - self._session.queued_claims < CLAIMED_BY_ANYBODY:
-            return  # nothing is unanswered: they wait for EXEC
-        # A server that has been shown the end sees to it itself.
-        ended = self._state is State.ENDED and self._upstream is not None and not self._upstream.ends_by_halves
-        if self._state in _SENDING or ended:
-            self._surroundings.metrics.requests_refused_total["deadlines"] += 1
-            log.warning("client closed: too many deadlines behind a request that is not answered")
-            if ended:
-                self._say_farewell(_CLAIMS)
-            else:
-                self._turn_away(_CLAIMS)
+    def refuse_claims(self) -> None:
+        """Turn the client away."""
+        self._surroundings.metrics.requests_refused_total["deadlines"] += 1
+        log.warning("client closed: too many deadlines behind a request that is not answered")
+        if self._state is State.ENDED:
+            self._say_farewell(_CLAIMS)
+        else:
+            self._turn_away(_CLAIMS)
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -524,7 +477,7 @@ class ClientConnection(asyncio.Protocol):
         if session.stranger and self._upstream is not None:
             self._upstream.watch_for_login()
         if out:
-            self._send_out(out)
+            self.send_out(out)
         before, self._held = self._held, session.held
         if not self._surroundings.held.account(before, self._held):
             self._surroundings.metrics.requests_refused_total["held_limit"] += 1
@@ -557,7 +510,8 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._regulate()
 
-    def _send_out(self, out: bytes) -> None:
+    def send_out(self, out: bytes) -> None:
+        """Send requests to the server, which takes them as long as it has not been told that there come no more."""
         assert self._upstream is not None
         if self._session.replies.active:
             self._upstream.substitute(self._session.replies)
@@ -597,7 +551,7 @@ class ClientConnection(asyncio.Protocol):
         self._replied = replied = asyncio.get_running_loop().create_future()
         sign = session.drain()
         if sign is not None or session.replies.outstanding:
-            self._send_out(sign or b"")
+            self.send_out(sign or b"")
             self._regulate()
             while not (await asyncio.wait((replied,), timeout=LOOK_SECONDS))[0]:
                 if self._has_hung_up():
@@ -682,10 +636,10 @@ class ClientConnection(asyncio.Protocol):
         self._move(State.ENDED)
         if upstream.ends_by_halves:
             if rest:
-                self._send_out(rest)
+                self.send_out(rest)
             upstream.end()
         elif sign is not None and not self._session.replies.silenced:
-            self._send_out(sign)
+            self.send_out(sign)
         elif sign is not None:
             upstream.leave()
         else:
@@ -714,7 +668,7 @@ class ClientConnection(asyncio.Protocol):
         """Send the client the error after the replies to what it sent before, and close."""
         sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
         if self._state is State.ORPHANED:
-            self._send_out(sign or b"")  # behind what was judged before
+            self.send_out(sign or b"")  # behind what was judged before
             self._close()
             return
         if sign is None:
@@ -723,13 +677,13 @@ class ClientConnection(asyncio.Protocol):
         self._last_words = line
         self._move(State.DRAINING)
         self._receive_by(_drop)
-        self._send_out(sign)
+        self.send_out(sign)
         # On timeout, send the error anyway.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
 
     def _let_refuse(self, error: RefusedAtItsHeadError) -> None:
         """Show the server the beginning of a request at which it closes, and nothing after it."""
-        self._send_out(error.beginning)
+        self.send_out(error.beginning)
         if self._state is State.ORPHANED:
             self._close()
             return
@@ -790,7 +744,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._move(State.DRAINING)
         self._receive_by(_drop)
-        self._send_out(sign)
+        self.send_out(sign)
 
     def abandon(self) -> None:
         """Close without waiting for replies."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from proxy.commands.table import MARKING, Command, Effect
 from proxy.session import additions
 from proxy.session.announcing import Announcing
+from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import Claims
 from proxy.session.question import Question
 from proxy.session.standing import Standing
 from proxy.session.without_engine import WithoutEngine

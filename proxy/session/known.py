@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.session.beginnings import Beginnings
+from proxy.session.claims import CLAIMED_BY_ANYBODY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims
 
 HIGHEST_DATABASE = 1023
 """The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
@@ -26,27 +27,13 @@ MARKED_AT_ONCE = 64
 MARK_SECONDS = 20.0
 """How long a key stays known that another proxy has announced, or that others may still take for known to all."""
 
-SETTLE_SECONDS = 4.0
-"""How old a claim gets before its connection is asked for a sign that its requests have been answered."""
-
-SETTLE_KEYS: Final = 20_000
-"""How many keys a connection claims for that to be done at once."""
-
 CLAIMED_AT_MOST: Final = 200_000
 """Claimed keys, of all connections together, from which on those are turned away that claim many for long, as a request
 of theirs is not answered: what is known of each key takes some 400 bytes."""
 
-CLAIMED_BY_ANYBODY: Final = 1_000
-"""How many keys a connection may claim even then."""
-
 SETTLE_EVERY: Final = 0.25
 """Seconds between two looks for signs. A client can claim tens of thousands of keys a second, and each look settles all
 of them."""
-
-UNANSWERED_LOOKS: Final = 60
-"""How often a sign is looked for before it counts as one that does not come: for longer than a client is given that
-wants no replies. Not seconds: a proxy that stood still has not looked, and a server that answers nobody makes it
-wait."""
 
 BURIED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
@@ -61,91 +48,6 @@ def lease_clock() -> float:
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-class Claims:
-    """The keys to which one connection's requests may still give deadlines: no sign has come from behind them.
-
-    Attributes:
-        ask: puts a sign behind all that has been sent, and returns how to see whether it has come; None when none can
-            be put there at present. Set by whoever sends.
-        promise: likewise, but puts it as soon as one can be put: in front of a request that waits to be sent for what
-            others have to finish, as its keys are claimed already. None when nothing is sent any more.
-        heard: returns a number that changes when the server has said something on the connection, while a sign is
-            awaited. Likewise.
-        refuse: turns the client away, as it claims too much. Likewise.
-        quiet: what `heard` gave when it was last given up that the server says something; None before.
-        looks: how often the sign that is awaited has been looked for in vain.
-        before: in a transaction, returns how to see whether all that was sent before it has been answered; None where
-            that cannot be told. Nothing runs then until it ends, but what is queued is claimed as before. Likewise.
-    """
-
-    __slots__ = (
-        "_passed",
-        "_signed",
-        "_signed_since",
-        "ask",
-        "before",
-        "heard",
-        "keys",
-        "looks",
-        "promise",
-        "quiet",
-        "refuse",
-        "since",
-    )
-
-    def __init__(self) -> None:
-        self.ask: Callable[[], Callable[[], bool] | None] = lambda: None
-        self.promise: Callable[[], Callable[[], bool] | None] = lambda: None
-        self.heard: Callable[[], int] = int
-        self.refuse: Callable[[], None] = lambda: None
-        self.before: Callable[[], Callable[[], bool] | None] = lambda: None
-        self.keys: set[bytes] = set()
-        self.since = math.inf
-        self.looks = 0
-        self.quiet: int | None = None
-        self._signed: set[bytes] = set()  # those in front of the sign that is awaited
-        self._signed_since = math.inf
-        self._passed: Callable[[], bool] = bool
-
-    @property
-    def count(self) -> int:
-        """How many keys are claimed; twice those that are before and behind the sign that is awaited."""
-        return len(self._signed) + len(self.keys)
-
-    @property
-    def all_keys(self) -> list[bytes]:
-        """All keys that are claimed; twice those that are before and behind the sign that is awaited."""
-        return [*self._signed, *self.keys]
-
-    def older_than(self, moment: float) -> set[bytes]:
-        """Return the keys whose claims may have been there at a moment (`lease_clock`)."""
-        old = self._signed if self._signed_since <= moment else set()
-        return old | self.keys if self.since <= moment else old
-
-    def settle(self, now: float) -> set[bytes]:
-        """Go on with what is old.
-
-        Args:
-            now: `lease_clock`.
-
-        Returns:
-            The keys that are claimed no more, as the requests have been answered.
-        """
-        if self._signed:
-            if not self._passed():
-                self.looks += 1
-                return set()
-            settled, self._signed = self._signed, set()
-            self._signed_since, self.looks = math.inf, 0
-            return settled
-        is_time = self.since <= now - SETTLE_SECONDS or len(self.keys) >= SETTLE_KEYS
-        if self.keys and is_time and (passed := self.promise()) is not None:
-            self._passed = passed
-            self._signed, self.keys = self.keys, set()
-            self._signed_since, self.since = self.since, math.inf
-        return set()
 
 
 class KnownKeys:
@@ -400,7 +302,7 @@ class KnownKeys:
         if len(self._claimed) >= CLAIMED_AT_MOST:
             for claims in list(self._claims):
                 if claims.count >= CLAIMED_BY_ANYBODY and claims.looks >= UNANSWERED_LOOKS:
-                    claims.refuse()
+                    claims.sender.refuse()
         return settled
 
     def _unclaim(self, keys: Iterable[bytes]) -> list[bytes]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from proxy.commands.table import Command, Effect
 from proxy.session import additions
+from proxy.session.claims import Claims
 from proxy.session.ground import Ground
 from proxy.session.hearing import Hearing
-from proxy.session.known import Claims
 from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Standing
 from proxy.session.transaction import Transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.session.known import Claims
+from proxy.session.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)

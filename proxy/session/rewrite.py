@@ -12,8 +12,9 @@ from proxy.commands.table import COMMANDS, SPARED, STREAMED, Command, Effect
 from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
+from proxy.session.claims import Claims
 from proxy.session.globs import may_match_beginning
-from proxy.session.known import Claims, KnownKeys
+from proxy.session.known import KnownKeys
 from proxy.session.voiding import Voiding
 from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
 

@@ -12,11 +12,11 @@ from typing import Final
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing
+from proxy.session.claims import Claims
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import NAMES, Ground
 from proxy.session.hearing import Hearing, speaks_of_replies
 from proxy.session.inquiry import Inquiry
-from proxy.session.known import Claims
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
-from proxy.session.known import Claims
+from proxy.session.claims import Claims
 
 LONG: Final = 4 * 1024
 """Bytes of a chunk behind which a connection counts as having a long pipeline. The servers read 16 KB of a connection

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from proxy.commands.table import COMMANDS, Command, Effect
+from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import Claims
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.session.rewrite import EXACT

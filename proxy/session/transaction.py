@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command
-from proxy.session.known import Claims, KnownKeys
+from proxy.session.claims import Claims
+from proxy.session.known import KnownKeys
 
 REMEMBERED: Final = 100_000
 """Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""

@@ -1,0 +1,121 @@
+"""Puts signs behind what a client has sent: requests of the proxy's own, whose replies tell that all before has run."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Final, Protocol
+
+from proxy.relay.upstream import UpstreamConnection
+from proxy.session.claims import CLAIMED_BY_ANYBODY, Passed, Sender
+from proxy.session.session import Session
+
+UNHEARD_SECONDS: Final = 10.0
+"""How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
+
+_ALWAYS: Final = count()
+
+
+class Client(Protocol):
+    """What signs need of the connection that they are put into."""
+
+    @property
+    def sends(self) -> bool:
+        """Whether what the client has sent goes to the server, which has not been told that this was the last."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has been told so."""
+
+    def send_out(self, data: bytes) -> None:
+        """Send requests to the server."""
+
+    def refuse_claims(self) -> None:
+        """Turn the client away, as it claims too much."""
+
+
+class Signs(Sender):
+    """Those behind a connected client's requests.
+
+    Args:
+        session: the client's.
+        upstream: where its requests go.
+        client: its connection.
+    """
+
+    def __init__(self, session: Session, upstream: UpstreamConnection, client: Client) -> None:
+        self._session = session
+        self._upstream = upstream
+        self._client = client
+
+    def ask(self) -> Passed | None:
+        """Put a sign behind all that has been sent."""
+        session, upstream, loop = self._session, self._upstream, asyncio.get_running_loop()
+        if session.replies.silenced:
+            # No reply will come: give the requests their time.
+            enough = loop.time() + UNHEARD_SECONDS
+            return lambda: loop.time() >= enough
+        if self._client.ended:
+            return lambda: upstream.lost  # the server closes when it has come to the end
+        if not self._client.sends:
+            return None
+        passed: list[bool] = []
+        sign = session.sign(lambda: passed.append(True))
+        if sign is None or upstream.closing:
+            return None
+        self._client.send_out(sign)
+        replies = session.replies
+        return lambda: bool(passed) or not replies.outstanding
+
+    def promise(self) -> Passed | None:
+        """Put a sign where the next one may stand."""
+        question = self._session.question
+        if (question is None or not question.arriving) and (sign := self.ask()) is not None:
+            return sign
+        if not self._client.sends:
+            return None
+        passed: list[bool] = []
+        self._session.promise_sign(lambda: passed.append(True))
+        return lambda: bool(passed)
+
+    def before(self) -> Passed | None:
+        """See whether what was sent before the open transaction has been answered."""
+        return self._session.has_begun_transaction
+
+    def heard(self) -> int:
+        """Count what the server says; where its answers are not looked at it always says something."""
+        return next(_ALWAYS) if self._client.ended else self._upstream.heard()
+
+    def refuse(self) -> None:
+        """Turn the client away, if it is not its transaction that waits."""
+        client, session = self._client, self._session
+        if client.sends:
+            # Of those that are queued nothing is unanswered: they wait for EXEC.
+            if session.claims.count - session.queued_claims >= CLAIMED_BY_ANYBODY:
+                client.refuse_claims()
+        elif client.ended and not self._upstream.ends_by_halves:
+            client.refuse_claims()  # a server that has been shown the end sees to it itself
+
+
+class Departed(Sender):
+    """The sign of a client that has gone: what it sent has run when the server has come to the end of it, and closes.
+
+    Args:
+        upstream: where its requests went.
+    """
+
+    def __init__(self, upstream: UpstreamConnection) -> None:
+        self._upstream = upstream
+
+    def ask(self) -> Passed:
+        """Wait for the end."""
+        upstream = self._upstream
+        return lambda: upstream.lost
+
+    def promise(self) -> Passed:
+        """Wait for the end."""
+        return self.ask()
+
+    def heard(self) -> int:
+        """Count on it: nothing else is heard of."""
+        return next(_ALWAYS)
