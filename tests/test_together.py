@@ -698,9 +698,13 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
 
 
 @contextmanager
-def impatient(folder: Path, server: Server, *arguments: str, looks: int = 4) -> Iterator[Proxy]:
+def impatient(folder: Path, server: Server, *arguments: str, looks: int = 4, settles: float = 4.0) -> Iterator[Proxy]:
     """Start a proxy that bears few claims, and these not for long."""
-    changes = (("claims", "UNANSWERED_LOOKS", "60", str(looks)), ("known", "CLAIMED_AT_MOST", "200_000", "4_000"))
+    changes = (
+        ("claims", "UNANSWERED_LOOKS", "60", str(looks)),
+        ("claims", "SETTLE_SECONDS", "4.0", str(settles)),
+        ("known", "CLAIMED_AT_MOST", "200_000", "4_000"),
+    )
     for room, name, value, less in changes:
         assignment = f"{name}: Final = "
         if not (folder / "proxy").exists():
@@ -771,6 +775,22 @@ def check_who_is_answered(server: Server, folder: Path, *, transactions: bool) -
 @pytest.mark.parametrize("transactions", [False, True])
 def test_who_is_answered_is_not_turned_away(start_server: StartServer, tmp_path: Path, transactions: bool) -> None:
     check_who_is_answered(start_server(KIND), tmp_path, transactions=transactions)
+
+
+@pytest.mark.parametrize("then", ["", "GET x", "CLIENT REPLY OFF"])
+def test_claims_end_though_a_transaction_was_open_when_a_sign_was_wanted(
+    start_server: StartServer, tmp_path: Path, then: str
+) -> None:
+    """And though the client sends nothing any more, or only what is not looked at."""
+    with impatient(tmp_path, start_server(KIND), settles=0.2) as proxy, proxy.connect() as client:
+        client.send(request("MULTI") + first_deadlines("queued", 50))
+        assert set(client.replies(51)) == {b"+OK\r\n", b"+QUEUED\r\n"}
+        assert claimed(proxy) == 50
+        time.sleep(0.2 + 3 * SETTLE_EVERY)  # a sign is wanted, and cannot be put
+        assert client.command("EXEC") == b"*50\r\n" + b":0\r\n" * 50
+        if then:
+            client.send(request(*then.split()))
+        until(lambda: claimed(proxy) == 0, UNHEARD_SECONDS + 5, "an end of the claims")
 
 
 def test_who_waits_with_what_is_queued_is_not_turned_away(start_server: StartServer, tmp_path: Path) -> None:

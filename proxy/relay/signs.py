@@ -69,14 +69,24 @@ class Signs(Sender):
 
     def promise(self) -> Passed | None:
         """Put a sign where the next one may stand."""
-        question = self._session.question
-        if (question is None or not question.arriving) and (sign := self.ask()) is not None:
+        if (sign := self._put_now()) is not None:
             return sign
         if not self._client.sends:
             return None
         passed: list[bool] = []
         self._session.promise_sign(lambda: passed.append(True))
         return lambda: bool(passed)
+
+    def insist(self) -> Passed | None:
+        """Put a promised sign that still waits for a request."""
+        if not self._session.has_promised or (sign := self._put_now()) is None:
+            return None
+        self._session.promise_sign(None)
+        return sign
+
+    def _put_now(self) -> Passed | None:
+        question = self._session.question
+        return self.ask() if question is None or not question.arriving else None
 
     def before(self) -> Passed | None:
         """See whether what was sent before the open transaction has been answered."""

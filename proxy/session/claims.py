@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-SETTLE_SECONDS = 4.0
+SETTLE_SECONDS: Final = 4.0
 """How old a claim gets before its connection is asked for a sign that its requests have been answered."""
 
 SETTLE_KEYS: Final = 20_000
@@ -35,6 +35,13 @@ class Sender:
         """Likewise, but as soon as one can be put; return None when nothing is sent any more.
 
         It goes in front of a request that waits to be sent for what others have to finish, as its keys are claimed.
+        """
+        return None
+
+    def insist(self) -> Passed | None:
+        """Put a promised sign that still waits for a request behind all that has been sent; return None if it does not.
+
+        A client may send nothing more, or only requests that nobody looks at one by one.
         """
         return None
 
@@ -101,6 +108,7 @@ class Claims:
             The keys that are claimed no more, as the requests have been answered.
         """
         if self._signed:
+            self._passed = self.sender.insist() or self._passed
             if not self._passed():
                 self.looks += 1
                 return set()

@@ -230,7 +230,12 @@ class Session:
             return None
         return self._take_out() + self._out.expect(b"", found=found)
 
-    def promise_sign(self, found: Callable[[], None]) -> None:
+    @property
+    def has_promised(self) -> bool:
+        """Whether a sign is promised, and has not been put."""
+        return self._promised is not None
+
+    def promise_sign(self, found: Callable[[], None] | None) -> None:
         """Put such a request in front of the next one that goes when one may stand. Only one is promised at a time."""
         self._promised = found
 
