@@ -142,7 +142,7 @@ class Server:
             section=self._section,
             now=self._clock.latest,
         )
-        self._underway = Underway(self._ground.streams)
+        self._underway = Underway(self._ground.streams, self.round_trip)
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)

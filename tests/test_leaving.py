@@ -14,11 +14,12 @@ import psutil
 import pytest
 
 from proxy.commands.members import fields, zadd
+from proxy.expiry.underway import SILENT_SECONDS
 from proxy.wire.request import Blanks, RequestReader
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
-from tests.servers import BINARIES, Proxy, Server, free_port, until
+from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
 
@@ -410,3 +411,35 @@ def test_who_says_nothing_is_not_waited_for_again(start_server: StartServer, sta
         ended.set()
         thread.join()
     proxy.stop()
+
+
+def test_a_server_that_is_busy_with_somebody_else_does_not_end_the_wait(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """It says nothing to anybody then."""
+    server = start_server(KIND)
+    proxy = start_proxy(server)
+    for key in ("a", "b", "c", "d", "e"):
+        server.command("SADD", key, "m")
+        with server.connect() as busy, proxy.connect() as ahead, proxy.connect() as client:
+            assert ahead.command("PING") == client.command("PING") == b"+PONG\r\n"
+            busy.send(request("DEBUG", "SLEEP", str(2 * SILENT_SECONDS)))
+            ahead.send(request("SET", "pad", "x" * 2000) * 20 + request("SREM", key, "m"))
+            client.send(request("EXPIREMEMBER", key, "m", 1000))
+            assert ahead.replies(21)[-1] == b":1\r\n"
+            assert client.reply() == b":0\r\n"
+            assert busy.reply() == b"+OK\r\n"
+
+
+def test_who_does_not_read_is_waited_for(start_server: StartServer, start_proxy: StartProxy) -> None:
+    """What the server answers meanwhile cannot be seen."""
+    server = start_server(KIND)
+    server.command("SET", "big", "x" * 2_000_000)
+    server.command("SADD", "set", "m")
+    proxy = start_proxy(server)
+    slow = request("EVAL", "local n = 0; for i = 1, 1e6 do n = n + i end", 0) + request("SET", "pad", "x" * 17_000)
+    with proxy.connect() as ahead, proxy.connect() as client:
+        assert ahead.command("PING") == client.command("PING") == b"+PONG\r\n"
+        ahead.send(request("GET", "big") * 10 + slow * 40 + request("SREM", "set", "m"))
+        assert client.command("EXPIREMEMBER", "set", "m", 1000) == b":0\r\n"
+        assert ahead.replies(91)[-1] == b":1\r\n"

@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from proxy.expiry.underway import Underway
+from proxy.expiry.underway import SILENT_SECONDS, Underway
 from proxy.session.claims import Claims, Sender
 from proxy.session.streams import Streams
 from tests.conftest import StartProxy
@@ -368,7 +368,7 @@ def test_who_asks_while_a_sign_is_awaited_waits_for_the_next_one_and_shares_it()
 
     owner.sender, heard = Answered(), count()
     streams.lengthen(owner)
-    underway = Underway(streams)
+    underway = Underway(streams, never)
 
     async def main() -> None:
         first = asyncio.create_task(underway.until_run([owner]))
@@ -385,3 +385,33 @@ def test_who_asks_while_a_sign_is_awaited_waits_for_the_next_one_and_shares_it()
         assert owner not in streams.pipelines
 
     asyncio.run(main())
+
+
+async def never() -> None:
+    """A server that answers nobody."""
+    await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_pipeline_is_given_up_only_where_the_server_answers_others(silent: bool) -> None:
+    """Else all that it says nothing to are taken for those that it waits for."""
+    streams, owner, asked = Streams(), Claims(), []
+
+    async def answer() -> None:
+        asked.append(True)
+        if silent:
+            await never()
+
+    underway = Underway(streams, answer)
+
+    async def main() -> None:
+        streams.lengthen(owner)
+        waiting = asyncio.create_task(underway.until_run([owner]))
+        _, pending = await asyncio.wait([waiting], timeout=4 * SILENT_SECONDS)
+        assert bool(pending) is silent
+        assert (owner.quiet is None) is silent
+        streams.ran(owner)
+        waiting.cancel()
+
+    asyncio.run(main())
+    assert len(asked) == (1 if silent else 2)

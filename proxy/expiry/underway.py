@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from proxy.session.claims import Claims
@@ -13,8 +13,8 @@ ARRIVAL_SECONDS: Final = 5.0
 """How long a key's first deadline waits for a request that arrives, or for pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
-"""How long it waits for a pipeline to which the server says nothing: a request in it blocks, or waits for EXEC, or its
-client wants no replies."""
+"""How long it waits for a pipeline to which the server says nothing while it answers others: a request in it blocks, or
+waits for EXEC, or its client wants no replies."""
 
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.002
@@ -26,10 +26,12 @@ class Underway:
 
     Args:
         streams: what is known of them.
+        round_trip: waits until the server has answered the proxy itself; raises ConnectionError or TimeoutError.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, round_trip: Callable[[], Awaitable[None]]) -> None:
         self._streams = streams
+        self._round_trip = round_trip
         self._waiting: dict[Claims, list[asyncio.Future[None]]] = {}  # for the next sign behind what one has sent
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,15 +104,29 @@ class Underway:
             if (now := loop.time()) >= end:
                 break
             if now >= since + SILENT_SECONDS:
-                owner.quiet = heard
-                break
-            await asyncio.sleep(nap)
+                if not await self._is_answered(end - now):
+                    break
+                if owner.sender.heard() == heard:
+                    owner.quiet = heard
+                    break
+            else:
+                await asyncio.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
             sign = sign or owner.sender.before() or owner.sender.ask()
-            if (count := owner.sender.heard()) != heard:
+            if (count := owner.sender.heard()) is None or count != heard:
                 heard, since = count, loop.time()
         if chunk is not None:
             self._streams.ran(owner, chunk)
+
+    async def _is_answered(self, seconds: float) -> bool:
+        """Return whether the server answers at all in so many seconds: it may be busy with somebody else's request."""
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(2):  # what came before the first question has been read when the second is answered
+                    await self._round_trip()
+        except (ConnectionError, TimeoutError):
+            return False
+        return True
 
 
 def _settle(futures: list[asyncio.Future[None]]) -> None:

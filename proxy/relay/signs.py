@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from typing import Final, Protocol
 
 from proxy.relay.upstream import UpstreamConnection
@@ -12,8 +11,6 @@ from proxy.session.session import Session
 
 UNHEARD_SECONDS: Final = 10.0
 """How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
-
-_ALWAYS: Final = count()
 
 
 class Client(Protocol):
@@ -92,9 +89,9 @@ class Signs(Sender):
         """See whether what was sent before the open transaction has been answered."""
         return self._session.has_begun_transaction
 
-    def heard(self) -> int:
-        """Count what the server says; where its answers are not looked at it always says something."""
-        return next(_ALWAYS) if self._client.ended else self._upstream.heard()
+    def heard(self) -> int | None:
+        """Count what the server says, unless nothing is read of it: the client may not read its replies either."""
+        return None if self._client.ended or not self._upstream.is_reading else self._upstream.heard()
 
     def refuse(self) -> None:
         """Turn the client away, if it is not its transaction that waits."""
@@ -126,6 +123,5 @@ class Departed(Sender):
         """Wait for the end."""
         return self.ask()
 
-    def heard(self) -> int:
-        """Count on it: nothing else is heard of."""
-        return next(_ALWAYS)
+    def heard(self) -> None:
+        """Nobody looks at what the server says to it."""

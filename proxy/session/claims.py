@@ -52,8 +52,11 @@ class Sender:
         """
         return None
 
-    def heard(self) -> int:
-        """Return a number that changes when the server says something on the connection, while a sign is awaited."""
+    def heard(self) -> int | None:
+        """Return a number that changes when the server says something on the connection, while a sign is awaited.
+
+        None where that is not looked at.
+        """
         return 0
 
     def refuse(self) -> None:
