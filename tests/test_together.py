@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from proxy.relay.signs import UNHEARD_SECONDS
 from proxy.scripts.naming import Names
-from proxy.session.claims import SETTLE_SECONDS, UNANSWERED_LOOKS, Claims
+from proxy.session.claims import SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, Sender
 from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
@@ -695,6 +695,27 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
         fill(client, "one")
         with refusing(server, "read-only replica"):
             assert all(alike(reply, b":%d\r\n" % FAR) for reply in pipelined(client, [FORMS[1]] * 7))
+
+
+def test_what_the_server_said_before_a_claim_ended_ends_no_key() -> None:
+    """The answer comes by another connection, and may have been on its way for long."""
+
+    class Answered(Sender):
+        def promise(self) -> Callable[[], bool]:
+            return lambda: True
+
+    known, claims, later = KnownKeys(), Claims(), lease_clock() + 2 * SETTLE_SECONDS
+    known.see()
+    claims.sender = Answered()
+    with known.asking() as freed:
+        known.mark(b"k", 5000.0, 1000.0, claims)
+        assert known.settle(later) == []
+        assert known.settle(later) == [b"k"]
+        known.learn(b"k", None, 900.0, freed=freed)
+    assert known.deadlines == {b"k": 5000.0}
+    with known.asking() as freed:
+        known.learn(b"k", None, 1100.0, freed=freed)
+    assert not known.deadlines
 
 
 @contextmanager

@@ -220,9 +220,10 @@ class Engine:
         """
         pairs = [name for key, _ in due for name in (key, self._names.shadow(key))]
         sent = self._clock.local()
-        moment, gone, left, members, told = await self._remove(
-            trigger, "sweep", [self._names.index, *pairs], [database, self._batch]
-        )
+        with self._known.asking() as freed:
+            moment, gone, left, members, told = await self._remove(
+                trigger, "sweep", [self._names.index, *pairs], [database, self._batch]
+            )
         self._observe(sent, moment)
         self._metrics.members_expired_total[trigger] += members
         self._count_told(told)
@@ -233,7 +234,7 @@ class Engine:
             if members and deadline != before and trigger == "sweep" and math.isfinite(before):
                 self._metrics.removal_delay_seconds.observe(moment / 1e6 - before / 1000)
             if alone:
-                self._known.learn(key, deadline, moment / 1000)
+                self._known.learn(key, deadline, moment / 1000, freed=freed)
         return int(gone)
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
@@ -247,10 +248,13 @@ class Engine:
             page = keys[begin : begin + LEARNT_AT_ONCE]
             databases = sorted(self._known.databases)
             sent = self._clock.local()
-            moment, found = await self._evaluate("deadlines", [self._names.index], [len(databases), *databases, *page])
+            with self._known.asking() as freed:
+                moment, found = await self._evaluate(
+                    "deadlines", [self._names.index], [len(databases), *databases, *page]
+                )
             self._observe(sent, moment)
             for key, deadline in zip(page, found, strict=True):
-                self._known.learn(key, float(deadline) if deadline else None, moment / 1000)
+                self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
                 if not deadline:
                     without.append(key)
         return without
@@ -316,14 +320,15 @@ class Engine:
         found: dict[bytes, float | None] = dict.fromkeys(keys)
         at_once = max(1, PAIRS_AT_ONCE // len(keys))
         since = math.inf
-        for begin in range(0, len(databases), at_once):
-            moment, left = await self._clear(keys, databases[begin : begin + at_once])
-            since = min(since, moment)
-            for key, deadline in zip(keys, left, strict=True):
-                if deadline:
-                    found[key] = min(float(deadline), found[key] or math.inf)
+        with self._known.asking() as freed:
+            for begin in range(0, len(databases), at_once):
+                moment, left = await self._clear(keys, databases[begin : begin + at_once])
+                since = min(since, moment)
+                for key, deadline in zip(keys, left, strict=True):
+                    if deadline:
+                        found[key] = min(float(deadline), found[key] or math.inf)
         for key, earliest in found.items():
-            self._known.learn(key, earliest, since)
+            self._known.learn(key, earliest, since, freed=freed)
         if self._known.due(keys, self._clock.latest(), AHEAD_MS):
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from proxy.session.beginnings import Beginnings
@@ -93,6 +94,7 @@ class KnownKeys:
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
         self._overtaken: set[bytes] = set()  # claimed keys of which a deadline had passed before all requests had run
         self._claims: dict[Claims, None] = {}
+        self._asking: list[set[bytes]] = []  # for each question about keys that is on its way: see `asking`
         self._orphans: list[tuple[float, list[bytes]]] = []
         self._doubtful: set[bytes] = set()
         self._announced: dict[bytes, float] = {}
@@ -229,7 +231,22 @@ class KnownKeys:
         """
         return self.shared or key in self._overtaken or self.deadlines.get(key, math.inf) == math.inf
 
-    def learn(self, key: bytes, deadline: float | None, moment: float) -> None:
+    @contextmanager
+    def asking(self) -> Iterator[set[bytes]]:
+        """While the server is asked about keys: give those whose claims or marks end meanwhile, for `learn`.
+
+        Their requests had run by then; what the server says may be older.
+        """
+        freed: set[bytes] = set()
+        self._asking.append(freed)
+        try:
+            yield freed
+        finally:
+            self._asking = [other for other in self._asking if other is not freed]
+
+    def learn(
+        self, key: bytes, deadline: float | None, moment: float, *, freed: Container[bytes] = frozenset()
+    ) -> None:
         """Take over what the server says of a key.
 
         Args:
@@ -237,8 +254,11 @@ class KnownKeys:
             deadline: its earliest deadline in Unix ms, or None when it has none.
             moment: the server's clock when it said so. The request of a mark or claim may not have run by then, so its
                 deadline counts too. One that had passed counts no more: whenever that request runs, its member goes.
+            freed: keys of which the server may have said so before a request ran: what is known of them stays as well.
         """
         self._doubtful.discard(key)
+        if key in freed and (known := self.deadlines.get(key)) is not None:
+            deadline = known if deadline is None else min(deadline, known)
         coming = self._coming.get(key)
         if coming:
             passed = bisect_right(coming, moment)
@@ -285,6 +305,8 @@ class KnownKeys:
         if key not in self._marks and key not in self._claimed:
             self._coming.pop(key, None)
             self._overtaken.discard(key)
+            for freed in self._asking:
+                freed.add(key)
 
     # Claims.
 
