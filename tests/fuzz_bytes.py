@@ -26,7 +26,7 @@ from typing import Final, Self
 import psutil
 
 from proxy.wire.frames import frames
-from tests.raw import Address, Raw, request
+from tests.raw import Address, Raw, held_count, request
 from tests.servers import BINARIES, KINDS, Proxy, Server, until
 
 PASSWORD: Final = "a-secret"
@@ -151,6 +151,7 @@ _COMMANDS = [
     ZADD zset 3 MEMBER; ZREM zset MEMBER; ZSCORE zset MEMBER; ZINCRBY zset 1 a; RPUSH list MEMBER
     LREM list 0 MEMBER; LRANGE list 0 -1; LPOP list; DEL x; DEL set2; DEL zset; DEL set x; RENAME set set2
     RENAME set2 set; SMOVE set set2 MEMBER; COPY set set2; SADD pset MEMBER; HSET phash f MEMBER; HINCRBY phash n 2
+    EVAL return(redis.call('hincrby',KEYS[1],ARGV[1],1)) 1 life FIELD
     INCR n; TYPE KEY; EXISTS KEY; TTL KEY; PERSIST set; MULTI; EXEC; DISCARD; DBSIZE; KEYS nothing*; EVAL return0 0
     SADD set 1 2 3 4 5 6; SADD set 1 2 3 4 5 6 7 8; SADD set; SADD str a; SADD set 1 2 3 4 5 6 7 8 9 10 11 12
     MGET str x; nosuch MEMBER; SUNIONSTORE set2 set; SPOP x; AUTH PASSWORD; AUTH wrong; SELECT 0; HSET life FIELD
@@ -631,7 +632,7 @@ class Stand:
         self._process = psutil.Process(self.proxy.pid)
         self._resting = [0, 0]
         self.prepare()
-        self.run(Stream(request("HINCRBY", "life", "d1", 1), end=End.ECHO))  # asks the engine, which so is there
+        self.run(Stream(held_count("life", "d1", 1), end=End.ECHO))  # asks the engine, which so is there
         for lane in self.lanes:
             lane.drop()
         self._resting = until(lambda: self._rested() or [], what="a server with no other clients")

@@ -68,8 +68,8 @@ MUTATIONS = [
     Mutation("commands/members.py", "first = position + 2", "first = position + 1", "HSETEX"),
     Mutation("commands/table.py", 'Effect.VANISH, "MSETEX"', 'Effect.REMOVE_UNNAMED, "MSETEX"', "MSETEX"),
     # The scripts.
-    Mutation(_LUA + "add.lua", "      call('zrem', shadow, member)\n", "\n", "script"),
-    Mutation(_LUA + "add.lua", "if void then refresh(key, shadow, index) end", "", "index"),
+    Mutation(_LUA + "shared/renew.lua", "        call('zrem', shadow, member)\n", "\n", "script"),
+    Mutation(_LUA + "shared/renew.lua", "if void then refresh(key, shadow, index) end", "", "index"),
     Mutation(_LUA + "shared/clear.lua", "lapse(kind, key,", "lapse('set', key,", "reads when due"),
     Mutation(_LUA + "shared/quiet.lua", "= discard(kind, key, members)", "= 0", "keyspace when due"),
     Mutation(_LUA + "shared/lapse.lua", "then whole = false end", "then whole = true end", "void and events"),
@@ -188,7 +188,7 @@ MUTATIONS = [
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
-    Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
+    Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     Mutation("session/known.py", "self._marks, now + ASK_MS", "self._marks, now - 10", "histories"),
     Mutation("session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"),

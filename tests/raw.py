@@ -18,6 +18,11 @@ def request(*args: str | bytes | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
+def held_count(key: str, field: str, by: int) -> bytes:
+    """Return a request that does what HINCRBY does, by a script: on a key with deadlines it waits for the engine."""
+    return request("EVAL", "return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])", 1, key, field, by)
+
+
 def about(reply: bytes | int | str, seconds: int) -> bool:
     """Whether a reply of TTL is what is left of so many seconds a moment later, on a machine that may be busy."""
     left = int(reply[1:-2]) if isinstance(reply, bytes) else int(reply)

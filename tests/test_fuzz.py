@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Final
 
 import pytest
 
@@ -16,6 +17,9 @@ from proxy.wire.request import RequestReader, encode
 from tests.fuzz_bytes import RESERVED, End, Excuse, Generator, Stand, Stream, excuse, fuzz, shortest
 
 pytestmark = pytest.mark.every_kind
+
+COUNTED: Final = b"EVAL return(redis.call('hincrby',KEYS[1],ARGV[1],1)) 1 life d%d\r\n"
+"""Waits for the engine, as the key is known."""
 
 CORPUS: list[Stream] = [
     # hiredis knows types that no request has: one of them raised TypeError in it, another took all memory.
@@ -45,8 +49,11 @@ CORPUS: list[Stream] = [
     Stream(b"*2\r\n$4\r\nLPOP\r\nx\r"),
     # The client, or the server, has gone when the engine has answered.
     Stream(b"HINCRBY life d1 1\r\nHINCRBY life d2 1\r\n", end=End.RESET),
+    Stream(COUNTED % 1 + COUNTED % 2, end=End.RESET),
     Stream(b"HINCRBY life d1 1\r\nQUIT\r\nHINCRBY life d2 1\r\n"),
+    Stream(COUNTED % 1 + b"QUIT\r\n" + COUNTED % 2),
     Stream(b"QUIT\r\nHINCRBY life d1 1\r\nSADD set z\r\n", end=End.WAIT),
+    Stream(b"QUIT\r\n" + COUNTED % 1 + b"SADD set z\r\n", end=End.WAIT),
     # Valkey 9 takes an argument that goes on behind a quoted part; Valkey from 8.1 leaves out bytes 0xff.
     Stream(b'""6\ndbsize\n'),
     Stream(b'get "a"b\r\nHDEL life d1\r\nHSET life d1 new\r\n'),
@@ -59,6 +66,7 @@ CORPUS: list[Stream] = [
     Stream(b"GET a\r\nAUTH wrong\r\nGET a\r\n", cuts=(7,)),
     # A server drops a client that ends its side while it waits; the proxy ends upstream only when its turn has come.
     Stream(b"BLPOP x 0.01\r\nHINCRBY life d4 1\r\nSADD set d2\r\n"),
+    Stream(b"BLPOP x 0.01\r\n" + COUNTED % 4 + b"SADD set d2\r\n"),
     # It says so when the byte behind the carriage return has come, which the proxy does not send.
     Stream(b"*3\r\n$30000\rH", cuts=(12,)),
     # A server that has been told to be silent refuses without a word, and waits for the client's end.

@@ -19,7 +19,7 @@ import pytest
 from proxy.relay.client import _MOVES, State
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
-from tests.raw import Raw, about, request
+from tests.raw import Raw, about, held_count, request
 from tests.servers import KIND, Proxy, Server, until
 from tests.test_flow import MEGABYTE, Peak, open_connections, send_all
 
@@ -207,9 +207,9 @@ def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Pa
             fds = process.num_fds()
             for _ in range(20):
                 with proxy.connect() as client, suppress(ConnectionError):
-                    # HINCRBY on a known key waits for the engine.
+                    # A script waits for the engine where its key is known.
                     client.send(request("HSET", "h", "f", 1) + request("EXPIREMEMBER", "h", "f", 100))
-                    client.send(request("HINCRBY", "h", "f", 1) + request("DEFECT"))
+                    client.send(held_count("h", "f", 1) + request("DEFECT"))
                     client.rest()
             until(lambda: process.num_fds() <= fds + CONTROL, what="an end of both sides")  # noqa: B023
             assert f"KeyError: {number}" in proxy.process.output
@@ -232,14 +232,14 @@ def test_requests_behind_a_quit(upstream: Server, proxy: Proxy) -> None:
         proxy.command("EXPIREMEMBER", "h", "f", 1000)
         for behind in (
             b"",
-            request("HINCRBY", "h", "f", 1) * 3,
+            held_count("h", "f", 1) * 3,
             request("GET", "x") * 1000,
             request("EXPIREMEMBER", "h"),
         ):
             for leave in (Raw.close, Raw.reset):
                 for _ in range(10):
                     client = proxy.connect()
-                    client.send(request("HINCRBY", "h", "f", 1) + request("QUIT") + behind)
+                    client.send(held_count("h", "f", 1) + request("QUIT") + behind)
                     assert client.reply().startswith(b":")
                     assert client.reply() == b"+OK\r\n"
                     leave(client)
@@ -257,7 +257,7 @@ def test_an_ordinary_restart_of_the_server(start_server: StartServer, start_prox
             while not end.is_set():
                 with suppress(OSError), proxy.connect() as client:
                     while not end.is_set():
-                        client.send(request("HINCRBY", "h", "f", 1) * 20 + request("EXPIREMEMBER", "h") * 5)
+                        client.send(held_count("h", "f", 1) * 20 + request("EXPIREMEMBER", "h") * 5)
                         client.replies(25)
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
@@ -505,7 +505,7 @@ def test_requests_at_any_instant_after_connecting_are_answered(upstream: Server,
     for number in range(400):
         with proxy.connect(10) as client:
             time.sleep(chance.random() * 0.0008)
-            client.send(request("HINCRBY", "h", "f", 1))
+            client.send(held_count("h", "f", 1))
             assert client.reply() == b":%d\r\n" % (number + 1)
 
 
@@ -712,7 +712,7 @@ def test_a_client_that_sends_everything_before_it_reads(upstream: Server, proxy:
         assert client.command("HSET", "h", "f", 1) == b":1\r\n"
         assert client.command("EXPIREMEMBER", "h", "f", 1000) == b":1\r\n"
         assert client.command("SET", "big", value) == b"+OK\r\n"
-        client.send(request("GET", "big") * 25 + request("HINCRBY", "h", "f", 1) + request("SET", "other", value) * 18)
+        client.send(request("GET", "big") * 25 + held_count("h", "f", 1) + request("SET", "other", value) * 18)
         for _ in range(25):
             assert len(client.reply()) > MEGABYTE
         assert client.replies(19) == [b":2\r\n"] + [b"+OK\r\n"] * 18
@@ -733,3 +733,21 @@ def test_what_is_voided_is_voided_behind_all_that_was_sent_before(upstream: Serv
             client.replies(1604)
             assert client.command("TTL", "s", "m") == b":-1\r\n"
             assert client.command("TTL", "h", "f") == b":-1\r\n"
+
+
+def test_who_is_refused_without_a_word_may_stay(upstream: Server, tmp_path: Path) -> None:
+    """A server that sends no replies waits for the client's end."""
+    patience = "PATIENCE_SECONDS: Final = 5.0"
+    broken_copy(tmp_path, Mutation("relay/client.py", patience, patience.replace("5.0", "0.1"), ""))
+    proxy = Proxy("--upstream", upstream.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    try:
+        with nothing_left(proxy, upstream), proxy.connect() as client, upstream.connect() as straight:
+            for lane in (client, straight):
+                lane.send(request("CLIENT", "REPLY", "OFF") + b"*1\r\n$4294967296\r\n")
+            # Several times as long as the proxy waits elsewhere.
+            assert select.select([client.socket, straight.socket], [], [], 1)[0] == []
+            for lane in (client, straight):
+                lane.end_of_requests()
+                assert lane.rest() == b""
+    finally:
+        proxy.close()

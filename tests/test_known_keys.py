@@ -84,3 +84,37 @@ def check(upstream: Server, proxy: Proxy, protocol: int, count: int) -> None:
     give_all_deadlines(proxy)
     understood = sum(compare(upstream, proxy, protocol, f"{protocol}/{number}") for number in range(count // CHUNK))
     assert understood > count // 2, "a heap of errors compares little"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_hincrby_counts_exactly_where_its_key_is_known(upstream: Server, proxy: Proxy, protocol: int) -> None:
+    """A script's numbers have 53 bits, the server's 64."""
+    with upstream.connect() as straight, proxy.connect() as client:
+        if protocol == 3:
+            assert client.command("HELLO", 3) is not None
+            assert straight.command("HELLO", 3) is not None
+        assert client.command("HSET", "known", "m", 1) == straight.command("HSET", "plain", "m", 1) == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "known", "m", FAR) == b":1\r\n"
+        edges = [
+            sign * (2**power + more) for power in (0, 31, 52, 53, 62, 63) for more in (-1, 0, 1) for sign in (1, -1)
+        ]
+        for number in edges:
+            lines = (
+                f"HSET {{}} n {number}",
+                "HINCRBY {} n 1",
+                "HINCRBY {} n -2",
+                f"HINCRBY {{}} o {number}",
+                "HDEL {} o",
+            )
+            requests = [(line.format("known"), line.format("plain")) for line in lines]
+            client.send(b"".join(request(*one.split()) for one, _ in requests))
+            straight.send(b"".join(request(*other.split()) for _, other in requests))
+            assert client.replies(len(lines)) == straight.replies(len(lines)), number
+        assert client.command("TTL", "known", "m") != b":-1\r\n"
+
+
+def test_a_field_that_hincrby_brings_back_begins_a_new_life(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        requests = ("HSET h f 5 other 1", f"EXPIREMEMBER h f {FAR}", "HDEL h f", "HINCRBY h f 3", "TTL h f")
+        client.send(b"".join(request(*line.split()) for line in requests))
+        assert client.replies(5) == [b":2\r\n", b":1\r\n", b":1\r\n", b":3\r\n", b":-1\r\n"]

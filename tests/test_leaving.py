@@ -18,7 +18,7 @@ from proxy.expiry.underway import SILENT_SECONDS
 from proxy.wire.request import Blanks, RequestReader
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
-from tests.raw import Raw, about, request
+from tests.raw import Raw, about, held_count, request
 from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
@@ -46,7 +46,7 @@ leaving = pytest.mark.parametrize("leave", [Raw.close, Raw.reset])
 
 
 def a_known_hash(proxy: Proxy) -> None:
-    """Make a hash of whose fields one has a deadline: HINCRBY for it waits for the engine."""
+    """Make a hash of whose fields one has a deadline: a script that counts waits for the engine."""
     proxy.command("HSET", "known", "f", 1, "g", 2)
     assert proxy.command("EXPIREMEMBER", "known", "g", 10_000) == b":1\r\n"
 
@@ -60,7 +60,7 @@ def test_what_waits_behind_unread_replies_runs(upstream: Server, proxy: Proxy, l
     a_known_hash(proxy)
     upstream.command("SET", "big", b"x" * (30 * MEGABYTE))
     client = proxy.connect()
-    client.send(request("GET", "big") + request("HINCRBY", "known", "f", 1) + request("SET", "done", 1))
+    client.send(request("GET", "big") + held_count("known", "f", 1) + request("SET", "done", 1))
     assert client.line() == b"$%d\r\n" % (30 * MEGABYTE)
     time.sleep(0.3)  # until nothing is read any more
     leave(client)
@@ -73,7 +73,7 @@ def test_a_slow_reader_that_has_ended_its_requests_has_not_gone(upstream: Server
     a_known_hash(proxy)
     upstream.command("SET", "big", b"x" * (30 * MEGABYTE))
     with proxy.connect() as client:
-        client.send(request("GET", "big") + request("HINCRBY", "known", "f", 1))
+        client.send(request("GET", "big") + held_count("known", "f", 1))
         client.end_of_requests()
         time.sleep(2.5)  # the proxy looks every second
         assert client.rest().endswith(b"\r\n:2\r\n")
@@ -127,7 +127,7 @@ def test_all_that_was_read_is_answered_before_the_end(
         if held:
             busy.send_command("DEBUG", "SLEEP", "0.5")
             time.sleep(0.05)
-        client.send(request("HINCRBY" if held else "HSET", "known", "f", 7) + b"incr x\n" * COUNT)
+        client.send((held_count("known", "f", 7) if held else request("HSET", "known", "f", 7)) + b"incr x\n" * COUNT)
         if half_closed:
             client.end_of_requests()
         time.sleep(0.1 if held else 0.003)
@@ -148,7 +148,7 @@ def test_what_was_sent_before_leaving_runs_before_the_end(server: Server, start_
         client.command("PING")
         busy.send_command("DEBUG", "SLEEP", "0.5")
         time.sleep(0.05)
-        client.send(request("HINCRBY", "known", "f", 1) + b"incr x\n" * COUNT)
+        client.send(held_count("known", "f", 1) + b"incr x\n" * COUNT)
         time.sleep(0.1)
         client.reset()
         time.sleep(0.05)
@@ -163,7 +163,7 @@ def test_what_clients_held_is_free_when_they_have_gone(server: Server, start_pro
     before = process.memory_info().rss
     clients = [proxy.connect() for _ in range(4)]
     for client in clients:
-        client.send(request("BLPOP", "queue", 0) + request("HINCRBY", "known", "f", 1))
+        client.send(request("BLPOP", "queue", 0) + held_count("known", "f", 1))
     until(lambda: b"blocked_clients:4" in server.command("INFO", "clients"))
     for client in clients:
         for _ in range(60):
@@ -208,7 +208,7 @@ def test_options_without_end_hold_nobody_up(upstream: Server, proxy: Proxy) -> N
 
 def test_what_waits_is_not_copied_whenever_more_comes() -> None:
     reader = RequestReader()
-    one = request("HINCRBY", "known", "f", 1)
+    one = held_count("known", "f", 1)
     reader.feed(one)
     for _ in range(64):
         reader.feed(one * (MEGABYTE // 4 // len(one)))

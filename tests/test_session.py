@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +14,8 @@ from hypothesis import strategies as st
 
 from proxy.commands.described import ServerCommands
 from proxy.commands.table import COMMANDS
+from proxy.relay.signs import Signs
+from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.session.claims import Sender
 from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
@@ -317,6 +322,39 @@ def test_what_is_due_after_a_wait_is_removed_too() -> None:
     assert question is not None
     assert (question.replied, question.due, [key for key, _ in question.absent]) == (False, (b"h",), [b"h"])
     assert driver.session.resume(NOW + 1002) == encode([b"HINCRBY", b"h", b"f", b"1"])
+
+
+def test_hincrby_goes_as_one_request_that_nobody_waits_for() -> None:
+    """Between two steps another client could remove the member."""
+    driver = Driver(h=NOW + 1_000_000)
+    sent = driver.feed(encode([b"HINCRBY", b"h", b"f", b"1"]))
+    assert driver.questions == []
+    assert without_tokens(sent).startswith(b"<token>*")
+    assert script("count") in sent
+    assert sent.endswith(encode([b"HINCRBY", b"h", b"f", b"1"]).removeprefix(b"*4\r\n"))
+
+
+def test_no_sign_is_put_in_front_of_a_request_that_waits() -> None:
+    """Its keys may be claimed: they would be forgotten before it has gone."""
+    driver = Driver(s=NOW + 1_000_000)
+    sent: list[bytes] = []
+    client = SimpleNamespace(sends=True, ended=False, send_out=sent.append)
+    signs = Signs(driver.session, cast(Any, SimpleNamespace(closing=False)), cast(Any, client))
+    assert driver.session.receive(encode([b"EVAL", b"return 1", b"1", b"s"]), NOW) == b""
+    assert driver.session.question is not None
+    passed = asyncio.run(promised(signs))
+    assert passed is not None
+    assert sent == []
+    assert asyncio.run(promised(signs, again=True)) is None
+    gone = without_tokens(driver.session.resume(NOW))
+    if driver.session.question is not None:
+        gone += without_tokens(driver.session.resume(NOW))
+    assert gone == b"<token>" + encode([b"EVAL", b"return 1", b"1", b"s"])
+    assert not passed()
+
+
+async def promised(signs: Signs, *, again: bool = False) -> Callable[[], bool] | None:
+    return signs.insist() if again else signs.promise()
 
 
 def test_a_claim_outlives_the_transaction_that_it_waits_in() -> None:

@@ -22,7 +22,9 @@ from proxy.session.claims import SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, Sende
 from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
-from proxy.wire.elements import Elements, StrayReplyError
+from proxy.wire.elements import Elements
+from proxy.wire.first_line import StrayReplyError
+from proxy.wire.integer import Integer
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import ARGUMENT_SIZE, RequestReader, encode
 from proxy.wire.runs import LEAST, MOST, MOST_BYTES
@@ -30,6 +32,7 @@ from tests.conftest import StartProxy, StartServer, installed, new_server, once_
 from tests.mutations import broken_copy
 from tests.raw import Raw, request
 from tests.servers import KIND, Proxy, Server, until
+from tests.streams import cuts
 from tests.test_refusals import REFUSALS
 from tests.test_session import NOW, Driver
 from tests.test_transparency import concurrently, send_slices
@@ -695,6 +698,22 @@ def test_a_call_that_reads_is_run_by_a_replica(pair: tuple[Server, Proxy]) -> No
         fill(client, "one")
         with refusing(server, "read-only replica"):
             assert all(alike(reply, b":%d\r\n" % FAR) for reply in pipelined(client, [FORMS[1]] * 7))
+
+
+@given(st.data())
+def test_a_status_becomes_an_integer_however_it_is_cut(data: st.DataObject) -> None:
+    pushes = b">2\r\n+invalidate\r\n*1\r\n$5\r\n+1\r\n+\r\n" * data.draw(st.integers(0, 2))
+    first, then = data.draw(st.sampled_from([(b"+12\r\n", b":12\r\n"), (b"-ERR +1\r\n", b"-ERR +1\r\n")]))
+    behind = b"+1\r\n"
+    stream = pushes + first + behind
+    integer, passed = Integer(), b""
+    for piece in data.draw(cuts(stream)):
+        if integer.done:
+            passed += piece
+            continue
+        kept, rest = integer.receive(piece)
+        passed += kept + rest
+    assert passed == pushes + then + behind
 
 
 def test_what_the_server_said_before_a_claim_ended_ends_no_key() -> None:

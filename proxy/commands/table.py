@@ -23,7 +23,7 @@ class Effect(Enum):
     EXPIRE = "sets a deadline"
     LIFETIME = "tells or drops the deadline, when it names a member"
     ADD = "adds members: deadlines of those that were absent are void"
-    COUNT = "may add a member, and answers with an integer too large for a script: as ADD, in two steps"
+    COUNT = "may add a member, and answers with an integer too large for a script: as ADD, with an amended reply"
     REMOVE = "removes members: their deadlines are void"
     REMOVE_UNNAMED = (
         "removes members that the request does not name: their deadlines are void when they are added again"
@@ -54,7 +54,7 @@ class Effect(Enum):
             case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
-                return False  # goes as it came; what it may add is voided before
+                return False  # if it goes as it came, what it may add is voided before
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:

@@ -68,7 +68,7 @@ class Metrics:
     client_connections_rejected_total: Counter[str] = tally("Clients turned away.", "reason", "max_clients", "tls_handshake", "upstream")
     received_bytes_total: Counter[str] = tally("Bytes received on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
     sent_bytes_total: Counter[str] = tally("Bytes sent on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
-    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "add", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "randomkey", "fail")
+    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "randomkey", "fail")
     requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reserved_name", "too_long", "not_announced", "overtaken", "deadlines", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long such a request waited.", *_SHORT)

@@ -691,8 +691,10 @@ class ClientConnection(asyncio.Protocol):
         self._receive_by(_drop)
         if self._input_ended:
             self._end_refused()
-        # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
-        self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
+        if error.reply:
+            # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
+            self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
+        # A server that refuses without a word waits for the client's end.
 
     def _end_refused(self) -> None:
         """Let the client's half close reach a server that has nothing to say, and so waits for it."""

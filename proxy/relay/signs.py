@@ -82,8 +82,8 @@ class Signs(Sender):
         return sign
 
     def _put_now(self) -> Passed | None:
-        question = self._session.question
-        return self.ask() if question is None or not question.arriving else None
+        # Of what waits the keys may be claimed, and a sign would stand in front of it.
+        return self.ask() if self._session.question is None else None
 
     def before(self) -> Passed | None:
         """See whether what was sent before the open transaction has been answered."""

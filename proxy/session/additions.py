@@ -20,10 +20,20 @@ def blind_keys(command: Command, request: Request, *, limited: bool) -> list[byt
     return []
 
 
+def counts(command: Command, request: Request) -> bool:
+    """Return whether a script can stand in for a request if its reply is amended."""
+    return command.effect is Effect.COUNT and request.kind is Kind.WHOLE
+
+
 def absent(
-    known: KnownKeys, command: Command, request: Request, *, limited: bool
+    known: KnownKeys, command: Command, request: Request, *, limited: bool, amends: bool = False
 ) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-    """Return those of the keys that are known, each with the members in question; None for all."""
+    """Return those of the keys that are known, each with the members in question; None for all.
+
+    `amends`: whether the request's reply can be amended.
+    """
+    if amends and counts(command, request):
+        return []
     arguments = request.arguments
     keys = blind_keys(command, request, limited=limited)
     members: tuple[bytes, ...] | None = None

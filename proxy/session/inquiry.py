@@ -10,6 +10,7 @@ from proxy.session import additions
 from proxy.session.announcing import Announcing
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
+from proxy.session.outgoing import Outgoing
 from proxy.session.question import Question
 from proxy.session.standing import Standing
 from proxy.session.without_engine import WithoutEngine
@@ -25,12 +26,19 @@ class Inquiry:
         without: what is done without the engine.
         claims: those of the connection, which is the owner of its pipeline.
         announcing: sees what comes behind a request.
+        out: what goes upstream.
     """
 
-    __slots__ = ("_announcing", "_claims", "_known", "_rewriter", "_standing", "_streams", "_without")
+    __slots__ = ("_announcing", "_claims", "_known", "_out", "_rewriter", "_standing", "_streams", "_without")
 
     def __init__(
-        self, ground: Ground, standing: Standing, without: WithoutEngine, claims: Claims, announcing: Announcing
+        self,
+        ground: Ground,
+        standing: Standing,
+        without: WithoutEngine,
+        claims: Claims,
+        announcing: Announcing,
+        out: Outgoing,
     ) -> None:
         self._known = ground.known
         self._rewriter = ground.rewriter
@@ -39,6 +47,7 @@ class Inquiry:
         self._without = without
         self._claims = claims
         self._announcing = announcing
+        self._out = out
 
     def question(
         self, command: Command | None, request: Request, now: float, *, waited: bool = False
@@ -68,7 +77,7 @@ class Inquiry:
             everywhere = transaction.everywhere
             absent = [(key, None) for key in transaction.blind_keys]
         elif command is not None:
-            absent = additions.absent(known, command, request, limited=limited)
+            absent = additions.absent(known, command, request, limited=limited, amends=self._out.amends)
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.to_ask_about(names, now)))
         unclear, replied = self._limited(command, request) if limited else ((), False)

@@ -15,6 +15,7 @@ from proxy.session.standing import Standing
 from proxy.wire.asides import Asides
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.elements import Elements
+from proxy.wire.integer import Integer
 from proxy.wire.request import Kind, Request
 
 
@@ -77,6 +78,18 @@ class Outgoing:
         """
         self.append(self._standing.replies.open(Elements(count, took_long)))
         self.append(call)
+
+    @property
+    def amends(self) -> bool:
+        """Whether the reply to the next request of the client's can be amended; not within a transaction."""
+        standing = self._standing
+        unsure = standing.is_stranger or standing.limited or standing.rights.by_state
+        return standing.transaction is None and standing.askable and not unsure
+
+    def replace_count(self, request: Request, instead: bytes) -> None:
+        """Send something else in the place of a request, whose status is to be an integer. Only where that `amends`."""
+        self.append(self._standing.replies.open(Integer()))
+        self.replace(request, instead)
 
     # The replies of a transaction.
 

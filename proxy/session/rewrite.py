@@ -191,6 +191,7 @@ class Rewriter:
         claims: Claims | None = None,
         limited: bool = False,
         certain: bool = False,
+        counts: bool = False,
     ) -> bytes | Refusal | None:
         """Decide on one request.
 
@@ -201,6 +202,7 @@ class Rewriter:
             claims: the keys to which this connection's requests may give deadlines.
             limited: whether its user may not run every script: then none stands in where it can be done without.
             certain: whether it has just been asked which of its keys have deadlines.
+            counts: whether its reply is made an integer if it is a status.
 
         Returns:
             The upstream request to send instead, a refusal, or None to forward the request as it came.
@@ -245,6 +247,8 @@ class Rewriter:
                 self._known.visit(int(arguments[2]))
                 self._mark_like(keys[0], keys[0], now, claims)
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
+            case Effect.COUNT if counts:
+                return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return None  # the engine has voided what the request may add: see `Session`
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ:
@@ -481,7 +485,7 @@ class Rewriter:
         positions = command.members(request.arguments, request.count) if command.members is not None else None
         if positions is None:
             return None
-        script = "add" if command.effect is Effect.ADD else "remove"
+        script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
         return self._run(command, script, self._triple(key), extra, request)

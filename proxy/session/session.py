@@ -93,7 +93,7 @@ class Session:
         self._upload = Upload(ground, self._standing, self._out)
         self._announcing = Announcing(ground, self._standing, self._reader)
         self._without = WithoutEngine(ground, self._standing, self._out)
-        self._inquiry = Inquiry(ground, self._standing, self._without, self.claims, self._announcing)
+        self._inquiry = Inquiry(ground, self._standing, self._without, self.claims, self._announcing, self._out)
         self._together = Together(ground, self._standing, self._out, self.claims)
         self._strangers = Strangers(ground, self._standing, self._out, self._without, self._inquiry)
 
@@ -574,12 +574,17 @@ class Session:
             instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
         else:
             limited = standing.limited
-            instead = rewriter.rewrite(command, request, now, claims=self.claims, limited=limited, certain=certain)
+            counts = additions.counts(command, request) and out.amends
+            instead = rewriter.rewrite(
+                command, request, now, claims=self.claims, limited=limited, certain=certain, counts=counts
+            )
         if instead is None:
             self._send_on(command, request)
         elif isinstance(instead, Refusal):
             self._ground.metrics.requests_refused_total[instead.reason] += 1
             out.refuse(request, instead, skips=skips)
+        elif effect is Effect.COUNT:
+            out.replace_count(request, instead)
         else:
             transaction = standing.transaction
             if transaction is not None and (guard := rewriter.guard(command)) is not None:
@@ -609,8 +614,12 @@ class Session:
         """Send a request on as it came."""
         standing, out = self._standing, self._out
         transaction = standing.transaction
-        if transaction is not None and transaction.follows_writes and out.takes_asides:
-            # What is queued before it may remove members that it adds without looking.
+        if (
+            transaction is not None
+            and out.takes_asides
+            and (transaction.follows_writes or command.effect is Effect.COUNT)
+        ):
+            # What is queued before it, or comes between, may remove members that it adds without looking.
             absent = additions.absent(self._known, command, request, limited=standing.limited)
             for key, members in absent:
                 out.put_aside(self._rewriter.void(key, members))

@@ -96,7 +96,11 @@ class WithoutEngine:
         keys = [*self._ground.rewriter.named(command, request.arguments), *self.coming]
         if len(keys) > MOST_KEYS:
             return None
-        absent = [] if command is None else additions.absent(self._known, command, request, limited=False)
+        absent = (
+            []
+            if command is None
+            else additions.absent(self._known, command, request, limited=False, amends=self._out.amends)
+        )
         script = alone.ask(keys, absent, standing.replies, now, everywhere=everywhere)
         if script is not None:
             self._out.append(script)

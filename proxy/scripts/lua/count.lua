@@ -1,0 +1,13 @@
+-- Runs HINCRBY as add.lua does, and answers with a line in the place of the integer: as a number it would lose digits.
+-- uses: has, index, now, discard, overdue, renew, run
+-- KEYS: key, its shadow, the index
+-- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
+-- Result: the request's own, as a status
+-- Complexity: O(log n), beside the request's own
+local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
+local place = tonumber(ARGV[1]:match('%d+'))
+renew(key, shadow, index, place, place, 1)
+local reply = run(2)
+if type(reply) ~= 'number' then return reply end
+if math.abs(reply) < 2 ^ 53 then return {ok = string.format('%.0f', reply)} end
+return {ok = call('hmget', key, ARGV[place])[1]}

@@ -1,0 +1,26 @@
+-- Voids the deadlines of those members in ARGV that are absent, as a request is about to add them: they begin a new life.
+-- What is due goes first: the request may have been under way while a deadline passed. O(log n) for each, O(n) in a list.
+local function renew(key, shadow, index, first, last, step)
+  if call('exists', shadow) == 1 then
+    local kind = call('type', key).ok
+    if kind == 'none' or kind == 'string' then
+      drop(key, shadow, index)
+    else
+      local void, moment = false, nil
+      for position = first, last, step do
+        local member = ARGV[position]
+        local deadline = call('zscore', shadow, member)
+        if deadline and tonumber(deadline) > 0 then
+          moment = moment or now()
+          if tonumber(deadline) <= moment then overdue(kind, key, index, member, tonumber(deadline), moment) end
+        end
+        -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
+        if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then
+          call('zrem', shadow, member)
+          void = true
+        end
+      end
+      if void then refresh(key, shadow, index) end
+    end
+  end
+end

@@ -1,0 +1,77 @@
+"""Change the first line of the next reply, however the stream is cut; RESP3's push messages may come before it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final
+
+_SIZED: Final = b"$=!"
+_CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
+
+
+class StrayReplyError(Exception):
+    """A request was answered as it cannot be."""
+
+
+class FirstLine(ABC):
+    """Passes on what follows a place in the stream at which the reply begins.
+
+    Attributes:
+        done: whether what is left of the stream need not pass through here.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._begun = b""  # a line that has not come whole
+        self._pending = 0  # parts to come of a push message
+        self._body = 0  # bytes to come of a string in it
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """Take bytes of the stream.
+
+        Returns:
+            The bytes for the client; and what came behind those that are to pass through here.
+
+        Raises:
+            StrayReplyError: the reply is none that there can be.
+        """
+        data, self._begun = self._begun + data, b""
+        passed: list[bytes] = []
+        position = 0
+        while position < len(data):
+            if self._body:
+                piece = data[position : position + self._body]
+                self._body -= len(piece)
+                position += len(piece)
+                passed.append(piece)
+                continue
+            end = data.find(b"\r\n", position) + 2
+            if end < 2:
+                self._begun = data[position:]
+                break
+            line = data[position:end]
+            position = end
+            if self._pending or line[:1] == b">":
+                self._follow(line)
+                passed.append(line)
+                continue
+            passed.append(self._open(line))
+            if self.done:
+                break
+        return b"".join(passed), data[position:] if self.done else b""
+
+    @abstractmethod
+    def _open(self, line: bytes) -> bytes:
+        """Return what the client gets for a line; set `done` where it is the last one that matters."""
+
+    def _follow(self, line: bytes) -> None:
+        """Count what is to come of a push message, of which a line has come."""
+        mark, rest = line[:1], line[1:-2]
+        self._pending = max(self._pending, 1) - 1
+        if mark not in _SIZED and mark not in _CHILDREN:
+            return
+        count = int(rest) if rest.lstrip(b"-").isdigit() else 0
+        if mark in _SIZED:
+            self._body = count + 2 if count >= 0 else 0
+        else:
+            self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
