@@ -353,6 +353,17 @@ def test_no_sign_is_put_in_front_of_a_request_that_waits() -> None:
     assert not passed()
 
 
+def test_a_promised_sign_stands_in_front_of_no_login() -> None:
+    """Valkey 8.0 says nothing of one that it refuses, if it reads it together with a command that it does not know."""
+    driver = Driver()
+    driver.session.promise_sign(lambda: None)
+    login, lifetime = encode([b"AUTH", b"wrong"]), encode([b"TTL", b"k", b"m"])
+    assert driver.session.receive(login, NOW) == login
+    assert driver.session.has_promised
+    assert without_tokens(driver.session.receive(lifetime, NOW)).startswith(b"<token>*")
+    assert not driver.session.has_promised
+
+
 async def promised(signs: Signs, *, again: bool = False) -> Callable[[], bool] | None:
     return signs.insist() if again else signs.promise()
 

@@ -544,12 +544,13 @@ class Session:
     def _forward(self, command: Command | None, request: Request, now: float, *, certain: bool = False) -> None:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable
-        if self._promised is not None and askable and standing.transaction is None:
+        effect = None if command is None else command.effect
+        if self._promised is not None and askable and standing.transaction is None and effect is not Effect.LOGIN:
+            # (Valkey 8.0 loses the reply to a login that it refuses and reads together with what it does not know.)
             out.append(out.expect(b"", found=self._promised))
             self._promised = None
         skips, standing.next = standing.next is _SKIPPED, _FREE
         self._without.unaided = False
-        effect = None if command is None else command.effect
         standing.rights.note(effect)
         if standing.transaction is not None:
             self._multi.queue(standing.transaction, command, request)
