@@ -86,7 +86,9 @@ MUTATIONS = [
     Mutation(_LUA + "shared/lapse.lua", "and not seen[rule.stream]", "", "several rules"),
     Mutation(_LUA + "shared/quiet.lua", "if asked then", "if false then", "the first rule"),
     Mutation(_LUA + "traces.lua", "KEYS[1], KEYS[2])", "KEYS[1])", "rules do not show"),
-    Mutation(_LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "script"),
+    Mutation(
+        _LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "lives within a transaction"
+    ),
     Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
     Mutation(_LUA + "copy.lua", "call('copy', KEYS[2], KEYS[4], 'db', database, 'replace')", "0", "COPY"),

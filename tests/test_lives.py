@@ -1102,13 +1102,15 @@ def test_what_is_due_goes_when_there_is_no_memory_left(
 def test_a_member_that_goes_while_a_transaction_is_queued_comes_back_without_a_deadline(
     upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
-    """HINCRBY is no script, so what it may bring back is voided before EXEC once more."""
+    """What a script may bring back is voided before EXEC once more, and what HINCRBY may within the transaction."""
     client, beside = talk(proxy), talk(upstream)
-    key = new_key()
-    client("HSET", key, "f", 1, "g", 1)
-    assert client("EXPIREMEMBER", key, "f", 1000) == 1
-    client("MULTI")
-    assert client("HINCRBY", key, "f", 1) == b"QUEUED"
-    assert beside("HDEL", key, "f") == 1
-    assert client("EXEC") == [1]
-    assert client("TTL", key, "f") == -1
+    script = ("EVAL", "return redis.call('hincrby', KEYS[1], 'f', 1)", "1")
+    for count in (("HINCRBY", "{}", "f", "1"), (*script, "{}")):
+        key = new_key()
+        client("HSET", key, "f", 1, "g", 1)
+        assert client("EXPIREMEMBER", key, "f", 1000) == 1
+        client("MULTI")
+        assert client(*(word.format(key) if word == "{}" else word for word in count)) == b"QUEUED"
+        assert beside("HDEL", key, "f") == 1
+        assert client("EXEC") == [1]
+        assert client("TTL", key, "f") == -1, count

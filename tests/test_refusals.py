@@ -315,7 +315,7 @@ def check_void_refused(twins: Twins, refusal: str) -> None:
     try:
         # If it was a primary until now, all connections end when that is noticed.
         with suppress(ConnectionError):
-            through.command("HINCRBY", "h", "a", 1)
+            through.command("EVAL", "return 1", 1, "h")
         straight, through = twins.connect(2)
         for line in (
             "HINCRBY h a 1",
