@@ -21,8 +21,6 @@ MEMBERS: Final = ("a", "b", "c")
 
 LIFETIMES_MS: Final = (-1, 1, 2, 3, 5, 8, 13, 20, 40, 80, 150)
 SHORT_LIFETIMES_MS: Final = LIFETIMES_MS[:8]
-LONG_LIFETIMES_MS: Final = (-1, 60, 80, 100, 150, 200)
-"""Those of which all of several proxies know before they end: docs/semantics.md, "Several proxies"."""
 
 REQUESTS: Final = {
     "set": """SADD {k} {m}|SADD {k} {m}|SADD {k} {m} {o}|SREM {k} {m}|SPOP {k}|SISMEMBER {k} {m}|SISMEMBER {k} {m}

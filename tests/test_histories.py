@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import StartProxy
 from tests.cuts import Cuts
 from tests.explain import UndecidedError, unexplained
-from tests.histories import LONG_LIFETIMES_MS, Plan, by_client, rounds
+from tests.histories import Plan, by_client, rounds
 from tests.servers import Proxy, Server
 
 # The search. Each line: client, from when, to when, request, reply.
@@ -165,9 +165,7 @@ def test_concurrent_clients(proxy: Proxy) -> None:
 @pytest.mark.every_kind
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_many_concurrent_clients(upstream: Server, start_proxy: StartProxy, count: int) -> None:
-    plan = Plan() if count == 1 else Plan(lifetimes=LONG_LIFETIMES_MS, batches=80)
-    proxies = [start_proxy(upstream) for _ in range(count)]
-    assert check_histories(plan, proxies, "long", 200) > 60_000
+    assert check_histories(Plan(), [start_proxy(upstream) for _ in range(count)], "long", 200) > 60_000
 
 
 @pytest.mark.long
@@ -177,7 +175,6 @@ def test_concurrent_clients_while_proxies_lose_their_own_connections(
     upstream: Server, start_proxy: StartProxy, count: int
 ) -> None:
     proxies = [start_proxy(upstream) for _ in range(count)]
-    plan = Plan() if count == 1 else Plan(lifetimes=LONG_LIFETIMES_MS, batches=80)
     with Cuts(upstream, "cuts") as cuts:
-        assert check_histories(plan, proxies, "cuts", 100) > 30_000
+        assert check_histories(Plan(), proxies, "cuts", 100) > 30_000
     assert cuts.count > 100

@@ -23,6 +23,7 @@ from tests import test_hostile as hostile
 from tests import test_leaving as leaving
 from tests import test_lives as lives
 from tests import test_native_expiry as native
+from tests import test_proxies as proxies
 from tests import test_refusals as refusals
 from tests import test_sentinel as sentinel
 from tests import test_sentinel_decisions as decisions
@@ -130,6 +131,9 @@ def _together(place: Place) -> None:
 
 
 CHECKS: dict[str, Callable[[Place], None]] = {
+    "near deadlines": lambda place: proxies.check_near_deadlines(
+        place.proxy(), place.proxy(), place.server, place.talk
+    ),
     "two proxies": lambda place: _programs(place, 2),
     "DEL": _removal("DEL"),
     "SPOP": _removal("SPOP"),

@@ -51,6 +51,22 @@ class Sequences:
             other("SADD", key, "m")
             self.stale += self.beside("ZSCORE", b"__expiremember__:k:{%b}" % key.encode(), "m") not in (None, False)
 
+    def near(self, count: int, way: str = "{}") -> None:
+        """Give members of keys that all know deadlines 1 ms ahead through one proxy; read them through another."""
+        for _ in range(count):
+            self.number += 1
+            key = f"near:{self.number % 10}"
+            first, other = self.clients[self.number % 2], self.clients[1 - self.number % 2]
+            first("SADD", key, "m", "n")
+            first("EXPIREMEMBER", key, "n", 1000)
+            deadline = int(clock(self.beside)) + 1
+            for line in way.format(f"PEXPIREMEMBERAT {key} m {deadline}").split(";"):
+                first(*line.split())
+            read = f"to:{key}" if "RENAME" in way else key
+            while clock(self.beside) <= deadline:
+                pass
+            self.seen += other("SISMEMBER", read, "m")
+
     def reads(self, count: int) -> None:
         """Give fresh keys deadlines of a few ms through one proxy; read them through another when they have passed."""
         for _ in range(count):
@@ -219,6 +235,40 @@ def test_one_proxy_announces_nothing(server: Server, start: Start, talk: TalkTo)
         client("SADD", f"k{number}", "m")
         client("EXPIREMEMBER", f"k{number}", "m", 1000)
     assert published(beside) == before
+
+
+def check_near_deadlines(first: Proxy, other: Proxy, server: Server, talk: TalkTo) -> None:
+    sequences = Sequences([talk(first), talk(other)], talk(server))
+    sequences.near(400)
+    sequences.near(100, "MULTI;{};EXEC")
+    check(sequences)
+
+
+def test_near_deadlines_of_known_keys_are_announced(server: Server, start: Start, talk: TalkTo) -> None:
+    """The server's word that something has changed would come too late."""
+    check_near_deadlines(start(), start(), server, talk)
+
+
+def test_near_deadlines_wait_for_no_proxy_that_hangs(server: Server, start: Start, talk: TalkTo) -> None:
+    """Who is stopped sees for itself, before it serves anybody again, that it has missed something."""
+    first, other = start(), start()
+    client, beside = talk(first), talk(server)
+    client("SADD", "set", "m", "n")
+    client("EXPIREMEMBER", "set", "n", 1000)
+    other.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert client("PEXPIREMEMBER", "set", "m", 50) == 1
+        assert time.monotonic() - began < 10
+        began = time.monotonic()
+        for _ in range(20):
+            client("SADD", "set", "m")
+            assert client("PEXPIREMEMBER", "set", "m", 50) == 1
+        assert time.monotonic() - began < 5
+        until(lambda: beside("SISMEMBER", "set", "m") == 0, what="an end of the member")
+    finally:
+        other.process.send_signal(signal.SIGCONT)
+    assert talk(other)("SISMEMBER", "set", "m") == 0
 
 
 def test_first_deadlines_in_a_transaction_are_announced(server: Server, start: Start, talk: TalkTo) -> None:

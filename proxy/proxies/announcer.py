@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import structlog
 from redis.exceptions import ResponseError
 
 from proxy.logs import Seldom
-from proxy.proxies.messages import Message, unpack
+from proxy.proxies.messages import Message, name, named, unpack
 from proxy.proxies.protocol import LEASE, Member
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
@@ -27,6 +27,27 @@ _LONGEST_NAP: Final = 0.2
 """Seconds between two looks at what is due: clocks of loops stand still while a machine is suspended."""
 
 
+class _Named:
+    """The keys that this proxy knows, for the protocol (proxies.protocol.Keys)."""
+
+    def __init__(self, known: KnownKeys) -> None:
+        self._known = known
+
+    def mark_announced(self, keys: Iterable[bytes]) -> None:
+        self._known.mark_announced(*named(keys))
+
+    def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
+        self._known.note_announced(named(keys)[0], moment)
+
+    def forget_announced(self) -> None:
+        self._known.forget_announced()
+
+    def outstanding(self) -> list[bytes]:
+        keys = self._known.outstanding()
+        unstirred = set(self._known.unstirred(keys))
+        return [name(key, near=key not in unstirred) for key in keys]
+
+
 class Proxies:
     """This proxy's part among several in front of one server.
 
@@ -38,7 +59,7 @@ class Proxies:
     """
 
     def __init__(self, known: KnownKeys, names: Names, patience: float, changed: Callable[[], None]) -> None:
-        name = secrets.token_hex(8).encode()
+        own = secrets.token_hex(8).encode()
         self._known = known
         self._changed = changed
         self._patience = patience
@@ -47,10 +68,11 @@ class Proxies:
         self._connection: Any = None
         self._lost = lease_clock()  # since when there is none
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
+        self._say_late = Seldom(log.warning, "near deadline not announced: other proxies did not acknowledge it")
         self._pending = 0  # requests that have no answer yet
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._member = Member(name, known, self)
+        self._member = Member(own, _Named(known), self)
         self._told = True  # whether there may be others, as `changed` has been told
         self._distrust()
 
@@ -146,8 +168,8 @@ class Proxies:
         if isinstance(answer, ResponseError):
             raise answer  # the rights have been taken away: start again
         if isinstance(answer, list):
-            answer = [name.removeprefix(self._channel) for name, count in zip(answer[::2], answer[1::2], strict=True)
-                      if not count]  # fmt: skip
+            answer = [channel.removeprefix(self._channel)
+                      for channel, count in zip(answer[::2], answer[1::2], strict=True) if not count]  # fmt: skip
         self._member.answered(answer, lease_clock())
         self._update()
 
@@ -187,28 +209,35 @@ class Proxies:
 
     # What sessions and the tracker want to be done.
 
-    async def announce(self, keys: tuple[bytes, ...]) -> None:
-        """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells."""
+    async def announce(self, keys: Collection[bytes], near: Collection[bytes] = ()) -> None:
+        """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells.
+
+        Args:
+            keys: the keys.
+            near: those that get a deadline which may pass before the server tells of it.
+        """
+        say = self._say_refused if len(near) < len(keys) else self._say_late
         patience = 2 * LEASE + self._patience
         if self._connection is None:
             patience += self._lost - lease_clock()  # an outage is waited for once, not by each request
         if patience <= 0:
-            self._say_refused(keys=len(keys))
+            say(keys=len(keys))
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(patience):
-                number = self._member.announce(keys, lease_clock())
+                names = [name(key, near=key in near) for key in keys]
+                number = self._member.announce(names, lease_clock())
                 self._waiting.append((number, done))
                 self._update()
                 await done
         except TimeoutError:
-            self._say_refused(keys=len(keys))
+            say(keys=len(keys))
 
     def announce_again(self, keys: list[bytes]) -> None:
         """Have other proxies go on knowing keys."""
         if keys and self._connection is not None and not self._refused:
-            self._member.announce(keys, lease_clock())
+            self._member.announce(map(name, keys), lease_clock())
             self._update()
 
     def _update(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from proxy.wire.request import RequestReader, encode
 
@@ -33,7 +35,7 @@ class Message:
         kind: what it says.
         sender: the name of the proxy that sends it.
         number: which announcement, or which join of its receiver's or sender's, it speaks of.
-        keys: the keys that it names.
+        keys: the keys, as `name` gives them.
     """
 
     kind: Kind
@@ -44,6 +46,21 @@ class Message:
     def pack(self) -> bytes:
         """Return the payload."""
         return encode([self.kind.value, self.sender, b"%d" % self.number, *self.keys])
+
+
+_NEAR: Final = b"!"
+_FAR: Final = b"="
+
+
+def name(key: bytes, *, near: bool = False) -> bytes:
+    """Return how a message names a key; `near`: one with a deadline that may pass before the server tells of it."""
+    return (_NEAR if near else _FAR) + key
+
+
+def named(names: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys that a message names, and those among them that are named so."""
+    names = list(names)
+    return [one[1:] for one in names], [one[1:] for one in names if one.startswith(_NEAR)]
 
 
 def unpack(payload: bytes) -> Message:

@@ -83,7 +83,7 @@ class Link(Protocol):
 
 
 class Keys(Protocol):
-    """The keys that the proxy knows."""
+    """The keys that the proxy knows, by the names that they have in messages."""
 
     def mark_announced(self, keys: Iterable[bytes]) -> None:
         """Make keys known: another proxy is about to give them deadlines."""

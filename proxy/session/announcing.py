@@ -1,12 +1,14 @@
-"""Which keys other proxies have to be told of before a request goes, because it may give them their first deadlines."""
+"""Which keys other proxies have to be told of before a request goes, as it may give them first or near deadlines."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
 from proxy.commands.table import COMMANDS, MARKING, Command, Effect
 from proxy.session.ground import Ground
+from proxy.session.known import NEAR_MS
 from proxy.session.question import Question
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
@@ -44,13 +46,36 @@ class Announcing:
         self._reader = reader
         self.ahead = b"", 0
 
-    def question(self, command: Command | None, request: Request) -> Question | None:
-        """Have other proxies told of keys that may get first deadlines; of those behind in the pipeline too."""
-        keys = self.unannounced(command, request)
-        if not keys:
+    def question(self, command: Command | None, request: Request, now: float) -> Question | None:
+        """Have other proxies told of keys that may get first or near deadlines; of those behind in the pipeline too."""
+        keys, near = self.unannounced(command, request), self._near(command, request, now)
+        if not keys and not near:
             return None
-        ahead = self._known.unannounced(self.keys_ahead())
-        return Question(announce=tuple(dict.fromkeys((*keys, *ahead))), again=True)
+        ahead = list(self._ahead())
+        keys += self._known.unannounced(key for arguments in ahead for key in self._first_keys(arguments))
+        near += self._known.unstirred(key for arguments in ahead for key in self._near_keys(arguments, now))
+        return Question(announce=tuple(dict.fromkeys((*keys, *near))), near=tuple(dict.fromkeys(near)), again=True)
+
+    def _near(self, command: Command | None, request: Request, now: float) -> list[bytes]:
+        """Return the keys of a request to whose near deadlines other proxies are not prepared."""
+        transaction = self._standing.transaction
+        if command is not None and command.effect is Effect.EXEC and transaction is not None:
+            keys = [key for key in transaction.marked if self._known.comes_soon(key, now)]
+        else:
+            keys = self._near_keys(request.arguments, now)
+        return self._known.unstirred(dict.fromkeys(keys))
+
+    def _near_keys(self, arguments: list[bytes], now: float) -> list[bytes]:
+        """Return those keys of a request that may get deadlines which pass before others hear of it."""
+        keys = self._first_keys(arguments)
+        if not keys:
+            return []
+        command = COMMANDS[arguments[0].upper()]
+        if command.effect is Effect.EXPIRE:
+            deadline = self._ground.rewriter.deadline(command, arguments, now)
+        else:
+            deadline = self._known.deadlines.get((command.keys(arguments) or [b""])[0], math.inf)
+        return keys if now - NEAR_MS < deadline <= now + NEAR_MS else []
 
     def unannounced(self, command: Command | None, request: Request) -> list[bytes]:
         """Return the keys of a request that other proxies have to know before it goes."""
@@ -74,8 +99,11 @@ class Announcing:
 
     def keys_ahead(self) -> Iterator[bytes]:
         """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
+        return (key for arguments in self._ahead() for key in self._first_keys(arguments))
+
+    def _ahead(self) -> Iterator[list[bytes]]:
         data, position = self.ahead
         parsed = self._ground.batch.parse((data[position:] or self._reader.ahead)[:LOOKED_AHEAD])
         for arguments in parsed[0] if parsed else ():
             if set(map(type, arguments)) == {bytes}:
-                yield from self._first_keys(arguments)
+                yield arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right, insort
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -35,6 +35,15 @@ of theirs is not answered: what is known of each key takes some 400 bytes."""
 SETTLE_EVERY: Final = 0.25
 """Seconds between two looks for signs. A client can claim tens of thousands of keys a second, and each look settles all
 of them."""
+
+NEAR_MS: Final = 100.0
+"""A deadline so near may pass before other proxies hear of it from the server: they are told before."""
+
+RESTLESS_SECONDS: Final = 8.0
+"""How long they ask the server about such a key whenever a request names it: longer than an announcement may take."""
+
+STIRRED_SECONDS: Final = 0.5
+"""How long further near deadlines of the key are not announced."""
 
 BURIED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
@@ -89,6 +98,8 @@ class KnownKeys:
         self.doubt = 0.0
         self.ever = False
         self._marks: dict[bytes, float] = {}
+        self._restless: dict[bytes, float] = {}  # keys that others are giving near deadlines: since when
+        self._stirred: dict[bytes, float] = {}  # keys of whose near deadlines others have been told: when
         self._claimed: dict[bytes, int] = {}
         self.on_announced: Callable[[list[bytes]], None] = lambda _: None
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
@@ -142,12 +153,12 @@ class KnownKeys:
         Besides those that are `due`, these are keys to which other proxies may have given deadlines of which no word
         has come yet.
         """
-        deadlines, marks, limit = self.deadlines, self._marks, now + ASK_MS
+        deadlines, marks, restless, limit = self.deadlines, self._marks, self._restless, now + ASK_MS
         return [
             name
             for name in names
             if name in deadlines
-            and ((deadline := deadlines[name]) <= limit or (deadline == math.inf and name in marks))
+            and ((deadline := deadlines[name]) <= limit or name in restless or (deadline == math.inf and name in marks))
         ]
 
     def visit(self, database: int) -> None:
@@ -212,11 +223,33 @@ class KnownKeys:
         self._marks.pop(key, None)
         self._marks[key] = lease_clock()  # last again: the marks stand in the order of their age
 
-    def mark_announced(self, keys: Iterable[bytes]) -> None:
-        """Make keys known because another proxy is about to give them deadlines."""
-        for key in (keys := list(keys)):
+    def mark_announced(self, keys: Collection[bytes], near: Collection[bytes] = ()) -> None:
+        """Make keys known because another proxy is about to give them deadlines; of `near` ones, which pass at once."""
+        first = [key for key in keys if key not in near or key not in self.deadlines]
+        for key in keys:
             self.mark(key, math.inf, 0.0)
-        self.on_announced(keys)
+        for key in near:
+            self._restless.pop(key, None)
+            self._restless[key] = lease_clock()
+        self.on_announced(first)
+
+    def unstirred(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those keys of whose near deadlines other proxies have to be told."""
+        if not self.shared:
+            return []
+        late = lease_clock() - STIRRED_SECONDS
+        return [key for key in keys if self._stirred.get(key, -math.inf) <= late]
+
+    def stir(self, keys: Iterable[bytes]) -> None:
+        """Note that others have been told of near deadlines of keys, or could not be."""
+        for key in keys:
+            self._stirred.pop(key, None)
+            self._stirred[key] = lease_clock()
+
+    def comes_soon(self, key: bytes, now: float) -> bool:
+        """Return whether a request that is about to run may give a key a deadline that is near at `now` (Unix ms)."""
+        coming = self._coming.get(key)
+        return not coming or coming[0] <= now + NEAR_MS
 
     def suspect(self, key: bytes) -> None:
         """Make a key known because its deadlines have changed; `learn` follows."""
@@ -290,6 +323,8 @@ class KnownKeys:
 
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (`lease_clock`); return their keys, which are to be asked about again."""
+        _drop_old(self._restless, now - RESTLESS_SECONDS)
+        _drop_old(self._stirred, now - STIRRED_SECONDS)
         old: list[bytes] = []
         for key, since in self._marks.items():
             if since > now - MARK_SECONDS:
@@ -384,6 +419,7 @@ class KnownKeys:
     def forget_announced(self) -> None:
         """Announce every key again: others may have joined that have not been told."""
         self._announced.clear()
+        self._stirred.clear()
 
     def unannounced(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those keys that may get deadlines only when they have been announced."""
@@ -444,3 +480,9 @@ class KnownKeys:
         self._horizon = deadline
         if self._wake is not None:
             self._wake()
+
+
+def _drop_old(moments: dict[bytes, float], moment: float) -> None:
+    """Drop what was there before a moment; the oldest stand first."""
+    while moments and (first := next(iter(moments.items())))[1] <= moment:
+        del moments[first[0]]

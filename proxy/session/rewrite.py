@@ -32,6 +32,7 @@ WITHIN: Final = 1_000
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 _UNITS: Final = {b"s": 1000, b"ms": 1}
+_RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
 _NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
 _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 
@@ -381,7 +382,7 @@ class Rewriter:
         unfit = b"ERR invalid expire time in '%b' command" % name.lower()
         if not -EXACT <= milliseconds <= EXACT:
             return self._fail(command, unfit)
-        relative = name in (b"EXPIREMEMBER", b"PEXPIREMEMBER")
+        relative = name in _RELATIVE
         key, member = arguments[1], arguments[2]
         deadline = now + milliseconds if relative else milliseconds
         self._known.mark(key, deadline, now, claims)
@@ -394,6 +395,17 @@ class Rewriter:
         return self._script(
             self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
         )
+
+    def deadline(self, command: Command, arguments: list[bytes], now: float) -> float:
+        """Return the deadline that a request sets, in Unix ms, if it is a proper one."""
+        number = strict_integer(arguments[3])
+        name, unit = command.name, arguments[4].lower() if len(arguments) > 4 else b""
+        if number is None:
+            return math.inf
+        size = 1 if name.startswith(b"P") else 1000
+        if name == b"EXPIREMEMBER":
+            size = _UNITS.get(unit, size)
+        return number * size + (now if name in _RELATIVE else 0.0)
 
     def _lifetime(self, command: Command, arguments: list[bytes]) -> bytes | None:
         name, size = command.name, len(arguments)

@@ -474,7 +474,7 @@ class Session:
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._doubt(command, request, now) if standing.transaction is None else None)
-            or (self._announcing.question(command, request) if self._known.shared else None)
+            or (self._announcing.question(command, request, now) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
             or self._inquiry.question(command, request, now, waited=waited)
             or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
@@ -515,6 +515,7 @@ class Session:
     def _judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
         """Go on with a request for which a question has been dealt with, or could not be."""
         command = self._ground.command(request.arguments[0])
+        self._known.stir(question.near)
         unannounced = self._announcing.unannounced(command, request)
         if question.announce and unannounced:
             self._fail_to_announce(command, request, now)

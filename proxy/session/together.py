@@ -13,6 +13,7 @@ from typing import Final
 from proxy.commands.table import COMMANDS, Command, Effect
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
+from proxy.session.known import NEAR_MS
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.session.rewrite import EXACT
@@ -167,7 +168,7 @@ class Together:
         if self._ground.streams.held_up(names, self._known.deadlines, self._claims):
             return None
         delays = [int(term) * unit for term in terms]
-        if max(delays) > _LONGEST:
+        if max(delays) > _LONGEST or (min(delays) <= NEAR_MS and self._known.unstirred(names)):
             return None
         if len(names) == 1:
             self._known.mark_all(names[0], [now + delay for delay in delays], self._claims)
