@@ -7,7 +7,7 @@ so it need not know which keys have deadlines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -40,7 +40,7 @@ class _OnTheirWay(KnownKeys):
         self.keys: tuple[bytes, ...] = ()
         self._told: dict[bytes, float] = {}
 
-    def mark_announced(self, keys: Collection[bytes], near: Collection[bytes] = ()) -> None:
+    def mark_announced(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
         """Take no notice: no requests are judged here."""
 
     def outstanding(self) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Any, Final
 
 import structlog
@@ -209,7 +209,7 @@ class Proxies:
 
     # What sessions and the tracker want to be done.
 
-    async def announce(self, keys: Collection[bytes], near: Collection[bytes] = ()) -> None:
+    async def announce(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
         """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells.
 
         Args:

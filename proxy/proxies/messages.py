@@ -57,10 +57,10 @@ def name(key: bytes, *, near: bool = False) -> bytes:
     return (_NEAR if near else _FAR) + key
 
 
-def named(names: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+def named(names: Iterable[bytes]) -> tuple[list[bytes], set[bytes]]:
     """Return the keys that a message names, and those among them that are named so."""
     names = list(names)
-    return [one[1:] for one in names], [one[1:] for one in names if one.startswith(_NEAR)]
+    return [one[1:] for one in names], {one[1:] for one in names if one.startswith(_NEAR)}
 
 
 def unpack(payload: bytes) -> Message:

@@ -48,13 +48,15 @@ class Announcing:
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
         """Have other proxies told of keys that may get first or near deadlines; of those behind in the pipeline too."""
+        if command is None or (command.effect not in MARKING and command.effect is not Effect.EXEC):
+            return None
         keys, near = self.unannounced(command, request), self._near(command, request, now)
         if not keys and not near:
             return None
         ahead = list(self._ahead())
         keys += self._known.unannounced(key for arguments in ahead for key in self._first_keys(arguments))
         near += self._known.unstirred(key for arguments in ahead for key in self._near_keys(arguments, now))
-        return Question(announce=tuple(dict.fromkeys((*keys, *near))), near=tuple(dict.fromkeys(near)), again=True)
+        return Question(announce=tuple(dict.fromkeys((*keys, *near))), near=frozenset(near), again=True)
 
     def _near(self, command: Command | None, request: Request, now: float) -> list[bytes]:
         """Return the keys of a request to whose near deadlines other proxies are not prepared."""

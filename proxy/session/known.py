@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right, insort
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import Final
 
@@ -223,7 +223,7 @@ class KnownKeys:
         self._marks.pop(key, None)
         self._marks[key] = lease_clock()  # last again: the marks stand in the order of their age
 
-    def mark_announced(self, keys: Collection[bytes], near: Collection[bytes] = ()) -> None:
+    def mark_announced(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
         """Make keys known because another proxy is about to give them deadlines; of `near` ones, which pass at once."""
         first = [key for key in keys if key not in near or key not in self.deadlines]
         for key in keys:

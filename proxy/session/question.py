@@ -35,6 +35,6 @@ class Question:
     tentative: bool = False
     again: bool = False
     announce: tuple[bytes, ...] = ()
-    near: tuple[bytes, ...] = ()
+    near: frozenset[bytes] = frozenset()
     login: bool = False
     behind: tuple[Claims, ...] = ()
