@@ -234,8 +234,8 @@ class KnownKeys:
         self.on_announced(first)
 
     def unstirred(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those keys of whose near deadlines other proxies have to be told."""
-        if not self.shared:
+        """Return those keys of whose near deadlines other proxies have to be told, and can be."""
+        if not self.shared or self.cut_off:
             return []
         late = lease_clock() - STIRRED_SECONDS
         return [key for key in keys if self._stirred.get(key, -math.inf) <= late]
