@@ -446,6 +446,21 @@ def test_a_right_that_is_missing_is_told_as_the_server_tells_it(pair: Pair, with
         assert straight.replies(3) == through.replies(3)
 
 
+@pytest.mark.parametrize("without", ["-eval", "-hincrby", "-hexists"])
+def test_the_first_request_of_a_user_with_few_rights_counts(pair: Pair, without: str) -> None:
+    """Nobody has asked yet what the user may do."""
+    pair.user("some", "~app:*", f"~{NAMES.prefix.decode()}*", "+@all", without)
+    for requests in (["HINCRBY app:h n 1"], ["CLIENT REPLY SKIP", "HINCRBY app:h n 1", "PING"]):
+        replies = []
+        for straight in (True, False):
+            pair.server.flush()
+            pair.give_deadlines("app:h")
+            with pair.login("some", straight=straight) as client:
+                client.send(b"".join(request(*line.split()) for line in requests))
+                replies.append(client.reply())
+        assert replies[0] == replies[1], requests
+
+
 def test_without_memory_and_on_a_replica_errors_are_the_servers_own(
     kind: str, start_server: StartServer, start_proxy: StartProxy
 ) -> None:

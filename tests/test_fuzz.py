@@ -67,6 +67,8 @@ CORPUS: list[Stream] = [
     # A server drops a client that ends its side while it waits; the proxy ends upstream only when its turn has come.
     Stream(b"BLPOP x 0.01\r\nHINCRBY life d4 1\r\nSADD set d2\r\n"),
     Stream(b"BLPOP x 0.01\r\n" + COUNTED % 4 + b"SADD set d2\r\n"),
+    Stream(b"CLIENT REPLY SKIP\r\nHINCRBY life d1 1\r\nHINCRBY life d2 1\r\nPING\r\n", end=End.ECHO),
+    Stream(b"HELLO 3\r\nCLIENT TRACKING ON OPTIN\r\nCLIENT CACHING YES\r\nHINCRBY life d1 1\r\nPING\r\n", end=End.ECHO),
     # It says so when the byte behind the carriage return has come, which the proxy does not send.
     Stream(b"*3\r\n$30000\rH", cuts=(12,)),
     # A server that has been told to be silent refuses without a word, and waits for the client's end.

@@ -99,7 +99,7 @@ class Effect(Enum):
     def spared(self) -> bool:
         """Whether a request may go as it came if its user may not run the script that would stand in for it."""
         match self:
-            case Effect.ADD | Effect.MOVE_MEMBER:
+            case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER:
                 return True  # what it may add is voided before, as for those that are blind
             case Effect.REMOVE | Effect.VANISH:
                 return True  # what is left over is void when a member is added
@@ -109,7 +109,7 @@ class Effect(Enum):
                 return False  # deadlines of members that are there change with it, or not, as it succeeds
             case Effect.EXPIRE | Effect.LIFETIME:
                 return False
-            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
+            case Effect.SCRIPT | Effect.ARRIVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
                 return False  # no script stands in for it
             case Effect.READ | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False

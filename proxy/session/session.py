@@ -545,6 +545,7 @@ class Session:
     def _forward(self, command: Command | None, request: Request, now: float, *, certain: bool = False) -> None:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable
+        counts = command is not None and additions.counts(command, request) and out.amends
         effect = None if command is None else command.effect
         if self._promised is not None and askable and standing.transaction is None and effect is not Effect.LOGIN:
             # (Valkey 8.0 loses the reply to a login that it refuses and reads together with what it does not know.)
@@ -576,7 +577,6 @@ class Session:
             instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
         else:
             limited = standing.limited
-            counts = additions.counts(command, request) and out.amends
             instead = rewriter.rewrite(
                 command, request, now, claims=self.claims, limited=limited, certain=certain, counts=counts
             )
