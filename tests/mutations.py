@@ -193,7 +193,7 @@ MUTATIONS = [
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
     Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
-    Mutation("session/known.py", "self._marks, now + ASK_MS", "self._marks, now - 10", "histories"),
+    Mutation("session/known.py", "self._restless, now + ASK_MS", "self._restless, now - 10", "histories"),
     Mutation("session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"),
     Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
     Mutation(
@@ -241,6 +241,11 @@ MUTATIONS = [
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
     # What others wait for, and who is turned away.
-    Mutation("expiry/underway.py", "owner.quiet = heard", "pass", "a slow upload"),
+    Mutation(
+        "expiry/underway.py",
+        "                if owner.sender.heard() == heard:\n                    owner.given_up = heard",
+        "                if owner.sender.heard() == heard:\n                    pass",
+        "a slow upload",
+    ),
     Mutation("relay/signs.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
 ]

@@ -749,5 +749,11 @@ def test_who_is_refused_without_a_word_may_stay(upstream: Server, tmp_path: Path
             for lane in (client, straight):
                 lane.end_of_requests()
                 assert lane.rest() == b""
+        with proxy.connect() as client:
+            client.send(request("CLIENT", "REPLY", "OFF") + b"*1\r\n$4294967296\r\n")
+            until(lambda: b"\nclient_connections:2\r" in proxy.command("INFO", "expiremember"))
+            began = time.monotonic()
+            proxy.stop()
+            assert time.monotonic() - began < 5
     finally:
         proxy.close()

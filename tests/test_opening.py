@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
 from proxy.relay.upstream import UpstreamConnection
+from proxy.settings import load
+from proxy.upstream.endpoint import Upstream
 
 Open = Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
 
@@ -97,3 +100,32 @@ def test_a_connection_that_is_given_up_leaves_nothing(way: str, switched: bool, 
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         assert runner.run(main()) >= (not switched)
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+def test_a_connection_that_is_made_is_not_given_up(way: str, tmp_path: Path) -> None:
+    """A process that stands still in that moment finds that its patience is over."""
+
+    class Slow(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            time.sleep(0.3)  # as if it had been stopped
+            self.transport = transport
+
+    async def main() -> None:
+        loop, protocol = asyncio.get_running_loop(), Slow()
+        path = str(tmp_path / "socket")
+        if way == "unix":
+            server, url = await loop.create_unix_server(asyncio.Protocol, path), f"unix://{path}"
+        else:
+            server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+            url = "redis://{}:{}".format(*server.sockets[0].getsockname())
+        try:
+            settings = load({"upstream": url, "connect_timeout": 0.1}, None)
+            await Upstream(settings, settings.upstream).connect(lambda: protocol)
+            assert not protocol.transport.is_closing()
+            protocol.transport.close()
+        finally:
+            server.close()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())

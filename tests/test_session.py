@@ -17,10 +17,10 @@ from proxy.commands.table import COMMANDS
 from proxy.relay.signs import Signs
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
-from proxy.session.claims import Sender
+from proxy.session.claims import Claims, Sender
 from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
-from proxy.session.known import KnownKeys, lease_clock
+from proxy.session.known import STIRRED_SECONDS, KnownKeys, lease_clock
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import Session
@@ -332,6 +332,22 @@ def test_hincrby_goes_as_one_request_that_nobody_waits_for() -> None:
     assert without_tokens(sent).startswith(b"<token>*")
     assert script("count") in sent
     assert sent.endswith(encode([b"HINCRBY", b"h", b"f", b"1"]).removeprefix(b"*4\r\n"))
+
+
+def test_a_request_does_not_wait_for_the_same_again() -> None:
+    """However long it takes until the others have been told, and until what others have sent has run."""
+    driver, questions = Driver(), 0
+    known, session = driver.known, driver.session
+    known.shared = True
+    driver.ground.streams.lengthen(Claims())
+    session.receive(encode([b"PEXPIREMEMBER", b"k", b"m", b"50"]), NOW)
+    while session.question is not None:
+        questions += 1
+        assert questions < 5
+        known.note_announced(session.question.announce, lease_clock())
+        session.resume(NOW)
+        known.stale_marks(lease_clock() + STIRRED_SECONDS)
+    assert questions == 2
 
 
 def test_no_sign_is_put_in_front_of_a_request_that_waits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -86,6 +87,26 @@ def test_claims_of_a_client_that_has_ended_are_bounded(files: Files, start_serve
         assert client.line() == TOO_MANY
         assert client.rest() == b""
         until(lambda: claimed(proxy) < 5_000, 30, "an end of its claims")
+
+
+def test_who_is_refused_without_a_word_can_leave(
+    files: Files, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """The server does not learn of it by a half close."""
+    server, port = tls_server(start_server, files, files.server)
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
+
+    def connected() -> int:
+        found = re.search(rb"connected_clients:(\d+)", server.command("INFO", "clients"))
+        assert found
+        return int(found[1])
+
+    before = connected()
+    with proxy.connect() as client:
+        client.send(request("CLIENT", "REPLY", "OFF") + b"*1\r\n$4294967296\r\n")
+        until(lambda: connected() == before + 1, what="a connection")
+    until(lambda: connected() == before, 15, "an end of both sides")
+    proxy.stop()
 
 
 def test_upstream_wants_a_client_certificate(files: Files, start_server: StartServer, start_proxy: StartProxy) -> None:

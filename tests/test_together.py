@@ -737,6 +737,27 @@ def test_what_the_server_said_before_a_claim_ended_ends_no_key() -> None:
     assert not known.deadlines
 
 
+def test_questions_on_their_way_do_not_add_up() -> None:
+    """Each held client's may be one, and tens of thousands of claims end at once."""
+    known, claims = KnownKeys(), Claims()
+    known.see()
+    with ExitStack() as stack:
+        freed = [stack.enter_context(known.asking()) for _ in range(1_000)]
+        began = time.process_time()
+        for number in range(20_000):
+            known.mark(b"k%d" % number, 5000.0, 1000.0, claims)
+        known.orphan(claims)
+        while known.bury(lease_clock() + 2 * SETTLE_SECONDS):
+            pass
+        assert time.process_time() - began < 2
+        with known.asking() as later:
+            assert b"k0" not in later
+        assert b"k0" in freed[0]
+        assert b"k19999" in freed[-1]
+    with known.asking() as after:
+        assert b"k0" not in after
+
+
 @contextmanager
 def impatient(folder: Path, server: Server, *arguments: str, looks: int = 4, settles: float = 4.0) -> Iterator[Proxy]:
     """Start a proxy that bears few claims, and these not for long."""

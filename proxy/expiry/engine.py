@@ -224,17 +224,17 @@ class Engine:
             moment, gone, left, members, told = await self._remove(
                 trigger, "sweep", [self._names.index, *pairs], [database, self._batch]
             )
-        self._observe(sent, moment)
-        self._metrics.members_expired_total[trigger] += members
-        self._count_told(told)
-        alone = len(self._known.databases) == 1
-        for (key, before), after in zip(due, left, strict=False):
-            deadline = float(after) if after else None
-            # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
-            if members and deadline != before and trigger == "sweep" and math.isfinite(before):
-                self._metrics.removal_delay_seconds.observe(moment / 1e6 - before / 1000)
-            if alone:
-                self._known.learn(key, deadline, moment / 1000, freed=freed)
+            self._observe(sent, moment)
+            self._metrics.members_expired_total[trigger] += members
+            self._count_told(told)
+            alone = len(self._known.databases) == 1
+            for (key, before), after in zip(due, left, strict=False):
+                deadline = float(after) if after else None
+                # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
+                if members and deadline != before and trigger == "sweep" and math.isfinite(before):
+                    self._metrics.removal_delay_seconds.observe(moment / 1e6 - before / 1000)
+                if alone:
+                    self._known.learn(key, deadline, moment / 1000, freed=freed)
         return int(gone)
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
@@ -252,11 +252,11 @@ class Engine:
                 moment, found = await self._evaluate(
                     "deadlines", [self._names.index], [len(databases), *databases, *page]
                 )
-            self._observe(sent, moment)
-            for key, deadline in zip(page, found, strict=True):
-                self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
-                if not deadline:
-                    without.append(key)
+                self._observe(sent, moment)
+                for key, deadline in zip(page, found, strict=True):
+                    self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
+                    if not deadline:
+                        without.append(key)
         return without
 
     async def read_index(self, database: int, cursor: float, offset: int) -> list[tuple[bytes, float]]:
@@ -327,8 +327,8 @@ class Engine:
                 for key, deadline in zip(keys, left, strict=True):
                     if deadline:
                         found[key] = min(float(deadline), found[key] or math.inf)
-        for key, earliest in found.items():
-            self._known.learn(key, earliest, since, freed=freed)
+            for key, earliest in found.items():
+                self._known.learn(key, earliest, since, freed=freed)
         if self._known.due(keys, self._clock.latest(), AHEAD_MS):
             # By the server's own clock it is some µs until then.
             await asyncio.sleep(_NEARLY)

@@ -55,13 +55,11 @@ class Underway:
     async def until_run(self, owners: Iterable[Claims]) -> None:
         """Wait until all that some connections have sent has run, but only while the server goes on answering them.
 
-        One that was given up as the server said nothing is not waited for again until it says something.
+        One that was given up is not waited for again until the server says something to it.
         """
         pipelines = self._streams.pipelines
         signs = [
-            self._next_sign(owner)
-            for owner in owners
-            if owner in pipelines and (owner.quiet is None or owner.quiet != owner.sender.heard())
+            self._next_sign(owner) for owner in owners if owner in pipelines and owner.given_up != owner.sender.heard()
         ]
         if signs:
             await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
@@ -102,12 +100,13 @@ class Underway:
         end = since + ARRIVAL_SECONDS
         while owner in pipelines and not (sign is not None and sign()):
             if (now := loop.time()) >= end:
+                owner.given_up = heard
                 break
             if now >= since + SILENT_SECONDS:
                 if not await self._is_answered(end - now):
                     break
                 if owner.sender.heard() == heard:
-                    owner.quiet = heard
+                    owner.given_up = heard
                     break
             else:
                 await asyncio.sleep(nap)

@@ -43,9 +43,8 @@ class _Named:
         self._known.forget_announced()
 
     def outstanding(self) -> list[bytes]:
-        keys = self._known.outstanding()
-        unstirred = set(self._known.unstirred(keys))
-        return [name(key, near=key not in unstirred) for key in keys]
+        stirred = self._known.stirred()
+        return [name(key, near=key in stirred) for key in self._known.outstanding()]
 
 
 class Proxies:

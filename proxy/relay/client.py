@@ -699,8 +699,12 @@ class ClientConnection(asyncio.Protocol):
     def _end_refused(self) -> None:
         """Let the client's half close reach a server that has nothing to say, and so waits for it."""
         assert self._upstream is not None
-        if self._upstream.ends_by_halves and not self._session.answers:
+        if self._session.answers:
+            return
+        if self._upstream.ends_by_halves:
             self._upstream.end()
+        else:
+            self._after(PATIENCE_SECONDS, lambda: self._say_farewell(b""))
 
     def _say_farewell(self, line: bytes) -> None:
         """Close so that the client can read what was said: an unread request would reset the connection."""
@@ -733,6 +737,8 @@ class ClientConnection(asyncio.Protocol):
         elif self._state is State.RELAYING:
             self._move(State.FINISHING)
             self._proceed()
+        elif self._state is State.REFUSED and not self._session.answers:
+            self._say_farewell(b"")  # nothing is said to it any more
         # Else no more requests come anyway, and upstream closes after the last reply.
 
     def _drain(self) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.commands.table import COMMANDS, MARKING, Command, Effect
 from proxy.session.ground import Ground
-from proxy.session.known import NEAR_MS
+from proxy.session.known import ASK_MS, NEAR_MS
 from proxy.session.question import Question
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
@@ -46,17 +46,22 @@ class Announcing:
         self._reader = reader
         self.ahead = b"", 0
 
-    def question(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Have other proxies told of keys that may get first or near deadlines; of those behind in the pipeline too."""
+    def question(self, command: Command | None, request: Request, now: float, *, told: bool) -> Question | None:
+        """Have other proxies told of keys that may get first or near deadlines; of those behind in the pipeline too.
+
+        `told`: whether they have been told of near ones, as far as they could be.
+        """
         if command is None or (command.effect not in MARKING and command.effect is not Effect.EXEC):
             return None
-        keys, near = self.unannounced(command, request), self._near(command, request, now)
+        keys, near = self.unannounced(command, request), [] if told else self._near(command, request, now)
         if not keys and not near:
             return None
         ahead = list(self._ahead())
+        first = bool(keys)
         keys += self._known.unannounced(key for arguments in ahead for key in self._first_keys(arguments))
         near += self._known.unstirred(key for arguments in ahead for key in self._near_keys(arguments, now))
-        return Question(announce=tuple(dict.fromkeys((*keys, *near))), near=frozenset(near), again=True)
+        announce = tuple(dict.fromkeys((*keys, *near)))
+        return Question(announce=announce, first=first, near=frozenset(near), again=True)
 
     def _near(self, command: Command | None, request: Request, now: float) -> list[bytes]:
         """Return the keys of a request to whose near deadlines other proxies are not prepared."""
@@ -77,7 +82,7 @@ class Announcing:
             deadline = self._ground.rewriter.deadline(command, arguments, now)
         else:
             deadline = self._known.deadlines.get((command.keys(arguments) or [b""])[0], math.inf)
-        return keys if now - NEAR_MS < deadline <= now + NEAR_MS else []
+        return keys if now - ASK_MS < deadline <= now + NEAR_MS else []
 
     def unannounced(self, command: Command | None, request: Request) -> list[bytes]:
         """Return the keys of a request that other proxies have to know before it goes."""

@@ -71,17 +71,17 @@ class Claims:
         keys: those behind the sign that is awaited.
         since: when the first of these was claimed (`lease_clock`).
         looks: how often the sign that is awaited has been looked for in vain.
-        quiet: what `sender.heard` gave when it was last given up that the server says something; None before.
+        given_up: what `sender.heard` gave when those who waited for the connection last gave up; -1 before.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "keys", "looks", "quiet", "sender", "since")
+    __slots__ = ("_passed", "_signed", "_signed_since", "given_up", "keys", "looks", "sender", "since")
 
     def __init__(self) -> None:
         self.sender = Sender()
         self.keys: set[bytes] = set()
         self.since = math.inf
         self.looks = 0
-        self.quiet: int | None = None
+        self.given_up: int | None = -1
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited
         self._signed_since = math.inf
         self._passed: Passed = bool

@@ -39,11 +39,12 @@ of them."""
 NEAR_MS: Final = 100.0
 """A deadline so near may pass before other proxies hear of it from the server: they are told before."""
 
-RESTLESS_SECONDS: Final = 8.0
-"""How long they ask the server about such a key whenever a request names it: longer than an announcement may take."""
+RESTLESS_SECONDS: Final = 1.0
+"""How long they ask the server about such a key whenever a request names it."""
 
-STIRRED_SECONDS: Final = 0.5
-"""How long further near deadlines of the key are not announced."""
+STIRRED_SECONDS: Final = 0.4
+"""How long further near deadlines of the key are not announced, from when the others began to be told: what is set
+last passes, and the server has told of it, while they still ask."""
 
 BURIED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
@@ -58,6 +59,17 @@ def lease_clock() -> float:
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Freed:
+    """Keys whose claims and marks have ended since a question was asked."""
+
+    def __init__(self, freed: dict[bytes, float], number: int) -> None:
+        self._freed = freed
+        self._number = number
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, bytes) and self._freed.get(key, -1.0) >= self._number
 
 
 class KnownKeys:
@@ -105,7 +117,9 @@ class KnownKeys:
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
         self._overtaken: set[bytes] = set()  # claimed keys of which a deadline had passed before all requests had run
         self._claims: dict[Claims, None] = {}
-        self._asking: list[set[bytes]] = []  # for each question about keys that is on its way: see `asking`
+        self._asked = 0  # questions about keys that there have been
+        self._asking: dict[int, None] = {}  # the numbers of those that are on their way
+        self._freed: dict[bytes, float] = {}  # keys whose claims and marks ended: which was the last question then
         self._orphans: list[tuple[float, list[bytes]]] = []
         self._doubtful: set[bytes] = set()
         self._announced: dict[bytes, float] = {}
@@ -225,7 +239,7 @@ class KnownKeys:
 
     def mark_announced(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
         """Make keys known because another proxy is about to give them deadlines; of `near` ones, which pass at once."""
-        first = [key for key in keys if key not in near or key not in self.deadlines]
+        first = [key for key in keys if key not in near or self.deadlines.get(key, math.inf) == math.inf]
         for key in keys:
             self.mark(key, math.inf, 0.0)
         for key in near:
@@ -237,14 +251,19 @@ class KnownKeys:
         """Return those keys of whose near deadlines other proxies have to be told, and can be."""
         if not self.shared or self.cut_off:
             return []
-        late = lease_clock() - STIRRED_SECONDS
-        return [key for key in keys if self._stirred.get(key, -math.inf) <= late]
+        stirred = self.stirred()
+        return [key for key in keys if key not in stirred]
 
-    def stir(self, keys: Iterable[bytes]) -> None:
-        """Note that others have been told of near deadlines of keys, or could not be."""
+    def stirred(self) -> Container[bytes]:
+        """Return the keys of whose near deadlines others have been told lately."""
+        _drop_old(self._stirred, lease_clock() - STIRRED_SECONDS)
+        return self._stirred
+
+    def stir(self, keys: Iterable[bytes], moment: float) -> None:
+        """Note that others began to be told of near deadlines of keys at a moment (`lease_clock`)."""
         for key in keys:
             self._stirred.pop(key, None)
-            self._stirred[key] = lease_clock()
+            self._stirred[key] = moment
 
     def comes_soon(self, key: bytes, now: float) -> bool:
         """Return whether a request that is about to run may give a key a deadline that is near at `now` (Unix ms)."""
@@ -265,17 +284,19 @@ class KnownKeys:
         return self.shared or key in self._overtaken or self.deadlines.get(key, math.inf) == math.inf
 
     @contextmanager
-    def asking(self) -> Iterator[set[bytes]]:
+    def asking(self) -> Iterator[Freed]:
         """While the server is asked about keys: give those whose claims or marks end meanwhile, for `learn`.
 
-        Their requests had run by then; what the server says may be older.
+        Their requests had run by then; what the server says may be older. They are given as long as the context lasts.
         """
-        freed: set[bytes] = set()
-        self._asking.append(freed)
+        self._asked += 1
+        number = self._asked
+        self._asking[number] = None
         try:
-            yield freed
+            yield Freed(self._freed, number)
         finally:
-            self._asking = [other for other in self._asking if other is not freed]
+            del self._asking[number]
+            _drop_old(self._freed, next(iter(self._asking), self._asked + 1) - 1)
 
     def learn(
         self, key: bytes, deadline: float | None, moment: float, *, freed: Container[bytes] = frozenset()
@@ -324,7 +345,6 @@ class KnownKeys:
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (`lease_clock`); return their keys, which are to be asked about again."""
         _drop_old(self._restless, now - RESTLESS_SECONDS)
-        _drop_old(self._stirred, now - STIRRED_SECONDS)
         old: list[bytes] = []
         for key, since in self._marks.items():
             if since > now - MARK_SECONDS:
@@ -340,8 +360,9 @@ class KnownKeys:
         if key not in self._marks and key not in self._claimed:
             self._coming.pop(key, None)
             self._overtaken.discard(key)
-            for freed in self._asking:
-                freed.add(key)
+            if self._asking:
+                self._freed.pop(key, None)
+                self._freed[key] = self._asked
 
     # Claims.
 

@@ -21,6 +21,7 @@ class Question:
         tentative: whether the server may refuse the request, so that what TTL shows of the absent members has to stay.
         again: whether to judge the request again afterwards.
         announce: keys that other proxies have to know before, because they may get their first deadlines.
+        first: whether such a key gets no deadline unless they have been told.
         near: those among them that may get a deadline which passes before the server can tell the others of it.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
         behind: the connections with long pipelines in which requests for `arriving` may be.
@@ -35,6 +36,7 @@ class Question:
     tentative: bool = False
     again: bool = False
     announce: tuple[bytes, ...] = ()
+    first: bool = False
     near: frozenset[bytes] = frozenset()
     login: bool = False
     behind: tuple[Claims, ...] = ()

@@ -397,7 +397,7 @@ class Rewriter:
         )
 
     def deadline(self, command: Command, arguments: list[bytes], now: float) -> float:
-        """Return the deadline that a request sets, in Unix ms, if it is a proper one."""
+        """Return the deadline that a request sets, in Unix ms, if it is a proper one; -inf where it just removes."""
         number = strict_integer(arguments[3])
         name, unit = command.name, arguments[4].lower() if len(arguments) > 4 else b""
         if number is None:
@@ -405,7 +405,9 @@ class Rewriter:
         size = 1 if name.startswith(b"P") else 1000
         if name == b"EXPIREMEMBER":
             size = _UNITS.get(unit, size)
-        return number * size + (now if name in _RELATIVE else 0.0)
+        if name not in _RELATIVE:
+            return number * size
+        return now + number * size if number > 0 else -math.inf
 
     def _lifetime(self, command: Command, arguments: list[bytes]) -> bytes | None:
         name, size = command.name, len(arguments)

@@ -6,6 +6,7 @@ requests, as cheaply as can be; each is judged: what it has to wait for, and the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,7 @@ from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestT
 from proxy.session.ground import NAMES, Ground
 from proxy.session.hearing import Hearing, speaks_of_replies
 from proxy.session.inquiry import Inquiry
+from proxy.session.known import lease_clock
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due
@@ -83,6 +85,8 @@ class Session:
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._pending: Request | None = None  # what is held up by the question
+        self._waited = self._told = False  # what has been done for it already
+        self._asked = -math.inf  # when its question came up (`lease_clock`)
         self._promised: Callable[[], None] | None = None  # for whom a sign is put as soon as one may stand
         # None of these knows the session, which therefore goes with the last reference to it.
         self._standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
@@ -448,10 +452,14 @@ class Session:
 
     # Each request is judged: first what it has to wait for.
 
-    def _judge(self, request: Request, now: float, *, waited: bool = False) -> None:
+    def _judge(self, request: Request, now: float, *, waited: bool = False, told: bool = False) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before.
 
-        `waited`: whether what was sent before it has been answered meanwhile.
+        Args:
+            request: the request.
+            now: the server's clock, in Unix ms.
+            waited: whether what was sent before it has been answered meanwhile.
+            told: whether other proxies have been told of near deadlines, as far as they could be.
         """
         standing = self._standing
         if standing.has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
@@ -474,7 +482,7 @@ class Session:
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._doubt(command, request, now) if standing.transaction is None else None)
-            or (self._announcing.question(command, request, now) if self._known.shared else None)
+            or (self._announcing.question(command, request, now, told=told) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
             or self._inquiry.question(command, request, now, waited=waited)
             or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
@@ -482,6 +490,7 @@ class Session:
         if question is not None:
             self.question = question
             self._pending = request
+            self._waited, self._told, self._asked = waited, told, lease_clock()
             self._exact = True
             return
         self._forward(command, request, now)
@@ -515,12 +524,14 @@ class Session:
     def _judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
         """Go on with a request for which a question has been dealt with, or could not be."""
         command = self._ground.command(request.arguments[0])
-        self._known.stir(question.near)
+        self._known.stir(question.near, self._asked)
         unannounced = self._announcing.unannounced(command, request)
-        if question.announce and unannounced:
+        if question.first and unannounced:
             self._fail_to_announce(command, request, now)
         elif question.again or unannounced:
-            self._judge(request, now, waited=question.replied or bool(question.arriving))
+            # Whatever it waits for next, it does not wait for the same again.
+            waited = self._waited or question.replied or bool(question.arriving)
+            self._judge(request, now, waited=waited, told=self._told or bool(question.near))
         elif not answered and not self._standing.limited:
             self._without.unaided = True
             self._judge(request, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from ssl import SSLContext
 from typing import Any, TypeAlias
 
@@ -225,7 +226,8 @@ class Upstream:
             MovedError: meanwhile it has become another server.
         """
         loop, stay = asyncio.get_running_loop(), self.stay
-        async with asyncio.timeout(self._settings.connect_timeout):
+        async with asyncio.timeout(self._settings.connect_timeout) as patience:
+            factory = partial(_until_made, factory, patience)
             if self._url.path is not None:
                 await loop.create_unix_connection(factory, self._url.path)
                 stay.check()
@@ -346,6 +348,24 @@ async def refuse_proxy(connection: Any, refusal: ResponseError) -> None:
     lines = section.decode("utf-8", "replace").splitlines() if isinstance(section, bytes) else []
     behind = [line.removeprefix("upstream:") for line in lines if line.startswith("upstream:")]
     raise ProxyBehindError(behind[0] if behind else "the server behind it")
+
+
+def _until_made(factory: Callable[[], asyncio.Protocol], patience: asyncio.Timeout) -> asyncio.Protocol:
+    """Make a protocol whose connection ends the patience with which it is awaited, as soon as it is there.
+
+    Else a process that stands still just then would give up a connection that is in use.
+    """
+    protocol = factory()
+    made = protocol.connection_made
+
+    def connection_made(transport: asyncio.BaseTransport) -> None:
+        del protocol.connection_made
+        if not patience.expired():
+            patience.reschedule(None)
+        made(transport)
+
+    protocol.connection_made = connection_made  # type: ignore[method-assign]
+    return protocol
 
 
 def _pushing(invalidated: PushHandler, published: PushHandler) -> Callable[[int], Any]:
