@@ -12,13 +12,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from proxy.wire.pattern import ARGUMENT, at_once
+from proxy.wire.pattern import at_once, bulk_pattern
 
 _QUEUED: Final = b"+QUEUED\r\n"
 _SIZED: Final = b"$=!"
 _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
-_LEAF: Final = rf"(?:{ARGUMENT}|\$-1\r\n|[-+:_#,(][^\r\n]*+\r\n)"
+_LEAF: Final = rf"(?:{bulk_pattern(255)}|\$-1\r\n|[-+:_#,(][^\r\n]*+\r\n)"
 _RUNS: Final = tuple((count, re.compile(at_once(_LEAF, f"{{{count}}}").encode(), re.DOTALL)) for count in (64, 8))
 _LEAST: Final = 8
 """Parts in a row that have no parts themselves are taken so many at once: a million of them in a tenth of the time."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-LONGEST: Final = 999
-"""Bytes of an argument at most."""
+LONGEST: Final = 511
+"""Bytes of an argument at most. To compile an expression takes time in proportion, at every start of the proxy."""
 
 MOST: Final = 6
 """Arguments of a request at most, its name included."""

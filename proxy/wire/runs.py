@@ -106,9 +106,11 @@ class Runs:
 
 def _several(name: str, most: int) -> re.Pattern[bytes]:
     """Return what matches `LEAST` to `most` requests of the same form."""
+    # What spells out all lengths is in each form once: the first request is met as the others are, but for its star,
+    # which is passed before: `search` needs a byte to look for.
     forms = []
     for group, size in enumerate(SIZES, 1):
         arguments = at_once(_ARGUMENT, f"{{{size - 1}}}")
-        others = at_once(rf"\{group}{arguments}", f"{{{LEAST - 1},{most - 1}}}")
-        forms.append(rf"(\*{size}\r\n{name}){arguments}{others}")
+        others = at_once(rf"(?:\*|(?<=\*))\{group}{arguments}", f"{{{LEAST},{most}}}")
+        forms.append(rf"\*(?=({size}\r\n{name})){others}")
     return re.compile("|".join(forms).encode())
