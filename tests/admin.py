@@ -12,6 +12,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import StartProxy
+from tests.patience import patience
 from tests.raw import Address
 from tests.servers import Proxy, Server
 
@@ -31,7 +32,7 @@ class Admin:
     def connect(self, timeout: float = 20) -> socket.socket:
         """Open a connection."""
         connection = socket.socket(socket.AF_UNIX if isinstance(self.address, Path) else socket.AF_INET)
-        connection.settimeout(timeout)
+        connection.settimeout(patience(timeout))
         connection.connect(str(self.address) if isinstance(self.address, Path) else self.address)
         return connection
 

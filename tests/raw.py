@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.patience import patience
+
 Address = tuple[str, int] | Path
 """Where a server listens: host and port, or the path of a Unix socket."""
 
@@ -34,10 +36,11 @@ class Raw:
 
     Args:
         address: where to connect to.
-        timeout: seconds that any one wait may take.
+        timeout: seconds that any one wait may take, if `patience` allows as many.
     """
 
     def __init__(self, address: Address, timeout: float = 20) -> None:
+        timeout = patience(timeout)
         if isinstance(address, Path):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(timeout)

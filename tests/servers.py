@@ -23,6 +23,7 @@ import psutil
 
 from proxy.embedded.binaries import NAMES, EmbeddedError, ServerBinary, identify, on_path, packaged
 from proxy.embedded.server import GUARD
+from tests.patience import patience
 from tests.raw import Address, Raw
 
 T = TypeVar("T")
@@ -73,10 +74,11 @@ EVERY_KIND: tuple[str, ...] = _CHOSEN or tuple(
 
 
 def until(predicate: Callable[[], T], timeout: float = 10, what: str | Callable[[], str] = "the condition") -> T:
-    """Ask until the answer is true, and give it back; fail if that takes longer than `timeout` seconds.
+    """Ask until the answer is true, and give it back; fail if that takes longer than `timeout` seconds, or `patience`.
 
     `what`: what is waited for, or what tells then how far it has come.
     """
+    timeout = patience(timeout)
     deadline = time.monotonic() + timeout
     while True:
         answer = predicate()

@@ -34,11 +34,15 @@ from tests import test_workers as workers
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
+from tests.patience import impatience
 from tests.servers import KIND, KINDS, Proxy, Server
 from tests.test_model import Runner, play
 
 NEWEST: Final = "valkey-9.1"
 """The server for the checks of commands that only the newest have."""
+
+PATIENCE: Final = 8
+"""Seconds after which what a break keeps from coming counts as missing."""
 
 
 def _decisions(place: Place) -> None:
@@ -364,5 +368,5 @@ def test_the_proxy_as_it_is_passes(place: Place, tmp_path: Path, check: str) -> 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_break_is_caught(place: Place, tmp_path: Path, mutation: Mutation) -> None:
     broken_copy(tmp_path, mutation)
-    with pytest.raises((AssertionError, ConnectionError, TimeoutError, Flaky)):
+    with pytest.raises((AssertionError, ConnectionError, TimeoutError, Flaky)), impatience(PATIENCE):
         CHECKS[mutation.caught_by](place)
