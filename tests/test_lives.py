@@ -1036,6 +1036,33 @@ def test_ttl_is_rounded_and_persist_ends_the_deadline(
     assert client.say("PERSIST k 7") == 0
 
 
+_BUSY = "for _ = 1, 600000 do redis.call('PING') end"
+"""Takes 0.2 to 0.3 s."""
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("type_", ["set", "hash", "zset", "list"])
+def test_a_member_whose_deadline_passes_under_way_gets_no_other(
+    proxy: Proxy, talk: Callable[..., Talk], type_: str, queued: bool
+) -> None:
+    """The requests wait in the server, behind a script of their own client's, until a deadline has passed."""
+    client = talk(proxy)
+    add = {"set": "SADD k 7 1", "hash": "HSET k 7 0 1 0", "zset": "ZADD k 0 7 1 1", "list": "RPUSH k 7 1"}[type_]
+    remove = {"set": "SREM k 7", "hash": "HDEL k 7", "zset": "ZREM k 7", "list": "LREM k 0 7"}[type_]
+    lines = ["PEXPIREMEMBER k 7 900000 XX", "EXPIREMEMBER k 7 900", f"EXPIREMEMBER k 1 {FAR}", "PERSIST k 7", "TTL k 7"]
+    lines += [line for line in (lines[1], lines[3]) for _ in range(6)]  # those go together
+    words = [line.split() for line in lines]
+    client.say(add)
+    client.say("PEXPIREMEMBER k 7 100")
+    words = [["EVAL", _BUSY, "0"], *([["MULTI"], *words, ["EXEC"]] if queued else words)]
+    client.raw.send(b"".join(request(*one) for one in words))
+    replies = [parse(reply) for reply in client.raw.replies(len(words))]
+    assert (replies[-1] if queued else replies[1:]) == [0, 0, 1, 0, -1, *[0] * 12]
+    assert client.say("TTL k 7") == -1
+    assert client.say(remove) == 0
+    assert is_far(client.say("TTL k 1"))
+
+
 def test_every_occurrence_of_an_element_goes(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     client = talk(proxy)
     client.say("RPUSH l 7 1 7 7")

@@ -18,9 +18,10 @@ if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then
   return redis.error_reply('ERR object type is unsupported')
 end
 if not has(kind, key, member) then return 0 end
+local present = tonumber(call('zscore', shadow, member) or nil)
+if present and present < 0 then present = nil end
+if present and present <= moment then return 0 end  -- it has expired, while the request was under way
 if condition ~= '' then
-  local present = tonumber(call('zscore', shadow, member) or nil)
-  if present and present < 0 then present = nil end
   if condition == 'NX' and present then return 0 end
   if condition:sub(1, 2) == 'XX' and not present then return 0 end
   -- A member without a deadline lives forever: nothing is greater, everything is less.

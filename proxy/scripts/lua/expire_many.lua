@@ -12,7 +12,17 @@ local function work(replies, key, shadow, first, count)
   local members, size = {}, #replies
   for place = 1, count do members[place] = ARGV[first + 2 * place - 2] end
   local each, proper = nil, kind == 'set' or kind == 'hash' or kind == 'zset' or kind == 'list'
-  if proper then each = has_each(kind, key, members) end
+  if proper then
+    each = has_each(kind, key, members)
+    -- What has expired while the requests were under way is there no more.
+    local due = redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, 1)
+    if due[1] then
+      for place, deadline in ipairs(score_each(shadow, members)) do
+        deadline = tonumber(deadline or nil)
+        if deadline and deadline > 0 and deadline <= moment then each[place] = false end
+      end
+    end
+  end
   local other = kind == 'none' and 0 or redis.error_reply('ERR object type is unsupported')
   local new, last, least = {}, 0, nil
   for place = 1, count do
