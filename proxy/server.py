@@ -304,7 +304,7 @@ class Server:
         if question.behind:
             await self._underway.until_run(question.behind)
         if question.announce:
-            await self._proxies.announce(question.announce, question.near)
+            await self._proxies.announce(question.announce, question.near, first=question.first)
         try:
             await self._engine.answer(question)
         except ReadOnlyError as error:

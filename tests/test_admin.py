@@ -447,6 +447,32 @@ def test_ten_thousand_connections_take_few_files_and_probes_are_answered(admin: 
     assert "Traceback" not in proxy.process.output
 
 
+def test_peers_that_scrape_without_pause_leave_room_for_probes(admin: tuple[Proxy, Admin]) -> None:
+    """More of them than there are connections at once, each with one at a time."""
+    _, port = admin
+    over = threading.Event()
+
+    def scrape() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), port.connect() as peer:
+                peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+                while peer.recv(1 << 16):
+                    pass
+
+    peers = [threading.Thread(target=scrape, daemon=True) for _ in range(2 * admin_server.MOST)]
+    for peer in peers:
+        peer.start()
+    try:
+        for _ in range(30):
+            with port.connect() as probe:
+                probe.sendall(PROBE)
+                assert b" 200 " in probe.recv(4096)
+    finally:
+        over.set()
+        for peer in peers:
+            peer.join()
+
+
 def test_slow_senders_are_closed_and_make_room(admin: tuple[Proxy, Admin]) -> None:
     proxy, port = admin
     slow = [port.connect() for _ in range(3 * admin_server.MOST)]

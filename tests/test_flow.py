@@ -293,6 +293,38 @@ def test_a_server_that_does_not_read_makes_the_client_wait(
         assert set(client.replies(whole + 1)) == {b"+OK\r\n"}
 
 
+def test_a_client_may_send_all_its_hincrby_before_it_reads(upstream: Server, proxy: Proxy) -> None:
+    """On a key with deadlines; each reply has to be looked for."""
+    upstream.flush()
+    upstream.command("SET", "large", b"x" * (20 * MEGABYTE))
+    field = "f" * 1000
+    with proxy.connect(60) as client:
+        client.command("HSET", "h", field, 0)
+        client.command("EXPIREMEMBER", "h", field, 1000)
+        client.send(request("GET", "large") + request("HINCRBY", "h", field, 1) * 12_000)
+        assert len(client.reply()) > 20 * MEGABYTE
+        assert client.replies(12_000)[-1] == b":12000\r\n"
+
+
+def test_clients_that_go_while_their_hincrby_wait_are_noticed(upstream: Server, proxy: Proxy) -> None:
+    """Behind a request that blocks; with a reset, as a process that dies with unread replies sends."""
+    upstream.flush()
+
+    def connections() -> int:
+        return upstream.command("CLIENT", "LIST").count(b"cmd=blpop")
+
+    with proxy.connect() as other:
+        other.command("HSET", "h", "f", 0)
+        other.command("EXPIREMEMBER", "h", "f", 1000)
+        clients = [proxy.connect() for _ in range(3)]
+        for client in clients:
+            client.send(request("BLPOP", "nothing", 0) + request("HINCRBY", "h", "f", 1) * 20_000)
+        until(lambda: connections() == 3, what="three that block")
+        for client in clients:
+            client.reset()
+        until(lambda: connections() == 0, 20, "none that blocks")
+
+
 def test_a_client_that_leaves_in_the_middle_of_a_request(upstream: Server, proxy: Proxy) -> None:
     """Nothing half is done, nothing is left open, and the next client is not concerned."""
     whole = request("SET", "k", b"x" * 50_000)

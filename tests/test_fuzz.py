@@ -71,6 +71,13 @@ CORPUS: list[Stream] = [
     Stream(b"HELLO 3\r\nCLIENT TRACKING ON OPTIN\r\nCLIENT CACHING YES\r\nHINCRBY life d1 1\r\nPING\r\n", end=End.ECHO),
     # It says so when the byte behind the carriage return has come, which the proxy does not send.
     Stream(b"*3\r\n$30000\rH", cuts=(12,)),
+    # Of two that ask for no replies, or for replies again, one may have been refused without a word.
+    Stream(b"CLIENT REPLY OFF\r\nSUBSCRIBE a\r\nCLIENT REPLY ON\r\nHSET life d9 1\r\nRESET\r\nPING\r\n", end=End.ECHO),
+    Stream(
+        b"MULTI\r\nCLIENT REPLY OFF\r\nNOSUCH\r\nEXEC\r\nCLIENT REPLY OFF\r\nPING\r\nEVAL return 1 life\r\nRESET\r\n"
+        b"PING\r\n",
+        end=End.ECHO,
+    ),
     # A server that has been told to be silent refuses without a word, and waits for the client's end.
     Stream(b"CLIENT REPLY OFF\r\n*1\r\n$4294967296\r\n"),
     Stream(b"CLIENT REPLY OFF\r\n*1\r\n$4294967296\r\n", end=End.WAIT),

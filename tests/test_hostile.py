@@ -20,6 +20,7 @@ from proxy.relay.client import _MOVES, State
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, about, held_count, request
+from tests.relay import Relay
 from tests.servers import KIND, Proxy, Server, until
 from tests.test_flow import MEGABYTE, Peak, open_connections, send_all
 
@@ -187,6 +188,38 @@ def test_500_of_them_at_once(upstream: Server, proxy: Proxy) -> None:
             client.send(NESTED)
         for client in clients:
             client.close()
+
+
+def test_an_impossible_reply_ends_the_connection(upstream: Server, start_proxy: StartProxy) -> None:
+    """Though more comes behind it, in which the same would be met again."""
+    upstream.flush()
+    dying = threading.Event()
+
+    def answer(reply: bytes) -> bytes:
+        if not dying.is_set() or b"unknown command" not in reply:
+            return reply
+        end = reply.index(b"\r\n", reply.index(b"unknown command")) + 2
+        return reply[:end] + b":5\r\n" * 400_000
+
+    with Relay(upstream.address) as relay:
+        proxy = Proxy("--upstream", relay.url)
+        try:
+            relay.answers = answer
+            process = psutil.Process(proxy.pid)
+            with proxy.connect() as client:
+                client.command("SADD", "k", "a")
+                client.command("EXPIREMEMBER", "k", "a", 1000)
+            for _ in range(5):
+                with proxy.connect() as client:
+                    client.command("PING")
+                    dying.set()
+                    client.send(request("TTL", "k", "a") * 8)
+                    client.rest()
+                    dying.clear()
+            until(lambda: client_descriptors(process) == 0, what="an end of all connections")
+            assert proxy.process.end() == 0
+        finally:
+            proxy.close()
 
 
 def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import Start
 from tests.raw import request
+from tests.relay import Relay
 from tests.servers import Proxy, Server, until
 from tests.test_lives import Talk, clock, talk
 
@@ -247,6 +248,43 @@ def check_near_deadlines(first: Proxy, other: Proxy, server: Server, talk: TalkT
 def test_near_deadlines_of_known_keys_are_announced(server: Server, start: Start, talk: TalkTo) -> None:
     """The server's word that something has changed would come too late."""
     check_near_deadlines(start(), start(), server, talk)
+
+
+def test_a_look_that_had_begun_before_tells_nothing_of_a_near_deadline(
+    server: Server, start: Start, talk: TalkTo
+) -> None:
+    """Two clients read through a proxy that the server's answers reach late; between the two a deadline passes."""
+    with Relay(server.address) as relay:
+        first = start("--no-sweep")
+        other = Proxy("--upstream", relay.url, "--no-sweep")
+        try:
+            client, beside = talk(first), talk(server)
+            one, two = talk(other), talk(other)
+            until(lambda: b"blind:0" in one("INFO", "expiremember"), what="trust")  # else it asks about every key
+            for number in range(5):
+                key = f"set{number}"
+                client("SADD", key, "m", "n", "w")
+                client("EXPIREMEMBER", key, "n", 1000)
+                until(lambda key=key: one("TTL", key, "n") > 0)  # type: ignore[misc]
+                client("PEXPIREMEMBER", key, "w", 90)  # announced: the other asks about the key from now on
+                time.sleep(0.05)  # until all that is known of it is a mark
+                relay.answers = late
+                one.raw.send_command("SISMEMBER", key, "m")
+                time.sleep(0.005)  # it asks
+                client("PEXPIREMEMBER", key, "m", 1)
+                passed = clock(beside) + 2
+                until(lambda passed=passed: clock(beside) > passed)  # type: ignore[misc]
+                assert two("SISMEMBER", key, "m") == 0
+                relay.answers = bytes
+                one.raw.reply()
+            other.stop()
+        finally:
+            other.close()
+
+
+def late(answer: bytes) -> bytes:
+    time.sleep(0.03)
+    return answer
 
 
 def test_near_deadlines_wait_for_no_proxy_that_hangs(server: Server, start: Start, talk: TalkTo) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 
 import pytest
 
 from proxy.proxies.messages import Kind, Message, unpack
-from proxy.proxies.protocol import Member
+from proxy.proxies.protocol import MOST_OTHERS, Member
+from proxy.wire.request import encode
 from tests.interleavings import Bounds, World, explore
 
 BOUNDS = {
@@ -46,6 +48,45 @@ def test_whoever_trusts_what_it_knows_knows_the_key(name: str) -> None:
 def test_the_same_in_larger_bounds(name: str) -> None:
     found = explore(LONG[name])
     assert found.violation is None, "\n".join(found.violation)
+
+
+class Silent:
+    """Keys of which none is known, and a link on which nothing comes."""
+
+    def publish(self, to: bytes | None, message: Message) -> None: ...
+
+    def renew(self, others: list[bytes]) -> None:
+        assert len(others) <= MOST_OTHERS
+
+    def mark_announced(self, keys: Iterable[bytes]) -> None: ...
+
+    def note_announced(self, keys: Iterable[bytes], moment: float) -> None: ...
+
+    def forget_announced(self) -> None: ...
+
+    def outstanding(self) -> list[bytes]:
+        return []
+
+
+def test_made_up_proxies_cost_little() -> None:
+    """Who may publish may make up any number of them."""
+    silent = Silent()
+    member = Member(b"this", silent, silent)
+    member.connect(0.0)
+    began = time.process_time()
+    for number in range(20_000):
+        member.receive(Message(Kind.JOIN, b"%d" % number, 1), 0.1)
+    member.tick(1.0)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(b"x" * 10_000_000, b"a", b"1"), (b"join", b"a" * 33, b"1"), (b"join", b"a", b"9" * 5000), (b"join", b"a", b"-1")],
+)
+def test_a_message_that_no_proxy_sends_is_none(words: tuple[bytes, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^not a message of a proxy$"):
+        unpack(encode(list(words)))
 
 
 class AcknowledgesFirst(Member):

@@ -350,11 +350,117 @@ def test_a_request_does_not_wait_for_the_same_again() -> None:
     assert questions == 2
 
 
+def test_others_are_told_once_more_of_near_deadlines_if_some_were_told_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who acknowledged at once asks about the key no more when the last has, or is waited for no longer."""
+    driver, late = Driver(k=NOW + 1_000_000), 0.0
+    for room in ("session", "known"):
+        monkeypatch.setattr(f"proxy.session.{room}.lease_clock", lambda: lease_clock() + late)
+    known, session = driver.known, driver.session
+    known.shared = True
+    session.receive(encode([b"PEXPIREMEMBER", b"k", b"m", b"50"]), NOW)
+    for _ in range(2):
+        assert session.question is not None
+        assert session.question.near == {b"k"}
+        known.note_announced(session.question.announce, lease_clock())
+        late += 2 * STIRRED_SECONDS
+        session.resume(NOW)
+    assert session.question is None
+
+
+def test_what_others_have_to_finish_is_waited_for_behind_own_replies_too() -> None:
+    """A client that logs in and sets a first deadline in one piece waits for its login first."""
+    driver = Driver()
+    driver.ground.streams.lengthen(Claims())
+    driver.session = session = Session(driver.ground, stranger=True)
+    session.receive(encode([b"EXPIREMEMBER", b"k", b"m", b"1000"]), NOW)
+    assert session.question is not None
+    assert session.question.login
+    session.login()
+    session.resume(NOW)
+    assert session.question is not None
+    assert session.question.behind
+
+
+def test_nothing_is_known_or_claimed_for_a_stranger() -> None:
+    driver = Driver(source=NOW + 1_000_000)
+    streams = driver.ground.streams
+    streams.lengthen(Claims())
+    driver.session = session = Session(driver.ground, stranger=True)
+    pipeline = [encode([b"RENAME", b"source", b"x", b"extra"])]
+    pipeline += [encode([b"SELECT", b"%d" % number]) for number in range(5_000)]
+    pipeline += [encode([b"EXPIREMEMBER", b"k%d" % number, b"m", b"1000"]) for number in range(100)]
+    session.receive(b"".join(pipeline), NOW)
+    session.close()
+    assert list(driver.known.deadlines) == [b"source"]
+    assert not driver.known.claimed
+    assert driver.known.databases == {0}
+    assert not streams.awaited
+
+
+def test_a_stranger_who_had_logged_in_has_gone_where_it_said() -> None:
+    driver = Driver()
+    driver.session = session = Session(driver.ground, stranger=True)
+    session.receive(encode([b"SELECT", b"3"]) + encode([b"EXPIREMEMBER", b"k", b"m", b"1000"]), NOW)
+    session.login()
+    session.resume(NOW)
+    assert driver.known.databases == {0, 3}
+
+
+def test_a_pipeline_of_deadlines_and_renames_is_announced_at_once() -> None:
+    driver, questions = Driver(), 0
+    known, session = driver.known, driver.session
+    known.shared = True
+    pairs = [
+        encode([b"PEXPIREMEMBER", b"a%d" % number, b"m", b"90"]) + encode([b"RENAME", b"a%d" % number, b"b%d" % number])
+        for number in range(200)
+    ]
+    session.receive(b"".join(pairs), NOW)
+    while session.question is not None or session.unfinished:
+        if session.question is None:
+            session.go_on(NOW)
+            continue
+        questions += 1
+        known.note_announced(session.question.announce, lease_clock())
+        session.resume(NOW)
+    assert questions <= 3
+
+
+def test_a_short_delay_in_a_transaction_counts_from_its_exec() -> None:
+    """However long it is open: the deadline that was possible before has passed by then, and said nothing."""
+    driver = Driver(k=NOW + 1_000_000)
+    driver.feed(encode([b"MULTI"]) + encode([b"PEXPIREMEMBER", b"k", b"m", b"1"]))
+    driver.known.learn(b"k", NOW + 1_000_000, NOW + 10)
+    driver.sent += driver.session.receive(encode([b"EXEC"]), NOW + 20)
+    assert driver.session.question is None
+    assert driver.known.deadlines[b"k"] == NOW + 21
+
+
+def test_only_first_deadlines_of_others_end_what_is_arriving() -> None:
+    known = KnownKeys()
+    ended: list[list[bytes]] = []
+    known.on_announced = ended.append
+    known.mark_announced([b"k"], {b"k"})
+    known.mark_announced([b"k"], {b"k"})
+    known.mark_announced([b"k", b"other"])
+    assert ended == [[b"k"], [], [b"k", b"other"]]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_claims_end_where_no_reply_can_show_it(refused: bool) -> None:
+    """A client that is refused without a word may stay for as long as it likes."""
+    driver = Driver()
+    client = SimpleNamespace(sends=not refused, ended=False, refused=refused, send_out=lambda _: None)
+    driver.session.replies.silenced = not refused
+    signs = Signs(driver.session, cast(Any, SimpleNamespace(closing=False)), cast(Any, client))
+    passed = asyncio.run(promised(signs))
+    assert passed is not None
+
+
 def test_no_sign_is_put_in_front_of_a_request_that_waits() -> None:
     """Its keys may be claimed: they would be forgotten before it has gone."""
     driver = Driver(s=NOW + 1_000_000)
     sent: list[bytes] = []
-    client = SimpleNamespace(sends=True, ended=False, send_out=sent.append)
+    client = SimpleNamespace(sends=True, ended=False, refused=False, send_out=sent.append)
     signs = Signs(driver.session, cast(Any, SimpleNamespace(closing=False)), cast(Any, client))
     assert driver.session.receive(encode([b"EVAL", b"return 1", b"1", b"s"]), NOW) == b""
     assert driver.session.question is not None

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import socket
+import time
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -28,6 +30,12 @@ log = structlog.get_logger("proxy.admin")
 
 MOST: Final = 16
 """Connections at once. A further one takes the place of the one that has waited longest for a request."""
+
+MOST_SCRAPES: Final = 8
+"""Scrapes that are answered at once: the other connections are left to probes."""
+
+YOUNG_SECONDS: Final = 0.02
+"""How long a connection is left for its first request to be read before it makes room."""
 
 REQUEST_SECONDS: Final = 5.0
 """How long a request may take to arrive, and an answer to be taken."""
@@ -61,7 +69,8 @@ class AdminServer:
         self._path: Path | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None], None] = {}  # connections that await a request, longest first
+        self._waiting: dict[asyncio.Task[None], float] = {}  # connections that await a request: since when
+        self._scraping = 0  # scrapes that are being answered
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
         self._say_internal = Seldom(log.error, "admin connection closed: internal error")
 
@@ -133,17 +142,17 @@ class AdminServer:
     def _begin(self, client: socket.socket, address: object) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(client, _is_local(client, address)))
         self._tasks.add(task)
-        self._waiting[task] = None
+        self._waiting[task] = time.monotonic()
         task.add_done_callback(self._ended)
 
     async def _make_room(self) -> None:
         """Close the connection that has waited longest for a request, where there are too many."""
         while len(self._tasks) >= MOST:
-            longest = next(iter(self._waiting), None)
-            if longest is not None:
+            longest = min(self._waiting, key=self._waiting.__getitem__, default=None)
+            if longest is not None and self._waiting[longest] <= time.monotonic() - YOUNG_SECONDS:
                 longest.cancel()
-            # One that is being answered may come to wait for a request meanwhile.
-            await asyncio.wait(self._tasks, timeout=_PAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            # One that is being answered may come to wait for a request meanwhile, and one that waits for one, be young.
+            await asyncio.wait(self._tasks, timeout=YOUNG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -173,10 +182,9 @@ class AdminServer:
         task = asyncio.current_task()
         assert task is not None
         while conversation.state is not State.OVER:
-            request = await self._next_request(conversation, reader, patience)
+            request = await self._next_request(conversation, reader, patience, task)
             if request is None:
                 break
-            self._waiting.pop(task, None)
             answer = await self._answer(conversation, request, is_local)
             if writer.is_closing():
                 return
@@ -185,10 +193,11 @@ class AdminServer:
                 await writer.drain()
             if answer.then is not None:
                 answer.then()
-            self._waiting[task] = None
+            self._waiting[task] = time.monotonic()
             patience = IDLE_SECONDS
         if writer.is_closing():
             return
+        self._waiting[task] = -math.inf  # the first to make room
         writer.write_eof()
         # What has come and is not read would reset the connection, and the answer be lost.
         async with asyncio.timeout(LINGER_SECONDS):
@@ -202,24 +211,37 @@ class AdminServer:
             turns = self._turns
             if (gathering := self._pages.gathering(request)) is not None:
                 await gathering
-            if (steps := self._pages.preparation(request)) is not None:
-                turns = self._scrapes
-                while await turns.run(partial(next, steps, _PREPARED)) is not _PREPARED:
+            if (steps := self._pages.preparation(request)) is None:
+                return await turns.run(partial(self._pages.answer, request, is_local=is_local))
+            if self._scraping >= MOST_SCRAPES:
+                return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, b"too many scrapes at once\n"))
+            self._scraping += 1
+            try:
+                while await self._scrapes.run(partial(next, steps, _PREPARED)) is not _PREPARED:
                     pass
-            return await turns.run(partial(self._pages.answer, request, is_local=is_local))
+                return await self._scrapes.run(partial(self._pages.answer, request, is_local=is_local))
+            finally:
+                self._scraping -= 1
         except Exception as error:  # noqa: BLE001 - whatever it is, who asks is told, and others are served
             self._say_internal(path=request.path, exc_info=error)
             conversation.close_after()
             return Answer(Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error\n"))
 
     async def _next_request(
-        self, conversation: Conversation, reader: asyncio.StreamReader, patience: float
+        self,
+        conversation: Conversation,
+        reader: asyncio.StreamReader,
+        patience: float,
+        task: asyncio.Task[None],
     ) -> Request | BadRequestError | None:
         """Wait for a request; None when there comes none any more."""
         loop = asyncio.get_running_loop()
+        since = self._waiting[task]
         async with asyncio.timeout(patience) as limit:
             while True:
+                self._waiting[task] = since
                 data = await reader.read(READ)
+                del self._waiting[task]  # while what has come waits for its turn it makes room for nobody
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
                 try:
                     request = await self._turns.run(partial(conversation.receive, data))

@@ -104,7 +104,10 @@ class Engine:
         self._name = secrets.token_hex(8)
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
-        self._busy: dict[bytes, asyncio.Future[None]] = {}
+        self._looks = 0  # that have begun
+        self._busy: dict[
+            bytes, tuple[int, asyncio.Future[None]]
+        ] = {}  # keys at which somebody looks: which look, its end
 
     async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
         keys = list(keys)
@@ -296,24 +299,37 @@ class Engine:
                     await self.sweep(look.database, look.due, trigger="request")
 
     async def _remove_due(self, keys: tuple[bytes, ...]) -> None:
-        """Remove what is due in some keys; requests for the same key at the same time share the work."""
-        due = list(keys)
+        """Remove what is due in some keys; requests for the same key at the same time share the work.
+
+        But where other proxies' clients may have set deadlines of which no word has come, a look that had begun before
+        this request came says nothing.
+        """
+        came, unseen, due = self._looks, set(keys), list(keys)
         while due:
             free = [key for key in due if key not in self._busy]
-            if not free:
-                await asyncio.wait([self._busy[key] for key in due])
-                due = self._known.due(keys, self._clock.latest(), AHEAD_MS)
-                continue
-            done = asyncio.get_running_loop().create_future()
-            self._busy.update(dict.fromkeys(free, done))
-            try:
-                for begin in range(0, len(free), KEYS_AT_ONCE):
-                    await self._remove_due_page(free[begin : begin + KEYS_AT_ONCE])
-            finally:
-                for key in free:
-                    del self._busy[key]
-                done.set_result(None)
-            due = self._known.due(keys, self._clock.latest(), AHEAD_MS)
+            if free:
+                await self._look_at(free)
+                unseen.difference_update(free)
+            else:
+                busy = [self._busy[key] for key in due]
+                unseen.difference_update(key for key, (begun, _) in zip(due, busy, strict=True) if begun > came)
+                await asyncio.wait([done for _, done in busy])
+            now = self._clock.latest()
+            due = self._known.due(keys, now, AHEAD_MS)
+            due += set(self._known.to_ask_about(unseen, now)).difference(due)
+
+    async def _look_at(self, keys: list[bytes]) -> None:
+        """Remove what is due in some keys at which nobody looks at present."""
+        self._looks += 1
+        done = asyncio.get_running_loop().create_future()
+        self._busy.update(dict.fromkeys(keys, (self._looks, done)))
+        try:
+            for begin in range(0, len(keys), KEYS_AT_ONCE):
+                await self._remove_due_page(keys[begin : begin + KEYS_AT_ONCE])
+        finally:
+            for key in keys:
+                del self._busy[key]
+            done.set_result(None)
 
     async def _remove_due_page(self, keys: list[bytes]) -> None:
         databases = sorted(self._known.databases)

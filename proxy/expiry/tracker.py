@@ -166,7 +166,7 @@ class Tracker:
             finally:
                 await end(tasks)
             for task in done:
-                task.result()  # neither ends but by an error
+                task.result()  # none ends but by an error
         finally:
             await connection.disconnect(nowait=True)
 
@@ -226,6 +226,9 @@ class Tracker:
             now = lease_clock()
             self._note_changed(known.stale_marks(now))
             self._note_changed(known.settle(now))
+            while known.settling:
+                await asyncio.sleep(0)
+                self._note_changed(known.settle_more())
             if known.has_orphans(now):
                 for _ in range(2):  # what had come before the first question has been read when the second is answered
                     await self._engine.round_trip()

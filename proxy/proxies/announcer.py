@@ -68,6 +68,7 @@ class Proxies:
         self._lost = lease_clock()  # since when there is none
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_late = Seldom(log.warning, "near deadline not announced: other proxies did not acknowledge it")
+        self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
         self._pending = 0  # requests that have no answer yet
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -181,8 +182,8 @@ class Proxies:
     def _take(self, payload: bytes) -> None:
         try:
             message = unpack(payload)
-        except ValueError as error:
-            log.warning("unreadable message on a proxy channel", error=str(error))
+        except ValueError:
+            self._say_unreadable(bytes=len(payload))
             return
         if not self._refused and self._member.connected:
             self._member.receive(message, lease_clock())
@@ -208,14 +209,15 @@ class Proxies:
 
     # What sessions and the tracker want to be done.
 
-    async def announce(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
+    async def announce(self, keys: Collection[bytes], near: Set[bytes] = frozenset(), *, first: bool = True) -> None:
         """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells.
 
         Args:
             keys: the keys.
             near: those that get a deadline which may pass before the server tells of it.
+            first: whether what waits for it is refused where others do not acknowledge it.
         """
-        say = self._say_refused if len(near) < len(keys) else self._say_late
+        say = self._say_refused if first else self._say_late
         patience = 2 * LEASE + self._patience
         if self._connection is None:
             patience += self._lost - lease_clock()  # an outage is waited for once, not by each request

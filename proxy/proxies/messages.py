@@ -48,6 +48,10 @@ class Message:
         return encode([self.kind.value, self.sender, b"%d" % self.number, *self.keys])
 
 
+_KINDS: Final = frozenset(kind.value for kind in Kind)
+_LONGEST: Final = 32
+"""Bytes of a sender's name, and of a number."""
+
 _NEAR: Final = b"!"
 _FAR: Final = b"="
 
@@ -75,4 +79,6 @@ def unpack(payload: bytes) -> Message:
     if found is None or not found.header or len(found.arguments) < 3 or reader.held:
         raise ValueError("not a message of a proxy")
     kind, sender, number, *keys = found.arguments
+    if kind not in _KINDS or len(sender) > _LONGEST or len(number) > _LONGEST or not number.isdigit():
+        raise ValueError("not a message of a proxy")
     return Message(Kind(kind), sender, int(number), tuple(keys))

@@ -30,6 +30,9 @@ from proxy.proxies.messages import Kind, Message
 LEASE: Final = 2.0
 """Seconds for which a proxy trusts what it knows without having heard of the server."""
 
+MOST_OTHERS: Final = 256
+"""Proxies that are taken to be in front of one server, so that nobody who publishes can make up any number of them."""
+
 DRIFT: Final = 0.01
 """How much of a lease is left to clocks that do not run alike."""
 
@@ -229,7 +232,7 @@ class Member:
     def receive(self, message: Message, now: float) -> None:
         """Take a message that has been published."""
         sender = message.sender
-        if sender == self.name:
+        if sender == self.name or (sender not in self._others and len(self._others) >= MOST_OTHERS):
             return
         self._see_lapse(now)
         if message.kind is Kind.LEAVE:

@@ -395,6 +395,11 @@ class ClientConnection(asyncio.Protocol):
         """Whether the server has been told so."""
         return self._state is State.ENDED
 
+    @property
+    def refused(self) -> bool:
+        """Whether the server has been shown a request at which it closes."""
+        return self._state is State.REFUSED
+
     def refuse_claims(self) -> None:
         """Turn the client away."""
         self._surroundings.metrics.requests_refused_total["deadlines"] += 1

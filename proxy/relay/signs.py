@@ -24,6 +24,10 @@ class Client(Protocol):
     def ended(self) -> bool:
         """Whether the server has been told so."""
 
+    @property
+    def refused(self) -> bool:
+        """Whether the server has been shown a request at which it closes, perhaps without a word."""
+
     def send_out(self, data: bytes) -> None:
         """Send requests to the server."""
 
@@ -48,8 +52,8 @@ class Signs(Sender):
     def ask(self) -> Passed | None:
         """Put a sign behind all that has been sent."""
         session, upstream, loop = self._session, self._upstream, asyncio.get_running_loop()
-        if session.replies.silenced:
-            # No reply will come: give the requests their time.
+        if session.replies.silenced or self._client.refused:
+            # No reply may come: give the requests their time.
             enough = loop.time() + UNHEARD_SECONDS
             return lambda: loop.time() >= enough
         if self._client.ended:

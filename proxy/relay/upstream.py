@@ -237,11 +237,14 @@ class UpstreamConnection(Droppable):
         self._fence.dismiss(self)
         if self._linger is not None:
             self._linger.cancel()
-        if exc is not None and self._transport.get_extra_info("sslcontext") is None:
-            self._salvage()
-        self.lost = True
-        self.data_received = _drop  # type: ignore[method-assign,assignment] # it may be a method of this very object
-        self._client.upstream_lost(refusal)
+        try:
+            # Another error is the proxy's own, met in what the server said: to read on would be to meet it again.
+            if isinstance(exc, OSError) and self._transport.get_extra_info("sslcontext") is None:
+                self._salvage()
+        finally:
+            self.lost = True
+            self.data_received = _drop  # type: ignore[method-assign,assignment] # it may be a method of this very object
+            self._client.upstream_lost(refusal)
 
 
 def _drop(_: bytes) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from proxy.commands.table import COMMANDS, MARKING, Command, Effect
@@ -22,6 +23,9 @@ NOT_ANNOUNCED: Final = Refusal(
 
 LOOKED_AHEAD: Final = 1 << 20
 """Bytes that are searched for first deadlines to be announced together with one that is about to be sent."""
+
+
+_NOTHING: Final[Mapping[bytes, bool]] = MappingProxyType({})
 
 
 class Announcing:
@@ -56,10 +60,15 @@ class Announcing:
         keys, near = self.unannounced(command, request), [] if told else self._near(command, request, now)
         if not keys and not near:
             return None
-        ahead = list(self._ahead())
         first = bool(keys)
-        keys += self._known.unannounced(key for arguments in ahead for key in self._first_keys(arguments))
-        near += self._known.unstirred(key for arguments in ahead for key in self._near_keys(arguments, now))
+        # Key → whether what it gets may be near. What is renamed further down the pipeline takes it along.
+        coming = dict.fromkeys(keys, False) | dict.fromkeys(near, True)
+        for arguments in self._ahead():
+            is_near = bool(self._near_keys(arguments, now, coming))
+            for key in self._first_keys(arguments, coming):
+                coming[key] = coming.get(key, False) or is_near
+        keys = self._known.unannounced(coming)
+        near = self._known.unstirred(key for key, is_near in coming.items() if is_near)
         announce = tuple(dict.fromkeys((*keys, *near)))
         return Question(announce=announce, first=first, near=frozenset(near), again=True)
 
@@ -72,16 +81,17 @@ class Announcing:
             keys = self._near_keys(request.arguments, now)
         return self._known.unstirred(dict.fromkeys(keys))
 
-    def _near_keys(self, arguments: list[bytes], now: float) -> list[bytes]:
+    def _near_keys(self, arguments: list[bytes], now: float, coming: Mapping[bytes, bool] = _NOTHING) -> list[bytes]:
         """Return those keys of a request that may get deadlines which pass before others hear of it."""
-        keys = self._first_keys(arguments)
+        keys = self._first_keys(arguments, coming)
         if not keys:
             return []
         command = COMMANDS[arguments[0].upper()]
         if command.effect is Effect.EXPIRE:
             deadline = self._ground.rewriter.deadline(command, arguments, now)
         else:
-            deadline = self._known.deadlines.get((command.keys(arguments) or [b""])[0], math.inf)
+            source = (command.keys(arguments) or [b""])[0]
+            deadline = now if coming.get(source) else self._known.deadlines.get(source, math.inf)
         return keys if now - ASK_MS < deadline <= now + NEAR_MS else []
 
     def unannounced(self, command: Command | None, request: Request) -> list[bytes]:
@@ -93,8 +103,8 @@ class Announcing:
             return self._known.unannounced(dict.fromkeys(transaction.marked))
         return self._known.unannounced(self._first_keys(request.arguments))
 
-    def _first_keys(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys to which a request may give deadlines."""
+    def _first_keys(self, arguments: list[bytes], coming: Container[bytes] = ()) -> list[bytes]:
+        """Return the keys to which a request may give deadlines; some are `coming` to others before it."""
         command = COMMANDS.get(arguments[0].upper())
         if command is None or command.effect not in MARKING:
             return []
@@ -102,7 +112,7 @@ class Announcing:
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
         # While it is blind it does not know of the source: to wait for others then would hold up every RENAME.
-        return keys[-1:] if keys and keys[0] in self._known.deadlines else []
+        return keys[-1:] if keys and (keys[0] in self._known.deadlines or keys[0] in coming) else []
 
     def keys_ahead(self) -> Iterator[bytes]:
         """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""

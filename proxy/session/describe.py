@@ -40,6 +40,9 @@ LONGEST_PATTERN: Final = 32
 """Bytes of a pattern that is tried on the proxy's own commands: twice as many as the longest of their names has. Who
 sends it needs no right to any command, and each byte is tried on each byte of a name."""
 
+MOST_STARS: Final = 4
+"""Stars of such a pattern: each makes it be tried from one more place."""
+
 _REMEMBERED: Final = lru_cache(maxsize=4)
 """The whole table of a server's commands takes milliseconds to amend, and is the same for every client that asks."""
 
@@ -277,7 +280,9 @@ def _list(words: list[bytes]) -> Described | None:
             names = DOCS
         case [b"FILTERBY", b"ACLCAT", category]:
             names = DOCS if category.lower() in CATEGORIES else ()
-        case [b"FILTERBY", b"PATTERN", pattern] if len(pattern) <= LONGEST_PATTERN:
+        case [b"FILTERBY", b"PATTERN", pattern] if (
+            len(pattern) <= LONGEST_PATTERN and pattern.count(b"*") <= MOST_STARS
+        ):
             names = [name for name in DOCS if matches(pattern.lower(), name)]
         case _:
             names = ()

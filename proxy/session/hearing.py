@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Next, Standing
 
@@ -19,11 +21,12 @@ class Hearing:
         out: what goes upstream.
     """
 
-    __slots__ = ("_out", "_standing")
+    __slots__ = ("_out", "_standing", "_times")
 
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
+        self._times = 0  # that the client has asked for no replies
 
     def hush(self, arguments: list[bytes]) -> None:
         """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
@@ -47,10 +50,11 @@ class Hearing:
         if words == [b"REPLY", b"OFF"]:
             # Should the server have refused it this will be answered.
             replies.silenced = True
-            self._out.append(replies.expect(b"", found=self._not_silenced))
-        elif words == [b"REPLY", b"ON"] and queued and replies.silenced:
-            # The server may have dropped the transaction. If not this will be answered.
-            self._out.append(replies.expect(b"", found=self._not_silenced))
+            self._times += 1
+            self._out.append(replies.expect(b"", found=self._not_silenced()))
+        elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscribed):
+            # The server may have dropped the transaction, or refused it to a subscriber. If not this will be answered.
+            self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"]:
             replies.silenced = False
         elif words == [b"REPLY", b"SKIP"] and not replies.silenced:
@@ -58,5 +62,12 @@ class Hearing:
         elif words[:1] == [b"CACHING"]:
             self._standing.next = Next.JOINED
 
-    def _not_silenced(self) -> None:
-        self._standing.replies.silenced = False
+    def _not_silenced(self) -> Callable[[], None]:
+        """Return what is to be called when an answer has come; the client may have asked for none again meanwhile."""
+        times = self._times
+
+        def note() -> None:
+            if self._times == times:
+                self._standing.replies.silenced = False
+
+        return note

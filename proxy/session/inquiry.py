@@ -50,14 +50,15 @@ class Inquiry:
         self._out = out
 
     def question(
-        self, command: Command | None, request: Request, now: float, *, waited: bool = False
+        self, command: Command | None, request: Request, now: float, *, replied: bool, waited: bool
     ) -> Question | None:
         """Return what has to be done before a request may go.
 
         In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
         What others have to finish before comes first, and by itself: more may be due when they have.
 
-        `waited`: whether that has been.
+        `replied`: whether what the client sent before has been answered meanwhile; `waited`: whether others have been
+        waited for, or are not to be: then nothing is changed by asking.
         """
         known, standing, without = self._known, self._standing, self._without
         if without.unaided:
@@ -80,12 +81,12 @@ class Inquiry:
             absent = additions.absent(known, command, request, limited=limited, amends=self._out.amends)
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.to_ask_about(names, now)))
-        unclear, replied = self._limited(command, request) if limited else ((), False)
+        unclear, reply = self._limited(command, request) if limited else ((), False)
         if absent and transaction is None and standing.askable:
-            replied = True  # what the client has sent before may remove what this brings back
+            reply = True  # what the client has sent before may remove what this brings back
         if before is not None:
-            return replace(before, replied=replied)
-        if replied and not waited:
+            return replace(before, replied=reply and not replied)
+        if reply and not replied:
             return Question(replied=True, again=True)
         if not (due or everywhere or unclear or absent):
             return None

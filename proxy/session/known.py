@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import Final
 
+from proxy.session.ages import Ages
 from proxy.session.beginnings import Beginnings
 from proxy.session.claims import CLAIMED_BY_ANYBODY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims
 
-HIGHEST_DATABASE = 1023
-"""The highest number of a database that a client's word makes known. The server leaves it out if it has none such."""
+DATABASES: Final = frozenset(range(1024))
+"""The numbers of databases that a client's word makes known. The server leaves those out that it has not."""
 
 ASK_MS = 3.0
 """How near a deadline has to be for the server to be asked whether it has passed: on a busy machine a request takes so
@@ -46,7 +48,7 @@ STIRRED_SECONDS: Final = 0.4
 """How long further near deadlines of the key are not announced, from when the others began to be told: what is set
 last passes, and the server has told of it, while they still ask."""
 
-BURIED_AT_ONCE: Final = 5_000
+DROPPED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
 
 FRESH_SECONDS = 7.0
@@ -64,7 +66,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Freed:
     """Keys whose claims and marks have ended since a question was asked."""
 
-    def __init__(self, freed: dict[bytes, float], number: int) -> None:
+    def __init__(self, freed: Ages, number: int) -> None:
         self._freed = freed
         self._number = number
 
@@ -94,7 +96,7 @@ class KnownKeys:
         loaded: whether the index has been read since the control connection was made.
         trusted_until: until when (`lease_clock`) other proxies' first deadlines are sure to be known here.
         shared: whether there may be other proxies, which have to know a key before it gets its first deadline.
-        on_announced: is called with keys to which another proxy is about to give deadlines.
+        on_announced: is called with keys to which another proxy is about to give their first deadlines.
         cut_off: whether there is no connection by which they could be told.
     """
 
@@ -109,20 +111,21 @@ class KnownKeys:
         self.cut_off = False
         self.doubt = 0.0
         self.ever = False
-        self._marks: dict[bytes, float] = {}
-        self._restless: dict[bytes, float] = {}  # keys that others are giving near deadlines: since when
-        self._stirred: dict[bytes, float] = {}  # keys of whose near deadlines others have been told: when
+        self._marks = Ages()
+        self._restless = Ages()  # keys that others are giving near deadlines: since when
+        self._stirred = Ages()  # keys of whose near deadlines others have been told: when
         self._claimed: dict[bytes, int] = {}
         self.on_announced: Callable[[list[bytes]], None] = lambda _: None
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
         self._overtaken: set[bytes] = set()  # claimed keys of which a deadline had passed before all requests had run
         self._claims: dict[Claims, None] = {}
         self._asked = 0  # questions about keys that there have been
-        self._asking: dict[int, None] = {}  # the numbers of those that are on their way
-        self._freed: dict[bytes, float] = {}  # keys whose claims and marks ended: which was the last question then
+        self._asking: OrderedDict[int, None] = OrderedDict()  # the numbers of those that are on their way
+        self._freed = Ages()  # keys whose claims and marks ended: which was the last question then
+        self._settled: list[bytes] = []  # keys of claims that have been settled, and not been dropped yet
         self._orphans: list[tuple[float, list[bytes]]] = []
         self._doubtful: set[bytes] = set()
-        self._announced: dict[bytes, float] = {}
+        self._announced = Ages()
         self.next_deadline = -math.inf
         self._horizon = math.inf
         self._wake: Callable[[], None] | None = None
@@ -175,10 +178,9 @@ class KnownKeys:
             and ((deadline := deadlines[name]) <= limit or name in restless or (deadline == math.inf and name in marks))
         ]
 
-    def visit(self, database: int) -> None:
-        """Make a database known because a client goes there, or sends keys there."""
-        if 0 <= database <= HIGHEST_DATABASE:
-            self.databases.add(database)
+    def visit(self, databases: Iterable[int]) -> None:
+        """Make databases known because a client goes there, or sends keys there."""
+        self.databases |= DATABASES.intersection(databases)
 
     def any_due(self, now: float) -> bool:
         """Return whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
@@ -234,17 +236,18 @@ class KnownKeys:
             self._put(key, deadline)
 
     def _mark_for_a_time(self, key: bytes) -> None:
-        self._marks.pop(key, None)
-        self._marks[key] = lease_clock()  # last again: the marks stand in the order of their age
+        self._marks.note(key, lease_clock())
 
     def mark_announced(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
         """Make keys known because another proxy is about to give them deadlines; of `near` ones, which pass at once."""
-        first = [key for key in keys if key not in near or self.deadlines.get(key, math.inf) == math.inf]
+        marks, deadlines = self._marks, self.deadlines
+        first = [
+            key for key in keys if key not in near or (key not in marks and deadlines.get(key, math.inf) == math.inf)
+        ]
         for key in keys:
             self.mark(key, math.inf, 0.0)
         for key in near:
-            self._restless.pop(key, None)
-            self._restless[key] = lease_clock()
+            self._restless.note(key, lease_clock())
         self.on_announced(first)
 
     def unstirred(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -256,14 +259,13 @@ class KnownKeys:
 
     def stirred(self) -> Container[bytes]:
         """Return the keys of whose near deadlines others have been told lately."""
-        _drop_old(self._stirred, lease_clock() - STIRRED_SECONDS)
+        self._stirred.end(lease_clock() - STIRRED_SECONDS)
         return self._stirred
 
     def stir(self, keys: Iterable[bytes], moment: float) -> None:
         """Note that others began to be told of near deadlines of keys at a moment (`lease_clock`)."""
         for key in keys:
-            self._stirred.pop(key, None)
-            self._stirred[key] = moment
+            self._stirred.note(key, moment)
 
     def comes_soon(self, key: bytes, now: float) -> bool:
         """Return whether a request that is about to run may give a key a deadline that is near at `now` (Unix ms)."""
@@ -296,7 +298,7 @@ class KnownKeys:
             yield Freed(self._freed, number)
         finally:
             del self._asking[number]
-            _drop_old(self._freed, next(iter(self._asking), self._asked + 1) - 1)
+            self._freed.end(next(iter(self._asking), self._asked + 1) - 1)
 
     def learn(
         self, key: bytes, deadline: float | None, moment: float, *, freed: Container[bytes] = frozenset()
@@ -344,14 +346,9 @@ class KnownKeys:
 
     def stale_marks(self, now: float) -> list[bytes]:
         """End the marks that are old at `now` (`lease_clock`); return their keys, which are to be asked about again."""
-        _drop_old(self._restless, now - RESTLESS_SECONDS)
-        old: list[bytes] = []
-        for key, since in self._marks.items():
-            if since > now - MARK_SECONDS:
-                break
-            old.append(key)
+        self._restless.end(now - RESTLESS_SECONDS)
+        old = self._marks.end(now - MARK_SECONDS)
         for key in old:
-            del self._marks[key]
             self._release(key)
         return old
 
@@ -361,27 +358,39 @@ class KnownKeys:
             self._coming.pop(key, None)
             self._overtaken.discard(key)
             if self._asking:
-                self._freed.pop(key, None)
-                self._freed[key] = self._asked
+                self._freed.note(key, self._asked)
 
     # Claims.
 
     def settle(self, now: float) -> list[bytes]:
-        """Ask connections for signs, and return the keys that none claims any more: they are to be asked about again.
+        """Ask connections for signs, and return keys that none claims any more: they are to be asked about again.
 
         Args:
             now: `lease_clock`.
+
+        Returns:
+            The keys; there may be more (`settle_more`).
         """
-        settled: list[bytes] = []
         for claims in list(self._claims):
-            settled += self._unclaim(claims.settle(now))
+            self._settled.extend(claims.settle(now))
             if not claims.count:
                 del self._claims[claims]
         if len(self._claimed) >= CLAIMED_AT_MOST:
             for claims in list(self._claims):
                 if claims.count >= CLAIMED_BY_ANYBODY and claims.looks >= UNANSWERED_LOOKS:
                     claims.sender.refuse()
-        return settled
+        return self.settle_more()
+
+    def settle_more(self) -> list[bytes]:
+        """Return further keys that none claims any more; there may be others left, as `settling` tells."""
+        keys = self._settled[-DROPPED_AT_ONCE:]
+        del self._settled[-DROPPED_AT_ONCE:]
+        return self._unclaim(keys)
+
+    @property
+    def settling(self) -> bool:
+        """Whether claims have been settled that have not been dropped yet."""
+        return bool(self._settled)
 
     def _unclaim(self, keys: Iterable[bytes]) -> list[bytes]:
         """Take one claim away from each key; return those that have none left."""
@@ -414,8 +423,8 @@ class KnownKeys:
         free: list[bytes] = []
         if self.has_orphans(now):
             _, keys = self._orphans[0]
-            free = self._unclaim(keys[-BURIED_AT_ONCE:])
-            del keys[-BURIED_AT_ONCE:]
+            free = self._unclaim(keys[-DROPPED_AT_ONCE:])
+            del keys[-DROPPED_AT_ONCE:]
             if not keys:
                 self._orphans.pop(0)
         return free
@@ -434,8 +443,7 @@ class KnownKeys:
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
         """Note that all proxies know these keys; the announcement was published at that moment (`lease_clock`)."""
         for key in keys:
-            self._announced.pop(key, None)
-            self._announced[key] = moment
+            self._announced.note(key, moment)
 
     def forget_announced(self) -> None:
         """Announce every key again: others may have joined that have not been told."""
@@ -476,10 +484,8 @@ class KnownKeys:
             if ended <= old:
                 again.update(keys)
         announced = self._announced
-        again = {key for key in again if announced.get(key, -math.inf) <= old}
-        while announced and (first := next(iter(announced.items())))[1] <= old:
-            del announced[first[0]]
-        return list(again)
+        announced.end(old)
+        return [key for key in again if announced.get(key, -math.inf) <= old]
 
     def begin_watch(self) -> None:
         """Note the earliest deadline that becomes known from now on, without an alarm."""
@@ -501,9 +507,3 @@ class KnownKeys:
         self._horizon = deadline
         if self._wake is not None:
             self._wake()
-
-
-def _drop_old(moments: dict[bytes, float], moment: float) -> None:
-    """Drop what was there before a moment; the oldest stand first."""
-    while moments and (first := next(iter(moments.items())))[1] <= moment:
-        del moments[first[0]]

@@ -245,7 +245,7 @@ class Rewriter:
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
-                self._known.visit(int(arguments[2]))
+                self._known.visit((int(arguments[2]),))
                 self._mark_like(keys[0], keys[0], now, claims)
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT if counts:
@@ -398,7 +398,7 @@ class Rewriter:
 
     def deadline(self, command: Command, arguments: list[bytes], now: float) -> float:
         """Return the deadline that a request sets, in Unix ms, if it is a proper one; -inf where it just removes."""
-        number = strict_integer(arguments[3])
+        number = strict_integer(arguments[3]) if len(arguments) > 3 else None
         name, unit = command.name, arguments[4].lower() if len(arguments) > 4 else b""
         if number is None:
             return math.inf
@@ -538,6 +538,6 @@ class Rewriter:
         if database and strict_integer(database) is None:
             return None
         if database:
-            self._known.visit(int(database))
+            self._known.visit((int(database),))
         self._mark_like(keys[0], keys[1], now, claims)
         return self._run(command, "copy", self._pairs(keys), [database], request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe, strangers
@@ -18,7 +18,7 @@ from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestT
 from proxy.session.ground import NAMES, Ground
 from proxy.session.hearing import Hearing, speaks_of_replies
 from proxy.session.inquiry import Inquiry
-from proxy.session.known import lease_clock
+from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due
@@ -56,6 +56,25 @@ _OPEN: Final = Login.OPEN
 _STRANGER: Final = Login.STRANGER
 
 
+class Done(NamedTuple):
+    """What has been done for a request that was held up, so that it does not wait for the same again.
+
+    Attributes:
+        replied: what the client had sent before it has been answered.
+        waited: what others have to finish before it has been waited for.
+        told: other proxies have been told of near deadlines, as far as they could be.
+        told_late: they had been told, but some only long after others, who may ask about the key no more.
+    """
+
+    replied: bool = False
+    waited: bool = False
+    told: bool = False
+    told_late: bool = False
+
+
+_NOTHING_DONE: Final = Done()
+
+
 class Session:
     """The state of one client connection.
 
@@ -85,7 +104,7 @@ class Session:
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._pending: Request | None = None  # what is held up by the question
-        self._waited = self._told = False  # what has been done for it already
+        self._done = _NOTHING_DONE  # for it already
         self._asked = -math.inf  # when its question came up (`lease_clock`)
         self._promised: Callable[[], None] | None = None  # for whom a sign is put as soon as one may stand
         # None of these knows the session, which therefore goes with the last reference to it.
@@ -122,7 +141,7 @@ class Session:
 
     @property
     def answers(self) -> bool:
-        """Whether the server answers the next request, or refuses it without a word."""
+        """Whether the server would answer the next request."""
         return self._standing.answers
 
     @property
@@ -146,6 +165,7 @@ class Session:
         """Note that the server's replies have shown the client to be logged in."""
         if self.stranger:
             self._standing.login = Login.ADMITTED
+            self._known.visit(self._strangers.visited)
         self._note_state()
 
     def receive(self, data: bytes, now: float) -> bytes:
@@ -452,14 +472,13 @@ class Session:
 
     # Each request is judged: first what it has to wait for.
 
-    def _judge(self, request: Request, now: float, *, waited: bool = False, told: bool = False) -> None:
+    def _judge(self, request: Request, now: float, done: Done = _NOTHING_DONE) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before.
 
         Args:
             request: the request.
             now: the server's clock, in Unix ms.
-            waited: whether what was sent before it has been answered meanwhile.
-            told: whether other proxies have been told of near deadlines, as far as they could be.
+            done: what has been done for it.
         """
         standing = self._standing
         if standing.has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
@@ -482,15 +501,15 @@ class Session:
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._doubt(command, request, now) if standing.transaction is None else None)
-            or (self._announcing.question(command, request, now, told=told) if self._known.shared else None)
+            or (self._announcing.question(command, request, now, told=done.told) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
-            or self._inquiry.question(command, request, now, waited=waited)
+            or self._inquiry.question(command, request, now, replied=done.replied, waited=done.waited)
             or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
         )
         if question is not None:
             self.question = question
             self._pending = request
-            self._waited, self._told, self._asked = waited, told, lease_clock()
+            self._done, self._asked = done, lease_clock()
             self._exact = True
             return
         self._forward(command, request, now)
@@ -529,9 +548,18 @@ class Session:
         if question.first and unannounced:
             self._fail_to_announce(command, request, now)
         elif question.again or unannounced:
-            # Whatever it waits for next, it does not wait for the same again.
-            waited = self._waited or question.replied or bool(question.arriving)
-            self._judge(request, now, waited=waited, told=self._told or bool(question.near))
+            done = self._done
+            late = bool(question.near) and lease_clock() > self._asked + STIRRED_SECONDS
+            self._judge(
+                request,
+                now,
+                Done(
+                    replied=done.replied or question.replied,
+                    waited=done.waited or bool(question.arriving),
+                    told=done.told or (bool(question.near) and (not late or done.told_late)),
+                    told_late=done.told_late or late,
+                ),
+            )
         elif not answered and not self._standing.limited:
             self._without.unaided = True
             self._judge(request, now)
@@ -604,7 +632,8 @@ class Session:
                 out.put_aside(guard)
             out.replace(request, instead)
             if transaction is not None:
-                transaction.rewritten(command, request.arguments)
+                delay = rewriter.deadline(command, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
+                transaction.rewritten(command, request.arguments, delay)
 
     def _note_change(self, command: Command, request: Request) -> None:
         """Note how a request that goes may change what the connection is."""
@@ -612,8 +641,11 @@ class Session:
         if command.effect in _ELSEWHERE:
             self._without.go_elsewhere()
         if command.effect is Effect.DATABASE:
-            for argument in request.arguments[1:3]:
-                self._known.visit(strict_integer(argument) or 0)
+            visited = {strict_integer(argument) or 0 for argument in request.arguments[1:3]}
+            if standing.login is _STRANGER:
+                self._strangers.visited |= visited & DATABASES
+            else:
+                self._known.visit(visited)
         if name == b"RESET" and request.count == 1:
             self._strangers.reset()
             standing.replies.silenced = standing.subscribed = False

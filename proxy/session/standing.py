@@ -64,7 +64,7 @@ class Standing:
     def limited(self) -> bool:
         """Whether the user may not run every script. In a transaction, or without replies, nobody can be asked."""
         rights = self.rights
-        return rights.limited or (rights.unasked and (self.transaction is not None or self.replies.silenced))
+        return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
     @property
     def answers(self) -> bool:

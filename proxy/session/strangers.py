@@ -31,9 +31,12 @@ class Strangers:
         out: what goes upstream.
         without: what is done without the engine.
         inquiry: what the engine is asked to do.
+
+    Attributes:
+        visited: the numbers of databases that it has asked for: known only when it turns out that it had logged in.
     """
 
-    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without")
+    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "visited")
 
     def __init__(
         self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine, inquiry: Inquiry
@@ -43,6 +46,7 @@ class Strangers:
         self._out = out
         self._without = without
         self._inquiry = inquiry
+        self.visited: set[int] = set()
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
         """Have it shown whether the client has logged in before anything is done for it."""
@@ -63,7 +67,7 @@ class Strangers:
         if (
             concerns
             or self._without.shows(command, request)
-            or self._inquiry.question(command, request, now) is not None
+            or self._inquiry.question(command, request, now, replied=True, waited=True) is not None
         ):
             return Question(replied=True, again=True, login=True)
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command
@@ -40,7 +41,7 @@ class Transaction:
         self._known = known
         self._claims = claims
         self._arguments: set[bytes] = set()
-        self._marked: list[bytes] = []
+        self._marked: dict[bytes, float] = {}
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._unjudged: set[bytes] = set()
@@ -116,23 +117,28 @@ class Transaction:
                 where.add(name)
                 self._size += NAME_SIZE + len(name)
 
-    def rewritten(self, command: Command, arguments: list[bytes]) -> None:
-        """Remember which keys a request that was replaced may give deadlines."""
+    def rewritten(self, command: Command, arguments: list[bytes], delay: float) -> None:
+        """Remember which keys a request that was replaced may give deadlines.
+
+        `delay`: in how many ms, from EXEC on, if it tells; not more than 0 where it just removes.
+        """
         if command.effect in MARKING:
-            self._marked += command.keys(arguments) or []
+            for key in command.keys(arguments) or ():
+                self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
 
     @property
-    def marked(self) -> list[bytes]:
+    def marked(self) -> Collection[bytes]:
         """The keys that something queued may give deadlines."""
         return self._marked
 
     @property
     def is_overtaken(self) -> bool:
         """Whether a key of a request that went as it came has got its first deadline from elsewhere since."""
-        foreign = self._unjudged.difference(self._marked)
+        foreign = self._unjudged - self._marked.keys()
         return any(map(self._known.is_known, foreign))
 
     def run(self, now: float) -> None:
         """Renew the marks, which were made when the requests were queued, at `now` in Unix ms: they run at EXEC."""
-        for key in self._marked:
-            self._known.mark(key, self._known.deadlines.get(key, now), now, self._claims)
+        for key, delay in self._marked.items():
+            deadline = min(self._known.deadlines.get(key, now), now + delay)
+            self._known.mark(key, deadline, now, self._claims)
