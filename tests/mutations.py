@@ -207,6 +207,14 @@ MUTATIONS = [
         "expiry/engine.py", "members_expired_total[trigger] += members", "members_expired_total[trigger]", "counts"
     ),
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
+    Mutation("admin/server.py", "self._scraping >= MOST_SCRAPES", "False", "probes"),
+    # A deadline passes while a request is on its way.
+    Mutation(_LUA + "expire.lua", "if present and present <= moment then", "if false then", "under way"),
+    Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "under way"),
+    Mutation(_LUA + "persist.lua", "tonumber(deadline) <= now()", "false", "under way"),
+    Mutation(_LUA + "persist_many.lua", "or deadline > moment)", "or true)", "under way"),
+    # A client writes all that it has before it reads.
+    Mutation("session/outgoing.py", "and standing.replies.few", "", "written before it is read"),
     # A transaction is looked at once more before it runs.
     Mutation("session/transaction.py", "self._keep(blind_keys, self._blind)", "pass", "queued blindly"),
     # Long pipelines.

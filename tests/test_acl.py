@@ -311,6 +311,17 @@ def test_who_goes_on_where_nobody_can_be_asked_has_been_asked_before(pair: Pair,
         until(lambda: client.reply() == b":1\r\n", what="the member that was added without a script")
 
 
+def test_who_logs_in_in_a_transaction_that_ends_with_a_skip_loses_nothing(pair: Pair) -> None:
+    """Nobody can ask what the user may do, and a refusal would be skipped."""
+    pair.user("limited", *WITHOUT_SCRIPTS["no scripts"])
+    pair.give_deadlines("app:s")
+    with pair.proxy.connect() as client:
+        lines = ("MULTI", "AUTH limited pw", "CLIENT REPLY SKIP", "EXEC", "SADD app:s x", "ECHO end")
+        client.send(b"".join(request(*line.split()) for line in lines))
+        until(lambda: client.line() == b"end\r\n", what="the last reply")
+    assert pair.server.command("SISMEMBER", "app:s", "x") == b":1\r\n"
+
+
 @pytest.mark.parametrize("then", ["CLIENT REPLY SKIP", "CLIENT CACHING YES"])
 def test_replies_switched_off_in_a_transaction_stay_off(pair: Pair, then: str) -> None:
     """Whatever is said of them behind it: who waited for a reply would wait for ever."""

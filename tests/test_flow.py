@@ -298,7 +298,7 @@ def test_a_client_may_send_all_its_hincrby_before_it_reads(upstream: Server, pro
     upstream.flush()
     upstream.command("SET", "large", b"x" * (20 * MEGABYTE))
     field = "f" * 1000
-    with proxy.connect(60) as client:
+    with proxy.connect() as client:
         client.command("HSET", "h", field, 0)
         client.command("EXPIREMEMBER", "h", field, 1000)
         client.send(request("GET", "large") + request("HINCRBY", "h", field, 1) * 12_000)

@@ -590,6 +590,7 @@ class Session:
             # (Valkey 8.0 loses the reply to a login that it refuses and reads together with what it does not know.)
             out.append(out.expect(b"", found=self._promised))
             self._promised = None
+        limited = standing.next is not _FREE and standing.limited  # nobody can be asked in between
         skips, standing.next = standing.next is _SKIPPED, _FREE
         self._without.unaided = False
         standing.rights.note(effect)
@@ -615,7 +616,7 @@ class Session:
         if effect is Effect.DESCRIBE:
             instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
         else:
-            limited = standing.limited
+            limited = limited or standing.limited
             instead = rewriter.rewrite(
                 command, request, now, claims=self.claims, limited=limited, certain=certain, counts=counts
             )
