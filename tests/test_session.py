@@ -23,6 +23,7 @@ from proxy.session.ground import Ground
 from proxy.session.known import STIRRED_SECONDS, KnownKeys, lease_clock
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
+from proxy.session.rights import TRUST_MS, Rights, Users
 from proxy.session.session import Session
 from proxy.session.transaction import MARK_SIZE
 from proxy.wire.request import ARGUMENT_SIZE, Kind, RequestReader, encode
@@ -348,6 +349,21 @@ def test_a_request_does_not_wait_for_the_same_again() -> None:
         session.resume(NOW)
         known.stale_marks(lease_clock() + STIRRED_SECONDS)
     assert questions == 2
+
+
+def test_what_a_user_may_do_is_asked_once_for_a_request() -> None:
+    """Though the server takes longer to say so than its word is trusted."""
+    driver = Driver(s=NOW + 1_000_000)
+    session = Session(driver.ground, rights=Rights(NAMES, Users()))
+    held = []
+    for later, go_on in ((0, session.receive), (2, None), (4, session.receive)):
+        now = NOW + later * TRUST_MS
+        if go_on is None:
+            session.resume(now)
+        else:
+            go_on(encode([b"SADD", b"s", b"m"]), now)
+        held.append(session.question is not None)
+    assert held == [True, False, True]
 
 
 def test_others_are_told_once_more_of_near_deadlines_if_some_were_told_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -500,7 +500,7 @@ class Session:
         # Most requests have none of these reasons to wait: to look is cheaper than to call.
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
-            or (self._doubt(command, request, now) if standing.transaction is None else None)
+            or (self._doubt(command, request, now, replied=done.replied) if standing.transaction is None else None)
             or (self._announcing.question(command, request, now, told=done.told) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
             or self._inquiry.question(command, request, now, replied=done.replied, waited=done.waited)
@@ -523,10 +523,13 @@ class Session:
         else:
             self._pending = part
 
-    def _doubt(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction."""
+    def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
+        """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction.
+
+        What was asked for the request that has been `replied` to counts, however long that took.
+        """
         rights = self._standing.rights
-        if not self._standing.askable or not rights.unsure(now):
+        if not self._standing.askable or not rights.unsure(now) or (replied and not rights.unasked):
             return None
         concerned = command is not None and (
             self._rewriter.stands_in(command, request)
