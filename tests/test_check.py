@@ -395,6 +395,7 @@ STRANGE: dict[str, tuple[Callable[[socket.socket], object], str]] = {
     "a trickle": (trickle, "no answer in time"),
     "slow answers": (never_end, ""),
     "protected mode": (partial(turn_away, b"-DENIED Redis is running in protected mode"), "in protected mode"),
+    "too many": (partial(turn_away, b"*2000000000"), "check that it is a Redis"),
     "no places": (partial(turn_away, b"-ERR max number of clients reached"), "max number of clients reached"),
 }  # fmt: skip
 

@@ -62,7 +62,9 @@ async def check_upstream(settings: Settings) -> list[Finding]:
             if facts.exposed:
                 with contextlib.suppress(OSError):  # TimeoutError is one: then nothing is said of it
                     facts.wants_login = await LoginWatch(upstream.connect).ask()
-    except (OSError, RedisError, TimeoutError, RuntimeError) as error:
+        findings = list(judge(facts))
+    # What is no server may announce lists of any size, and tell numbers that are none.
+    except (OSError, RedisError, TimeoutError, RuntimeError, MemoryError, ValueError) as error:
         sentinels = list(judge_sentinels(facts))
         if sentinels and not facts.primary:
             return sentinels  # there is no server yet of which something could be said
@@ -71,7 +73,7 @@ async def check_upstream(settings: Settings) -> list[Finding]:
         return [*sentinels, _unreachable(upstream, error, greeting)]
     finally:
         await connection.disconnect(nowait=True)
-    return [Finding(Level.OK, "upstream", f"{facts.address} answers"), *judge(facts)]
+    return [Finding(Level.OK, "upstream", f"{facts.address} answers"), *findings]
 
 
 async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
