@@ -78,6 +78,11 @@ CORPUS: list[Stream] = [
         b"PING\r\n",
         end=End.ECHO,
     ),
+    Stream(
+        b"SUBSCRIBE a\r\nUNSUBSCRIBE a\r\nCLIENT REPLY OFF\r\nCLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\n"
+        b"HINCRBY life d1 1\r\nPING\r\n",
+        end=End.ECHO,
+    ),
     # A server that has been told to be silent refuses without a word, and waits for the client's end.
     Stream(b"CLIENT REPLY OFF\r\n*1\r\n$4294967296\r\n"),
     Stream(b"CLIENT REPLY OFF\r\n*1\r\n$4294967296\r\n", end=End.WAIT),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -78,6 +79,63 @@ def test_made_up_proxies_cost_little() -> None:
         member.receive(Message(Kind.JOIN, b"%d" % number, 1), 0.1)
     member.tick(1.0)
     assert time.process_time() - began < 5
+
+
+class Street:
+    """Members whose messages and answers arrive at once, in order, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.members: dict[bytes, Member] = {}
+        self._coming: deque[Callable[[], None]] = deque()
+
+    def join(self, name: bytes) -> Member:
+        street = self
+
+        class House(Silent):
+            def publish(self, to: bytes | None, message: Message) -> None:
+                for other in [other for other in street.members.values() if to in (None, other.name)]:
+                    street._coming.append(lambda other=other: other.receive(message, street.now))  # type: ignore[misc]
+                street._coming.append(lambda: street.members[name].answered(len(street.members), street.now))
+
+            def renew(self, others: list[bytes]) -> None:
+                missing = [other for other in others if other not in street.members]
+                street._coming.append(lambda: street.members[name].answered(missing, street.now))
+
+        house = House()
+        self.members[name] = Member(name, house, house)
+        self.members[name].connect(self.now)
+        return self.members[name]
+
+    def go_on(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            for member in self.members.values():
+                member.tick(self.now)
+            while self._coming:
+                self._coming.popleft()()
+            self.now += 0.05
+
+
+@pytest.mark.parametrize("made_up", [10, MOST_OTHERS - 1, MOST_OTHERS, 2 * MOST_OTHERS])
+def test_those_who_come_while_there_are_too_many_are_heard_of(made_up: int) -> None:
+    street = Street()
+    first = street.join(b"first")
+    street.go_on(5)
+    for number in range(made_up):
+        first.receive(Message(Kind.JOIN, b"%d" % number, 1), street.now)
+    second = street.join(b"second")
+    street.go_on(0.1)
+    for member in (first, second):
+        assert member.has_others(street.now)
+    announced = first.announce([b"=key"], street.now)
+    street.go_on(4.5)
+    assert first.completed == announced
+    street.go_on(20)
+    for member in (first, second):
+        assert not member.crowded
+        assert member.has_others(street.now)
+        assert member.trusted_until > street.now
 
 
 @pytest.mark.parametrize(

@@ -446,9 +446,10 @@ def test_a_short_delay_in_a_transaction_counts_from_its_exec() -> None:
     driver = Driver(k=NOW + 1_000_000)
     driver.feed(encode([b"MULTI"]) + encode([b"PEXPIREMEMBER", b"k", b"m", b"1"]))
     driver.known.learn(b"k", NOW + 1_000_000, NOW + 10)
-    driver.sent += driver.session.receive(encode([b"EXEC"]), NOW + 20)
+    driver.sent += driver.session.receive(encode([b"RENAME", b"k", b"to"]) + encode([b"EXEC"]), NOW + 20)
     assert driver.session.question is None
     assert driver.known.deadlines[b"k"] == NOW + 21
+    assert driver.known.deadlines[b"to"] == NOW + 21
 
 
 def test_only_first_deadlines_of_others_end_what_is_arriving() -> None:

@@ -105,9 +105,8 @@ class Engine:
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
         self._looks = 0  # that have begun
-        self._busy: dict[
-            bytes, tuple[int, asyncio.Future[None]]
-        ] = {}  # keys at which somebody looks: which look, its end
+        # Keys at which somebody looks: the number of the look, and its end, which tells whether it succeeded.
+        self._busy: dict[bytes, tuple[int, asyncio.Future[bool]]] = {}
 
     async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
         keys = list(keys)
@@ -311,9 +310,9 @@ class Engine:
                 await self._look_at(free)
                 unseen.difference_update(free)
             else:
-                busy = [self._busy[key] for key in due]
-                unseen.difference_update(key for key, (begun, _) in zip(due, busy, strict=True) if begun > came)
-                await asyncio.wait([done for _, done in busy])
+                busy = {key: self._busy[key] for key in due}
+                await asyncio.wait([done for _, done in busy.values()])
+                unseen.difference_update(key for key, (begun, done) in busy.items() if begun > came and done.result())
             now = self._clock.latest()
             due = self._known.due(keys, now, AHEAD_MS)
             due += set(self._known.to_ask_about(unseen, now)).difference(due)
@@ -321,15 +320,16 @@ class Engine:
     async def _look_at(self, keys: list[bytes]) -> None:
         """Remove what is due in some keys at which nobody looks at present."""
         self._looks += 1
-        done = asyncio.get_running_loop().create_future()
+        done, succeeded = asyncio.get_running_loop().create_future(), False
         self._busy.update(dict.fromkeys(keys, (self._looks, done)))
         try:
             for begin in range(0, len(keys), KEYS_AT_ONCE):
                 await self._remove_due_page(keys[begin : begin + KEYS_AT_ONCE])
+            succeeded = True
         finally:
             for key in keys:
                 del self._busy[key]
-            done.set_result(None)
+            done.set_result(succeeded)
 
     async def _remove_due_page(self, keys: list[bytes]) -> None:
         databases = sorted(self._known.databases)

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from proxy.logs import Seldom
 from proxy.proxies.messages import Message, name, named, unpack
-from proxy.proxies.protocol import LEASE, Member
+from proxy.proxies.protocol import LEASE, MOST_OTHERS, Member
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.upstream.endpoint import refuse_proxy
@@ -68,6 +68,7 @@ class Proxies:
         self._lost = lease_clock()  # since when there is none
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_late = Seldom(log.warning, "near deadline not announced: other proxies did not acknowledge it")
+        self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
         self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
         self._pending = 0  # requests that have no answer yet
         self._refused = False
@@ -187,6 +188,8 @@ class Proxies:
             return
         if not self._refused and self._member.connected:
             self._member.receive(message, lease_clock())
+            if self._member.crowded:
+                self._say_crowded(most=MOST_OTHERS)
             self._update()
 
     # What the protocol wants to be done (proxies.protocol.Link).

@@ -30,8 +30,12 @@ from proxy.proxies.messages import Kind, Message
 LEASE: Final = 2.0
 """Seconds for which a proxy trusts what it knows without having heard of the server."""
 
-MOST_OTHERS: Final = 256
-"""Proxies that are taken to be in front of one server, so that nobody who publishes can make up any number of them."""
+MOST_OTHERS: Final = 512
+"""Proxies that are waited for by name: whoever publishes may make up any number of them. Of further ones a proxy does
+not know whether they have acknowledged, and waits one lease each time: see above."""
+
+_NOBODY: Final = b""
+"""In the place of those who are not known by name."""
 
 DRIFT: Final = 0.01
 """How much of a lease is left to clocks that do not run alike."""
@@ -113,12 +117,14 @@ class Member:
     Attributes:
         completed: the number of the last announcement that every other proxy knows.
         connected: whether there is a connection.
+        crowded: whether there have been more proxies than can be waited for by name.
     """
 
     def __init__(self, name: bytes, keys: Keys, link: Link, lease: float = LEASE) -> None:
         self.name = name
         self.completed = 0
         self.connected = False
+        self.crowded = False
         self._keys = keys
         self._link = link
         self._lease = lease
@@ -159,6 +165,8 @@ class Member:
             times.append(self._until)
         if self._flight is not None and self._flight.awaited:
             times += self._flight.awaited.values()
+        if self._flight is not None and self.crowded:
+            times.append(self._flight.sent + self._lease)
         return min(times)
 
     # What happens to it.
@@ -232,13 +240,15 @@ class Member:
     def receive(self, message: Message, now: float) -> None:
         """Take a message that has been published."""
         sender = message.sender
-        if sender == self.name or (sender not in self._others and len(self._others) >= MOST_OTHERS):
+        if sender == self.name:
             return
         self._see_lapse(now)
         if message.kind is Kind.LEAVE:
             self._forget(sender)
-        else:
+        elif sender in self._others or len(self._others) < MOST_OTHERS:
             self._others[sender] = math.inf
+        else:
+            self.crowded = True
         if message.kind is Kind.ANNOUNCE:
             self._take(message, now)
         elif message.kind is Kind.RECALL:
@@ -287,6 +297,8 @@ class Member:
     def _joined(self, receivers: object, now: float) -> None:
         """The join has reached all who have a connection: from now on they know of this proxy."""
         self._welcomes = dict.fromkeys(self._others, now + self._lease)
+        if self.crowded:
+            self._welcomes[_NOBODY] = now + self._lease
         if self._not_before == math.inf:
             alone = not self._ever and not self._others and receivers == 1
             self._not_before = -math.inf if alone else now + self._lease
@@ -308,7 +320,7 @@ class Member:
         flight = self._flight
         if flight is not None:
             self._tell(sender, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
-            if flight.awaited is not None:
+            if flight.awaited is not None and sender in self._others:
                 flight.awaited[sender] = now + self._lease
         self._tell(sender, Message(Kind.WELCOME, self.name, message.number), now)
 
@@ -339,6 +351,9 @@ class Member:
         self._try_to_trust(now)
         for name in [name for name, until in self._others.items() if until <= now]:
             del self._others[name]
+        if self.crowded and self.connected and len(self._others) <= MOST_OTHERS // 2:
+            self.crowded = False
+            self._rejoin(now)  # to hear of all again
         while self.connected:
             flight = self._flight
             if flight is not None:
@@ -369,7 +384,8 @@ class Member:
     def _is_known_to_all(self, flight: _Flight, now: float) -> bool:
         # With no trust left there may be others who have joined and been told nothing.
         assert flight.awaited is not None
-        return now < self.trusted_until and all(until <= now for until in flight.awaited.values())
+        known = not self.crowded or now >= flight.sent + self._lease
+        return known and now < self.trusted_until and all(until <= now for until in flight.awaited.values())
 
     def _complete(self, flight: _Flight, now: float) -> None:
         for name, until in (flight.awaited or {}).items():
@@ -385,7 +401,7 @@ class Member:
 
     def _take_acknowledgement(self, message: Message) -> None:
         flight = self._flight
-        if flight is None or flight.number != message.number:
+        if flight is None or flight.number != message.number or message.sender not in self._others:
             return
         flight.early.add(message.sender)
         if flight.awaited is not None:

@@ -21,12 +21,13 @@ class Hearing:
         out: what goes upstream.
     """
 
-    __slots__ = ("_out", "_standing", "_times")
+    __slots__ = ("_may_be_heard", "_out", "_standing", "_times")
 
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
         self._times = 0  # that the client has asked for no replies
+        self._may_be_heard = False  # whether it has asked for replies since, and nothing has shown yet that it gets any
 
     def hush(self, arguments: list[bytes]) -> None:
         """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
@@ -51,13 +52,15 @@ class Hearing:
             # Should the server have refused it this will be answered.
             replies.silenced = True
             self._times += 1
+            self._may_be_heard = False
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscribed):
             # The server may have dropped the transaction, or refused it to a subscriber. If not this will be answered.
+            self._may_be_heard = True
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"]:
             replies.silenced = False
-        elif words == [b"REPLY", b"SKIP"] and not replies.silenced:
+        elif words == [b"REPLY", b"SKIP"] and (not replies.silenced or self._may_be_heard):
             self._standing.next = Next.SKIPPED
         elif words[:1] == [b"CACHING"]:
             self._standing.next = Next.JOINED

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from proxy.commands.table import JUDGED, MARKING, Command
+from proxy.commands.table import JUDGED, MARKING, Command, Effect
 from proxy.session.claims import Claims
 from proxy.session.known import KnownKeys
 
@@ -123,7 +123,10 @@ class Transaction:
         `delay`: in how many ms, from EXEC on, if it tells; not more than 0 where it just removes.
         """
         if command.effect in MARKING:
-            for key in command.keys(arguments) or ():
+            keys = command.keys(arguments) or [b""]
+            if command.effect is not Effect.EXPIRE:
+                delay = self._marked.get(keys[0], math.inf)  # what its source is about to get it takes along
+            for key in keys:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
 
     @property
