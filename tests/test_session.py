@@ -452,6 +452,22 @@ def test_a_short_delay_in_a_transaction_counts_from_its_exec() -> None:
     assert driver.known.deadlines[b"to"] == NOW + 21
 
 
+def test_a_short_delay_in_a_transaction_that_was_open_for_long_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a later deadline of the same key is still to come."""
+    driver, late = Driver(k=NOW + 1_000_000), 0.0
+    for room in ("session", "known"):
+        monkeypatch.setattr(f"proxy.session.{room}.lease_clock", lambda: lease_clock() + late)
+    driver.known.shared = True
+    driver.known.note_announced([b"k"], lease_clock())
+    driver.feed(encode([b"EXPIREMEMBER", b"k", b"far", b"1000"]))
+    driver.feed(encode([b"MULTI"]) + encode([b"PEXPIREMEMBER", b"k", b"m", b"1"]))
+    late = 1.3
+    driver.known.learn(b"k", NOW + 1_000_000, NOW + 1_300)
+    driver.session.receive(encode([b"EXEC"]), NOW + 1_300)
+    assert driver.session.question is not None
+    assert driver.session.question.near == {b"k"}
+
+
 def test_only_first_deadlines_of_others_end_what_is_arriving() -> None:
     known = KnownKeys()
     ended: list[list[bytes]] = []

@@ -76,7 +76,8 @@ class Announcing:
         """Return the keys of a request to whose near deadlines other proxies are not prepared."""
         transaction = self._standing.transaction
         if command is not None and command.effect is Effect.EXEC and transaction is not None:
-            keys = [key for key in transaction.marked if self._known.comes_soon(key, now)]
+            marked = transaction.marked.items()
+            keys = [key for key, delay in marked if delay <= NEAR_MS or self._known.comes_soon(key, now)]
         else:
             keys = self._near_keys(request.arguments, now)
         return self._known.unstirred(dict.fromkeys(keys))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command, Effect
@@ -130,8 +130,8 @@ class Transaction:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
 
     @property
-    def marked(self) -> Collection[bytes]:
-        """The keys that something queued may give deadlines."""
+    def marked(self) -> Mapping[bytes, float]:
+        """The keys that something queued may give deadlines: in how many ms, from EXEC on, if it tells."""
         return self._marked
 
     @property
