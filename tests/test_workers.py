@@ -22,6 +22,7 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
+from proxy.admin.server import MOST_SCRAPES
 from proxy.metrics.kinds import Histogram
 from proxy.metrics.table import DECLARATIONS, Metrics
 from proxy.settings import Settings
@@ -316,12 +317,12 @@ def test_the_admin_port_tells_of_all_workers(server: Server, start_proxy: StartP
     def scrape() -> None:
         texts.append(admin.ask("/metrics", Accept="application/openmetrics-text"))
 
-    threads = [threading.Thread(target=scrape) for _ in range(12)]
+    threads = [threading.Thread(target=scrape) for _ in range(MOST_SCRAPES)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [status for status, _ in texts] == [200] * 12
+    assert [status for status, _ in texts] == [200] * MOST_SCRAPES
     assert all(text.endswith("# EOF\n") for _, text in texts)
     names = {name for name in DECLARATIONS if f"# TYPE expiremember_{name.removesuffix('_total')} " in texts[0][1]}
     assert names == set(DECLARATIONS)

@@ -208,15 +208,14 @@ class AdminServer:
         if isinstance(request, BadRequestError):
             return Answer(request.response)
         try:
-            turns = self._turns
-            if (gathering := self._pages.gathering(request)) is not None:
-                await gathering
             if (steps := self._pages.preparation(request)) is None:
-                return await turns.run(partial(self._pages.answer, request, is_local=is_local))
+                return await self._turns.run(partial(self._pages.answer, request, is_local=is_local))
             if self._scraping >= MOST_SCRAPES:
                 return Answer(Response(HTTPStatus.SERVICE_UNAVAILABLE, b"too many scrapes at once\n"))
             self._scraping += 1
             try:
+                if (gathering := self._pages.gathering(request)) is not None:
+                    await gathering
                 while await self._scrapes.run(partial(next, steps, _PREPARED)) is not _PREPARED:
                     pass
                 return await self._scrapes.run(partial(self._pages.answer, request, is_local=is_local))

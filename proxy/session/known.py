@@ -6,7 +6,7 @@ import math
 import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Final
 
@@ -254,10 +254,10 @@ class KnownKeys:
         """Return those keys of whose near deadlines other proxies have to be told, and can be."""
         if not self.shared or self.cut_off:
             return []
-        stirred = self.stirred()
-        return [key for key in keys if key not in stirred]
+        stirred, since = self.stirred(), lease_clock() - STIRRED_SECONDS
+        return [key for key in keys if stirred.get(key, -math.inf) <= since]  # (what took longest is noted last)
 
-    def stirred(self) -> Container[bytes]:
+    def stirred(self) -> Mapping[bytes, float]:
         """Return the keys of whose near deadlines others have been told lately."""
         self._stirred.end(lease_clock() - STIRRED_SECONDS)
         return self._stirred
@@ -375,7 +375,7 @@ class KnownKeys:
             self._settled.extend(claims.settle(now))
             if not claims.count:
                 del self._claims[claims]
-        if len(self._claimed) >= CLAIMED_AT_MOST:
+        if len(self._claimed) - len(self._settled) >= CLAIMED_AT_MOST:
             for claims in list(self._claims):
                 if claims.count >= CLAIMED_BY_ANYBODY and claims.looks >= UNANSWERED_LOOKS:
                     claims.sender.refuse()
