@@ -207,7 +207,6 @@ MUTATIONS = [
         "expiry/engine.py", "members_expired_total[trigger] += members", "members_expired_total[trigger]", "counts"
     ),
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
-    Mutation("admin/server.py", "self._scraping >= MOST_SCRAPES", "False", "probes"),
     # A deadline passes while a request is on its way.
     Mutation(_LUA + "expire.lua", "if present and present <= moment then", "if false then", "under way"),
     Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "under way"),

@@ -618,6 +618,32 @@ def test_a_probe_does_not_wait_for_a_scrape_while_clients_are_busy() -> None:
     assert scraped < 120
 
 
+def test_scrapes_that_wait_for_others_leave_room_for_probes() -> None:
+    """For a worker that does not answer, for example."""
+
+    async def main() -> None:
+        gathered, full, over = 0, asyncio.Event(), asyncio.Event()
+
+        async def gather() -> None:
+            nonlocal gathered
+            gathered += 1
+            if gathered == admin_server.MOST_SCRAPES:
+                full.set()
+            await over.wait()
+
+        pages = Pages(lambda: None, lambda: iter([None]), lambda _: (b"", "text/plain"), lambda: None, gather)
+        async with alone(pages) as get:
+            scrapes = [asyncio.create_task(get("/metrics")) for _ in range(admin_server.MOST_SCRAPES)]
+            await full.wait()
+            assert b"503" in await get("/metrics")
+            assert b"200" in await get("/livez")
+            over.set()
+            assert all(b"200" in answer for answer in await asyncio.gather(*scrapes))
+        assert gathered == admin_server.MOST_SCRAPES
+
+    uvloop.run(main(), loop_factory=Loop)
+
+
 def test_many_scrapes_at_once_look_at_the_connections_once() -> None:
     traffic = Traffic(Metrics({"version": "1"}))
     steps = traffic.refresh()

@@ -31,7 +31,6 @@ from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
 from tests import test_workers as workers
-from tests.admin import with_admin
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
@@ -315,9 +314,6 @@ CHECKS |= {
     ),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_its_hincrby_before_it_reads(
         place.server, place.proxy()
-    ),
-    "probes": lambda place: admin.test_peers_that_scrape_without_pause_leave_room_for_probes(
-        with_admin(place.start_proxy, place.server)
     ),
     "queued blindly": lambda place: (
         lives.test_a_member_that_goes_while_a_transaction_is_queued_comes_back_without_a_deadline(
