@@ -42,6 +42,9 @@ TURN: Final = 500
 TURN_BYTES: Final = 256 * 1024
 """Requests, and bytes of them, that are judged before others get their turn."""
 
+STRANGERS_TURN_BYTES: Final = 16 * 1024
+"""The same of a client that has not logged in: there may be many of them, and lines of words take longest to read."""
+
 RUNS_AT_ONCE: Final = 20
 """Runs of requests that are sent on together before others get their turn."""
 
@@ -414,11 +417,12 @@ class Session:
     def _read_exactly(self, now: float) -> bytes:
         reader, upload = self._reader, self._upload
         left, read = TURN, reader.held
+        most = STRANGERS_TURN_BYTES if self.stranger else TURN_BYTES
         self.unfinished = False
         if upload.stream is not None and upload.stream.is_cut:
             raise OvertakenError
         while self.question is None:
-            if not left or read - reader.held > TURN_BYTES:
+            if not left or read - reader.held > most:
                 self.unfinished = True
                 return self._take_out()
             left -= 1
