@@ -123,8 +123,8 @@ class Transaction:
         `delay`: in how many ms, from EXEC on, if it tells; not more than 0 where it just removes.
         """
         if command.effect in MARKING:
-            keys = command.keys(arguments) or [b""]
-            if command.effect is not Effect.EXPIRE:
+            keys = command.keys(arguments) or []
+            if keys and command.effect is not Effect.EXPIRE:
                 delay = self._marked.get(keys[0], math.inf)  # what its source is about to get it takes along
             for key in keys:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
