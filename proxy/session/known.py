@@ -24,6 +24,9 @@ long from here to the server."""
 AHEAD_MS = 0.5
 """A deadline so near counts as passed: a request sent now might run when it is."""
 
+SOON_MS: Final = 1_000.0
+"""A deadline so near may pass while a transaction waits in the server."""
+
 MARKED_AT_ONCE = 64
 """Deadlines of one key's marks and claims that are kept, earliest first: later ones become known before they matter."""
 
@@ -177,6 +180,11 @@ class KnownKeys:
             if name in deadlines
             and ((deadline := deadlines[name]) <= limit or name in restless or (deadline == math.inf and name in marks))
         ]
+
+    def soon_due(self, names: Iterable[bytes], now: float) -> list[bytes]:
+        """Return those of the names that are keys with a deadline that is near at `now` (Unix ms), or may be."""
+        deadlines, limit = self.deadlines, now + SOON_MS
+        return [name for name in names if name in deadlines and not limit < deadlines[name] < math.inf]
 
     def visit(self, databases: Iterable[int]) -> None:
         """Make databases known because a client goes there, or sends keys there."""

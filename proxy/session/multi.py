@@ -44,6 +44,14 @@ class Multi:
         self._out.note_queued(runs=runs)
         transaction.queue(command, request.arguments, blind, reads=self._rewriter.reads(request.arguments[0]))
 
+    def clear_front(self, transaction: Transaction, command: Command | None, request: Request, now: float) -> None:
+        """Have what is due removed, in front of a request about to be queued, from the keys that it names first, where
+        deadlines may pass while the transaction waits in the server. `now`: the server's clock, in Unix ms."""
+        named = self._rewriter.named(command, request.arguments)
+        keys = transaction.to_clear(self._known.soon_due(named, now))
+        if keys and self._out.put_aside(self._rewriter.clear_front(keys)):
+            transaction.clear(keys)
+
     def send_bound(self, command: Command, request: Request, now: float, *, askable: bool) -> bool:
         """Begin or end a transaction, and send the request that does.
 

@@ -109,13 +109,14 @@ class Outgoing:
         if self._asides is not None:
             self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
 
-    def put_aside(self, own: bytes) -> None:
-        """Put a request of the proxy's own in front of the client's that is about to be queued, where it can be."""
+    def put_aside(self, own: bytes) -> bool:
+        """Put a request of the proxy's own in front of the client's that is about to be queued, if it can be."""
         if self._asides is None or self._asides.shut or self._standing.queued_words or self._standing.limited:
-            return
+            return False
         self._mark_front()
         self._asides.precede()
         self.append(own)
+        return True
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
         """Have the client get, of the request that is about to be queued, what a function makes of the reply.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, assert_never
@@ -30,6 +31,10 @@ COPIED: Final = 64 * 1024
 WITHIN: Final = 1_000
 """Deadlines of a key that are looked at within a transaction before a script that may add any member of it."""
 
+CLEARED_AT_ONCE: Final = 500
+"""Members of a key that are removed within a transaction at most, in front of its requests."""
+
+_CLEARED: Final = b" cleared"
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 _UNITS: Final = {b"s": 1000, b"ms": 1}
 _RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
@@ -158,6 +163,11 @@ class Rewriter:
         voiding = Voiding(keys, tentative=False, rest=[b"1", b"", b"%d" % len(members), *members])
         return evaluation(terms, "void", voiding.keys, voiding.arguments(()))
 
+    def clear_front(self, keys: Iterable[bytes]) -> bytes:
+        """Return the request that removes what is due in some keys, in front of a transaction's that name them."""
+        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        return evaluation(terms, "clear_front", self._pairs(list(keys)), [b"%d" % CLEARED_AT_ONCE])
+
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""
         server = self._server
@@ -193,6 +203,7 @@ class Rewriter:
         limited: bool = False,
         certain: bool = False,
         counts: bool = False,
+        cleared: Container[bytes] = (),
     ) -> bytes | Refusal | None:
         """Decide on one request.
 
@@ -204,15 +215,16 @@ class Rewriter:
             limited: whether its user may not run every script: then none stands in where it can be done without.
             certain: whether it has just been asked which of its keys have deadlines.
             counts: whether its reply is made an integer if it is a status.
+            cleared: the keys from which what is due is removed in front of the transaction's requests.
 
         Returns:
             The upstream request to send instead, a refusal, or None to forward the request as it came.
         """
         effect, arguments = command.effect, request.arguments
         if effect is Effect.EXPIRE:
-            return self._expire(command, arguments, now, claims)
+            return self._expire(command, arguments, now, claims, cleared)
         if effect is Effect.LIFETIME:
-            return self._lifetime(command, arguments)
+            return self._lifetime(command, arguments, cleared)
         if limited and effect in SPARED:
             return None
         if effect is Effect.KEYSPACE:
@@ -228,7 +240,7 @@ class Rewriter:
             return _TOO_LONG if effect is Effect.REPLACE else None
         match effect:
             case Effect.ADD | Effect.REMOVE:
-                return self._members(command, keys[0], request)
+                return self._members(command, keys[0], request, cleared)
             case Effect.REPLACE:
                 return self._run(command, "replace", self._triple(keys[0]), [], request)
             case Effect.VANISH:
@@ -348,7 +360,9 @@ class Rewriter:
             tail = b"".join(map(bulk, request.arguments))
         return self._script(self._server.terms(command.name), script, keys, extra, tail, request.count)
 
-    def _expire(self, command: Command, arguments: list[bytes], now: float, claims: Claims | None) -> bytes | Refusal:
+    def _expire(
+        self, command: Command, arguments: list[bytes], now: float, claims: Claims | None, cleared: Container[bytes]
+    ) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
         name, size = command.name, len(arguments)
         if size < 4:
@@ -390,6 +404,8 @@ class Rewriter:
         mode = b"relative" if relative else b"absolute"
         condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
         terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
+        if key in cleared:
+            terms += _CLEARED
         # One that has passed removes the member: for that there is always memory.
         removes = deadline <= now
         return self._script(
@@ -409,7 +425,7 @@ class Rewriter:
             return number * size
         return now + number * size if number > 0 else -math.inf
 
-    def _lifetime(self, command: Command, arguments: list[bytes]) -> bytes | None:
+    def _lifetime(self, command: Command, arguments: list[bytes], cleared: Container[bytes]) -> bytes | None:
         name, size = command.name, len(arguments)
         if size < 3:
             return None
@@ -418,7 +434,8 @@ class Rewriter:
             missing = b"0" if name == b"PERSIST" else b"-2"
             return self._script(terms, "fail", [key], [b"ERR Invalid arguments", missing])
         if name == b"PERSIST":
-            return self._script(terms, "persist", self._triple(key), [arguments[2]])
+            said = [_CLEARED.strip()] if key in cleared else []
+            return self._script(terms, "persist", self._triple(key), [arguments[2], *said])
         unit = b"1000" if name == b"TTL" else b"1"
         return self._script(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
 
@@ -495,13 +512,15 @@ class Rewriter:
                         if arguments[place].upper() == b"MATCH"][-1:]  # fmt: skip
         return not patterns or may_match_beginning(patterns[0], self._names.prefix)
 
-    def _members(self, command: Command, key: bytes, request: Request) -> bytes | None:
+    def _members(self, command: Command, key: bytes, request: Request, cleared: Container[bytes] = ()) -> bytes | None:
         positions = command.members(request.arguments, request.count) if command.members is not None else None
         if positions is None:
             return None
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
+        if key in cleared and script == "add":
+            extra[0] += _CLEARED
         return self._run(command, script, self._triple(key), extra, request)
 
     def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:

@@ -603,6 +603,8 @@ class Session:
         standing.rights.note(effect)
         if standing.transaction is not None:
             self._multi.queue(standing.transaction, command, request)
+            if self._known.deadlines:
+                self._multi.clear_front(standing.transaction, command, request, now)
         if command is None:
             out.append(request.raw)
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
@@ -625,7 +627,14 @@ class Session:
         else:
             limited = limited or standing.limited
             instead = rewriter.rewrite(
-                command, request, now, claims=self.claims, limited=limited, certain=certain, counts=counts
+                command,
+                request,
+                now,
+                claims=self.claims,
+                limited=limited,
+                certain=certain,
+                counts=counts,
+                cleared=() if standing.transaction is None else standing.transaction.cleared,
             )
         if instead is None:
             self._send_on(command, request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command, Effect
@@ -16,6 +16,9 @@ REMEMBERED: Final = 100_000
 
 LONGEST: Final = 1024
 """Bytes of an argument that is remembered, unless it is a known key; longer ones are hardly keys."""
+
+CLEARED_AT_MOST: Final = 100
+"""Keys of a transaction from which what is due is removed in front of its requests: each takes a call of a script."""
 
 NAME_SIZE: Final = 96
 """Bytes that a remembered name takes, about, beside its own."""
@@ -44,6 +47,7 @@ class Transaction:
         self._marked: dict[bytes, float] = {}
         self._everywhere = False
         self._blind: set[bytes] = set()
+        self._cleared: set[bytes] = set()
         self._unjudged: set[bytes] = set()
         self._writes = 0
         self._size = 0
@@ -128,6 +132,19 @@ class Transaction:
                 delay = self._marked.get(keys[0], math.inf)  # what its source is about to get it takes along
             for key in keys:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
+
+    @property
+    def cleared(self) -> Set[bytes]:
+        """The keys from which what is due is removed in front of its requests."""
+        return self._cleared
+
+    def to_clear(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those of some keys that are not cleared yet, as far as there is room for more."""
+        return [key for key in dict.fromkeys(keys) if key not in self._cleared][: CLEARED_AT_MOST - len(self._cleared)]
+
+    def clear(self, keys: Iterable[bytes]) -> None:
+        """Note that what is due is removed from keys in front of the request that is about to be queued."""
+        self._keep(keys, self._cleared)
 
     @property
     def marked(self) -> Mapping[bytes, float]:

@@ -2,10 +2,11 @@
 -- due goes first: the request may have been under way while a deadline passed.
 -- uses: has, index, now, discard, overdue, renew, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
+-- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one, with ' cleared' behind
+--   them in a transaction that has seen to what is due in the key (clear_front.lua); the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
-renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step))
+local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared ~= '')
 return run(2)

@@ -1,11 +1,12 @@
 -- Gives a member a deadline; a deadline that has passed removes the member at once.
--- uses: has, index, now, discard, need
+-- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the
---   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''
+--   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen
+--   to what is due in the key (clear_front.lua) ' cleared' behind it
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
-local term, mode, name, condition = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)')
+local term, mode, name, condition, cleared = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)(.*)')
 local deadline, moment = tonumber(term), (now())
 if mode == 'relative' then deadline = deadline + moment end
 if deadline > 9007199254740992 or deadline < -9007199254740992 then
@@ -20,7 +21,8 @@ end
 if not has(kind, key, member) then return 0 end
 local present = tonumber(call('zscore', shadow, member) or nil)
 if present and present < 0 then present = nil end
-if present and present <= moment then return 0 end  -- it has expired, while the request was under way
+if present and present <= moment and cleared == ''
+  and passed(kind, key, shadow, index, {member}, present, moment) then return 0 end
 if condition ~= '' then
   if condition == 'NX' and present then return 0 end
   if condition:sub(1, 2) == 'XX' and not present then return 0 end

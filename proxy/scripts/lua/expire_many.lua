@@ -1,5 +1,5 @@
 -- Gives members deadlines, for many requests in their order: as expire.lua for each, without condition, relative to now.
--- uses: has, index, now, each, segments
+-- uses: has, index, now, discard, overdue, passed, each, segments
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the unit of the delays in milliseconds; the keys in turn (see segments); then for each request member and delay,
 --   all greater than 0
@@ -17,10 +17,8 @@ local function work(replies, key, shadow, first, count)
     -- What has expired while the requests were under way is there no more.
     local due = redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, 1)
     if due[1] then
-      for place, deadline in ipairs(score_each(shadow, members)) do
-        deadline = tonumber(deadline or nil)
-        if deadline and deadline > 0 and deadline <= moment then each[place] = false end
-      end
+      local scores = score_each(shadow, members)
+      for place in pairs(passed_each(key, shadow, index, members, scores, moment)) do each[place] = false end
     end
   end
   local other = kind == 'none' and 0 or redis.error_reply('ERR object type is unsupported')

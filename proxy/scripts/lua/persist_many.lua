@@ -1,5 +1,5 @@
 -- Drops the deadlines of members, for many requests in their order: as persist.lua for each.
--- uses: has, index, now, each, segments
+-- uses: has, index, now, discard, overdue, passed, each, segments
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the keys in turn (see segments); then each request's member
 -- Result: for each request 1 dropped; 0 there was none, or it has passed, or no such key
@@ -9,10 +9,11 @@ local function work(replies, key, shadow, first, count)
   local members, dropped, some = {}, {}, false
   for place = 1, count do members[place] = ARGV[first + place - 1] end
   local scores, size = score_each(shadow, members), #replies
+  for place in pairs(passed_each(key, shadow, KEYS[1], members, scores, moment)) do scores[place] = false end
   local kind
   for place, member in ipairs(members) do
     local deadline = not dropped[member] and tonumber(scores[place] or nil)
-    if deadline and (deadline < 0 or deadline > moment) then
+    if deadline then
       local gone = redis.pcall('zrem', shadow, member)
       if failed(gone) then
         replies[size + place] = {err = told(gone.err, 'zrem')}
