@@ -1066,6 +1066,43 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
     assert is_far(client.say("TTL k 1"))
 
 
+@pytest.mark.parametrize("death", ["SPOP", "RENAME"])
+@pytest.mark.parametrize("gap", [1, 2])
+def test_a_transaction_that_adds_and_expires_is_spoilt_by_somebody_elses_first_deadline(
+    proxy: Proxy, talk: Callable[..., Talk], gap: int, death: str
+) -> None:
+    """It is queued bit by bit: what it adds went as it came, as the key had no deadlines then."""
+    client, other = talk(proxy), talk(proxy)
+    key = f"spoilt:{gap}:{death}"  # not known from another test
+    lines = ["MULTI", f"SADD {key} 7", f"EXPIREMEMBER {key} 1 {FAR}"]
+    for line in lines[: gap + 1]:
+        client.say(line)
+    other.say(f"SADD {key} 7")
+    assert other.say(f"EXPIREMEMBER {key} 7 {FAR}") == 1
+    other.say(f"{death} {key}" if death == "SPOP" else f"{death} {key} {key}:other")
+    for line in lines[gap + 1 :]:
+        client.say(line)
+    assert "EXECABORT" in str(client.say("EXEC"))
+    assert client.say(f"SADD {key} 7") == 1
+    assert client.say(f"TTL {key} 7") == -1
+
+
+def test_two_transactions_that_add_and_expire_do_not_spoil_each_other(proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    """Sent in one piece they are judged as a whole; bit by bit the one that runs first spoils the other."""
+    one, two = talk(proxy), talk(proxy)
+    for line in ("MULTI", "SADD spoilt:one 1", f"EXPIREMEMBER spoilt:one 1 {FAR}"):
+        one.say(line)
+        two.say(line)
+    assert one.say("EXEC") == [1, 1]
+    assert "EXECABORT" in str(two.say("EXEC"))
+    words = [line.split() for line in ("MULTI", "SADD spoilt:two 7", f"EXPIREMEMBER spoilt:two 7 {FAR}")]
+    for client in (one, two):
+        client.raw.send(b"".join(request(*one) for one in words))
+        assert parse(client.raw.replies(3)[-1]) == b"QUEUED"
+    assert one.say("EXEC") == [1, 1]
+    assert two.say("EXEC") == [0, 1]
+
+
 def test_every_occurrence_of_an_element_goes(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     client = talk(proxy)
     client.say("RPUSH l 7 1 7 7")

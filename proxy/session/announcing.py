@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -25,7 +26,25 @@ LOOKED_AHEAD: Final = 1 << 20
 """Bytes that are searched for first deadlines to be announced together with one that is about to be sent."""
 
 
+_EXPIRING: Final = re.compile(rb"EXPIREMEMBER(?:AT)?\r\n\$(\d{1,9})\r\n", re.IGNORECASE)
+
 _NOTHING: Final[Mapping[bytes, bool]] = MappingProxyType({})
+
+
+def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
+    """Return the keys to which requests within transactions may give deadlines, as far as they have come together.
+
+    Requests that are queued before those can be judged as if the keys had deadlines. Nothing is parsed: what only looks
+    like such a request makes a key count so for no good reason.
+
+    Args:
+        data: what has come.
+        in_transaction: whether one is open where it begins.
+    """
+    opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
+    if not opens or (b"EXPIREMEMBER" not in data and b"expiremember" not in data):
+        return frozenset()
+    return frozenset(data[found.end() : found.end() + int(found[1])] for found in _EXPIRING.finditer(data))
 
 
 class Announcing:

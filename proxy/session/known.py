@@ -120,6 +120,7 @@ class KnownKeys:
         self._claimed: dict[bytes, int] = {}
         self.on_announced: Callable[[list[bytes]], None] = lambda _: None
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
+        self._watched: dict[bytes, dict[Claims, Callable[[], None]]] = {}
         self._overtaken: set[bytes] = set()  # claimed keys of which a deadline had passed before all requests had run
         self._claims: dict[Claims, None] = {}
         self._asked = 0  # questions about keys that there have been
@@ -196,7 +197,25 @@ class KnownKeys:
 
     # Keys that are about to get deadlines.
 
-    def mark(self, key: bytes, deadline: float, now: float, by: Claims | None = None) -> None:
+    def watch(self, key: bytes, by: Claims, overtaken: Callable[[], None]) -> None:
+        """Have something called when anybody else than one connection may give a key that is not known a deadline."""
+        self._watched.setdefault(key, {})[by] = overtaken
+
+    def unwatch(self, keys: Iterable[bytes], by: Claims) -> None:
+        """Call nothing any more for a connection."""
+        for key in keys:
+            watchers = self._watched.get(key, {})
+            watchers.pop(by, None)
+            if not watchers:
+                self._watched.pop(key, None)
+
+    def _disturb(self, key: bytes, by: Claims | None = None) -> None:
+        """Tell those who watch a key that it may have a deadline now, which is not theirs."""
+        for owner, overtaken in self._watched[key].items():
+            if owner is not by:
+                overtaken()
+
+    def mark(self, key: bytes, deadline: float, now: float, by: Claims | None = None, *, queued: bool = False) -> None:
         """Make a key known because a request that is about to be sent may give it a deadline.
 
         Args:
@@ -204,11 +223,14 @@ class KnownKeys:
             deadline: the earliest that it may be, in Unix ms.
             now: the clock, in Unix ms.
             by: the claims of the connection by which the request is sent; None for a mark that lasts for a time.
+            queued: whether it does not run before the EXEC of an open transaction, which marks the key once more.
         """
         if by is None:
             self._mark_for_a_time(key)
         else:
             self._claim(key, by)
+        if not queued and key in self._watched:
+            self._disturb(key, by)
         self.ever = True
         if deadline < math.inf:
             coming = self._coming.get(key)
@@ -222,6 +244,8 @@ class KnownKeys:
     def mark_all(self, key: bytes, deadlines: list[float], by: Claims) -> None:
         """Make a key known because requests may give it any of some deadlines, in Unix ms; as `mark` for each."""
         self._claim(key, by)
+        if key in self._watched:
+            self._disturb(key, by)
         self.ever = True
         earliest, coming = min(deadlines), self._coming.get(key, [])
         if len(coming) < MARKED_AT_ONCE or earliest < coming[-1]:
@@ -285,6 +309,8 @@ class KnownKeys:
         self._doubtful.add(key)
         if key not in self.deadlines:
             self._put(key, math.inf)
+        if key in self._watched:
+            self._disturb(key)
 
     def is_urgent(self, key: bytes) -> bool:
         """Return whether a change of a key's deadlines may have brought one that is earlier than is known.
@@ -335,6 +361,8 @@ class KnownKeys:
         if deadline is not None:
             self.ever = True
             self._put(key, deadline)
+            if key in self._watched:
+                self._disturb(key)
         elif key in self._marks or key in self._claimed:
             self._put(key, math.inf)
         elif self.shared and self.deadlines.get(key, math.inf) < math.inf:

@@ -90,6 +90,8 @@ class Multi:
         transaction = self._standing.transaction
         if transaction is not None and transaction.is_long:
             self._streams.lengthen(self._claims)  # it runs now, or what follows is behind it
+        if transaction is not None:
+            transaction.end()
         self._out.end_transaction()
         self._standing.transaction = None
 

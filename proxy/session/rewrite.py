@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, assert_never
@@ -16,6 +16,7 @@ from proxy.scripts.naming import Names
 from proxy.session.claims import Claims
 from proxy.session.globs import may_match_beginning
 from proxy.session.known import KnownKeys
+from proxy.session.transaction import Transaction
 from proxy.session.voiding import Voiding
 from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
 
@@ -70,6 +71,10 @@ long requests need no script: what they leave in a shadow is void as soon as a m
 def wrong_arity(name: bytes) -> Refusal:
     """Return the error for a command with too few or too many arguments."""
     return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower(), "arity")
+
+
+def _are_expected(keys: list[bytes], transaction: Transaction | None) -> bool:
+    return transaction is not None and not transaction.expected.isdisjoint(keys)
 
 
 def is_own(command: Command, request: Request) -> bool:
@@ -203,7 +208,7 @@ class Rewriter:
         limited: bool = False,
         certain: bool = False,
         counts: bool = False,
-        cleared: Container[bytes] = (),
+        transaction: Transaction | None = None,
     ) -> bytes | Refusal | None:
         """Decide on one request.
 
@@ -215,16 +220,16 @@ class Rewriter:
             limited: whether its user may not run every script: then none stands in where it can be done without.
             certain: whether it has just been asked which of its keys have deadlines.
             counts: whether its reply is made an integer if it is a status.
-            cleared: the keys from which what is due is removed in front of the transaction's requests.
+            transaction: the open one, in which it is about to be queued.
 
         Returns:
             The upstream request to send instead, a refusal, or None to forward the request as it came.
         """
         effect, arguments = command.effect, request.arguments
         if effect is Effect.EXPIRE:
-            return self._expire(command, arguments, now, claims, cleared)
+            return self._expire(command, arguments, now, claims, transaction)
         if effect is Effect.LIFETIME:
-            return self._lifetime(command, arguments, cleared)
+            return self._lifetime(command, arguments, transaction)
         if limited and effect in SPARED:
             return None
         if effect is Effect.KEYSPACE:
@@ -232,7 +237,7 @@ class Rewriter:
         keys = command.keys(arguments)
         if (
             keys is None
-            or not self._concerns(keys, certain=certain)
+            or not (self._concerns(keys, certain=certain) or _are_expected(keys, transaction))
             or not self._server.accepts(command.name, request.count)
         ):
             return None
@@ -240,7 +245,7 @@ class Rewriter:
             return _TOO_LONG if effect is Effect.REPLACE else None
         match effect:
             case Effect.ADD | Effect.REMOVE:
-                return self._members(command, keys[0], request, cleared)
+                return self._members(command, keys[0], request, transaction)
             case Effect.REPLACE:
                 return self._run(command, "replace", self._triple(keys[0]), [], request)
             case Effect.VANISH:
@@ -250,15 +255,15 @@ class Rewriter:
             case Effect.RENAME:
                 if len(arguments) != 3:
                     return None
-                self._mark_like(keys[0], keys[1], now, claims)
+                self._mark_like(keys[0], keys[1], now, claims, transaction)
                 return self._run(command, "rename", self._pairs(keys), [], request)
             case Effect.COPY:
-                return self._copy(command, keys, request, now, claims)
+                return self._copy(command, keys, request, now, claims, transaction)
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
                 self._known.visit((int(arguments[2]),))
-                self._mark_like(keys[0], keys[0], now, claims)
+                self._mark_like(keys[0], keys[0], now, claims, transaction)
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
@@ -349,8 +354,11 @@ class Rewriter:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         return [*pairs, self._names.index]
 
-    def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None) -> None:
-        self._known.mark(target, self._known.deadlines.get(source, now), now, claims)
+    def _mark_like(
+        self, source: bytes, target: bytes, now: float, claims: Claims | None, transaction: Transaction | None
+    ) -> None:
+        deadline = self._known.deadlines.get(source, now)
+        self._known.mark(target, deadline, now, claims, queued=transaction is not None)
 
     def _run(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
         """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
@@ -361,7 +369,12 @@ class Rewriter:
         return self._script(self._server.terms(command.name), script, keys, extra, tail, request.count)
 
     def _expire(
-        self, command: Command, arguments: list[bytes], now: float, claims: Claims | None, cleared: Container[bytes]
+        self,
+        command: Command,
+        arguments: list[bytes],
+        now: float,
+        claims: Claims | None,
+        transaction: Transaction | None,
     ) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
         name, size = command.name, len(arguments)
@@ -399,12 +412,12 @@ class Rewriter:
         relative = name in _RELATIVE
         key, member = arguments[1], arguments[2]
         deadline = now + milliseconds if relative else milliseconds
-        self._known.mark(key, deadline, now, claims)
+        self._known.mark(key, deadline, now, claims, queued=transaction is not None)
         # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
         mode = b"relative" if relative else b"absolute"
         condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
         terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
-        if key in cleared:
+        if transaction is not None and key in transaction.cleared:
             terms += _CLEARED
         # One that has passed removes the member: for that there is always memory.
         removes = deadline <= now
@@ -425,7 +438,7 @@ class Rewriter:
             return number * size
         return now + number * size if number > 0 else -math.inf
 
-    def _lifetime(self, command: Command, arguments: list[bytes], cleared: Container[bytes]) -> bytes | None:
+    def _lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
         name, size = command.name, len(arguments)
         if size < 3:
             return None
@@ -434,7 +447,7 @@ class Rewriter:
             missing = b"0" if name == b"PERSIST" else b"-2"
             return self._script(terms, "fail", [key], [b"ERR Invalid arguments", missing])
         if name == b"PERSIST":
-            said = [_CLEARED.strip()] if key in cleared else []
+            said = [_CLEARED.strip()] if transaction is not None and key in transaction.cleared else []
             return self._script(terms, "persist", self._triple(key), [arguments[2], *said])
         unit = b"1000" if name == b"TTL" else b"1"
         return self._script(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
@@ -512,14 +525,16 @@ class Rewriter:
                         if arguments[place].upper() == b"MATCH"][-1:]  # fmt: skip
         return not patterns or may_match_beginning(patterns[0], self._names.prefix)
 
-    def _members(self, command: Command, key: bytes, request: Request, cleared: Container[bytes] = ()) -> bytes | None:
+    def _members(
+        self, command: Command, key: bytes, request: Request, transaction: Transaction | None = None
+    ) -> bytes | None:
         positions = command.members(request.arguments, request.count) if command.members is not None else None
         if positions is None:
             return None
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
-        if key in cleared and script == "add":
+        if transaction is not None and key in transaction.cleared and script == "add":
             extra[0] += _CLEARED
         return self._run(command, script, self._triple(key), extra, request)
 
@@ -543,7 +558,13 @@ class Rewriter:
         return self._run(command, "move_member", self._pairs(keys), where, request)
 
     def _copy(
-        self, command: Command, keys: list[bytes], request: Request, now: float, claims: Claims | None
+        self,
+        command: Command,
+        keys: list[bytes],
+        request: Request,
+        now: float,
+        claims: Claims | None,
+        transaction: Transaction | None,
     ) -> bytes | None:
         database, position, arguments = b"", 3, request.arguments
         while position < len(arguments):
@@ -558,5 +579,5 @@ class Rewriter:
             return None
         if database:
             self._known.visit((int(database),))
-        self._mark_like(keys[0], keys[1], now, claims)
+        self._mark_like(keys[0], keys[1], now, claims, transaction)
         return self._run(command, "copy", self._pairs(keys), [database], request)

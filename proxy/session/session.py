@@ -7,12 +7,12 @@ requests, as cheaply as can be; each is judged: what it has to wait for, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final, NamedTuple
 
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe, strangers
-from proxy.session.announcing import NOT_ANNOUNCED, Announcing
+from proxy.session.announcing import NOT_ANNOUNCED, Announcing, keys_expected
 from proxy.session.claims import Claims
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import NAMES, Ground
@@ -109,6 +109,7 @@ class Session:
         self._pending: Request | None = None  # what is held up by the question
         self._done = _NOTHING_DONE  # for it already
         self._asked = -math.inf  # when its question came up (`lease_clock`)
+        self._expected: Set[bytes] = frozenset()  # keys to which the last bytes that came may give deadlines
         self._promised: Callable[[], None] | None = None  # for whom a sign is put as soon as one may stand
         # None of these knows the session, which therefore goes with the last reference to it.
         self._standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
@@ -299,6 +300,8 @@ class Session:
             or standing.login is _STRANGER
             or standing.next is not _FREE
         )
+        if self.ordinary:
+            self._expected = frozenset()
 
     def _take_out(self) -> bytes:
         self._without.sent()
@@ -308,6 +311,8 @@ class Session:
 
     def _receive(self, data: bytes, now: float) -> bytes:
         self._known.look()
+        if not self._reader.within:
+            self._expected = keys_expected(data, in_transaction=self.in_transaction)
         if self._exact:
             self._reader.feed(data)
             if self.question is not None:
@@ -602,6 +607,7 @@ class Session:
         self._without.unaided = False
         standing.rights.note(effect)
         if standing.transaction is not None:
+            standing.transaction.expected = self._expected
             self._multi.queue(standing.transaction, command, request)
             if self._known.deadlines:
                 self._multi.clear_front(standing.transaction, command, request, now)
@@ -634,7 +640,7 @@ class Session:
                 limited=limited,
                 certain=certain,
                 counts=counts,
-                cleared=() if standing.transaction is None else standing.transaction.cleared,
+                transaction=standing.transaction,
             )
         if instead is None:
             self._send_on(command, request)

@@ -35,6 +35,7 @@ class Transaction:
         claims: the keys to which this connection's requests may give deadlines.
 
     Attributes:
+        expected: keys to which requests that have come with those queued may give deadlines: they count as known.
         is_long: whether a long chunk of it has been sent.
         has_begun: returns whether all that was sent before it has been answered, so that nothing runs until it ends;
             None where that cannot be told.
@@ -49,8 +50,10 @@ class Transaction:
         self._blind: set[bytes] = set()
         self._cleared: set[bytes] = set()
         self._unjudged: set[bytes] = set()
+        self._overtaken = False
         self._writes = 0
         self._size = 0
+        self.expected: Set[bytes] = frozenset()
         self.is_long = False
         self.has_begun: Callable[[], bool] | None = None
 
@@ -105,7 +108,13 @@ class Transaction:
         self._keep(blind_keys, self._blind)
         if not blind_keys and command.effect in JUDGED:
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            self._keep((key for key in command.keys(arguments) or () if not self._known.is_known(key)), self._unjudged)
+            for key in command.keys(arguments) or ():
+                if key not in self._unjudged and key not in self.expected and not self._known.is_known(key):
+                    self._keep((key,), self._unjudged)
+                    self._known.watch(key, self._claims, self._overtake)
+
+    def _overtake(self) -> None:
+        self._overtaken = True
 
     def _remember(self, arguments: list[bytes]) -> None:
         names = arguments[1:]
@@ -153,9 +162,12 @@ class Transaction:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a key of a request that went as it came has got its first deadline from elsewhere since."""
-        foreign = self._unjudged - self._marked.keys()
-        return any(map(self._known.is_known, foreign))
+        """Whether a key of a request that went as it came may have got its first deadline from elsewhere since."""
+        return self._overtaken or (self._known.blind and bool(self._unjudged))
+
+    def end(self) -> None:
+        """Forget all: it has been run, or dropped."""
+        self._known.unwatch(self._unjudged, self._claims)
 
     def run(self, now: float) -> None:
         """Renew the marks, which were made when the requests were queued, at `now` in Unix ms: they run at EXEC."""
