@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation(_LUA + "move_member.lua", "call('zrem', right, member)", "", "SPOP"),
     Mutation(_LUA + "replace.lua", "drop(KEYS[1], KEYS[2], KEYS[3])", "", "SPOP"),
     Mutation(_LUA + "vanish.lua", "drop(KEYS[position], KEYS[position + 1], KEYS[1])", "", "nothing left behind"),
-    Mutation(_LUA + "persist.lua", "call('zrem', KEYS[2], ARGV[1])", "", "TTL"),
+    Mutation(_LUA + "persist.lua", "call('zrem', shadow, member)", "", "TTL"),
     Mutation(_LUA + "ttl.lua", "math.floor((left + unit / 2) / unit)", "math.floor(left / unit)", "TTL"),
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
     Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
@@ -208,10 +208,19 @@ MUTATIONS = [
     ),
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
     # A deadline passes while a request is on its way.
-    Mutation(_LUA + "expire.lua", "if present and present <= moment then", "if false then", "under way"),
-    Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "under way"),
-    Mutation(_LUA + "persist.lua", "tonumber(deadline) <= now()", "false", "under way"),
-    Mutation(_LUA + "persist_many.lua", "or deadline > moment)", "or true)", "under way"),
+    Mutation(_LUA + "expire.lua", "present <= moment and cleared == ''", "false and cleared == ''", "expire under way"),
+    Mutation(_LUA + "expire.lua", "and cleared == ''", "and true", "one moment"),
+    Mutation(_LUA + "add.lua", "cleared ~= ''", "false", "one moment"),
+    Mutation(_LUA + "persist.lua", "and not ARGV[2]", "and true", "one moment"),
+    Mutation(_LUA + "shared/passed.lua", "if not overdue(", "if false and not overdue(", "expire under way"),
+    Mutation("session/multi.py", "if keys and self._out.put_aside(", "if False and self._out.put_aside(", "queued"),
+    # A key gets its first deadline while a transaction is open that adds members to it.
+    Mutation("session/known.py", "if owner is not by:", "if False:", "spoilt"),
+    Mutation("session/known.py", "if not queued and key in self._watched:", "if key in self._watched:", "not spoilt"),
+    Mutation("session/transaction.py", " and key not in self.expected", "", "not spoilt"),
+    Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
+    Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
+    Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # A client writes all that it has before it reads.
     Mutation("session/outgoing.py", "and standing.replies.few", "", "written before it is read"),
     # A transaction is looked at once more before it runs.

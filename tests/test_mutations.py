@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -309,8 +310,24 @@ def _histories(place: Place) -> None:
 
 CHECKS |= {
     "histories": _histories,
-    "under way": lambda place: lives.test_a_member_whose_deadline_passes_under_way_gets_no_other(
-        place.proxy(), place.talk, "set", queued=False
+    **{
+        f"{first} under way": partial(
+            lambda first, place: lives.test_a_member_whose_deadline_passes_under_way_gets_no_other(
+                place.proxy(), place.talk, "set", first, queued=False
+            ),
+            first,
+        )
+        for first in lives.UNDER_WAY
+    },
+    "queued": lambda place: lives.test_a_member_whose_deadline_passes_under_way_gets_no_other(
+        place.proxy(), place.talk, "set", "expire", queued=True
+    ),
+    "one moment": lambda place: lives.test_a_transaction_sees_one_moment(place.proxy(), place.talk, "set"),
+    "spoilt": lambda place: lives.test_a_transaction_that_adds_and_expires_is_spoilt_by_somebody_elses_first_deadline(
+        place.proxy(), place.talk, 2, "SPOP"
+    ),
+    "not spoilt": lambda place: lives.test_two_transactions_that_add_and_expire_do_not_spoil_each_other(
+        place.proxy(), place.talk
     ),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_its_hincrby_before_it_reads(
         place.server, place.proxy()
