@@ -1104,6 +1104,20 @@ def test_a_transaction_sees_one_moment(proxy: Proxy, talk: Callable[..., Talk], 
     assert is_far(client.say("TTL k 7"))
 
 
+def test_a_transaction_that_goes_to_another_database_sees_one_moment_there_too(
+    proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, there = talk(proxy), talk(proxy, 3)
+    script = busy(client, 0.4)
+    for one in (client, there):
+        one.say("SADD k 7 1")
+        one.say("PEXPIREMEMBER k 7 100")
+    lines = ["SMEMBERS k", "SELECT 3", "SMEMBERS k", f"EXPIREMEMBER k 7 {FAR}", "SELECT 0", "SMEMBERS k"]
+    words = [script, ["MULTI"], *(line.split() for line in lines), ["EXEC"]]
+    client.raw.send(b"".join(request(*one) for one in words))
+    assert parse(client.raw.replies(len(words))[-1]) == [[b"1"], b"OK", [b"1"], 0, b"OK", [b"1"]]
+
+
 @pytest.mark.parametrize("death", ["SPOP", "RENAME"])
 @pytest.mark.parametrize("gap", [1, 2])
 def test_a_transaction_that_adds_and_expires_is_spoilt_by_somebody_elses_first_deadline(

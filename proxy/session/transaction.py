@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Final
 
 from proxy.commands.table import JUDGED, MARKING, Command, Effect
@@ -49,6 +49,7 @@ class Transaction:
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._cleared: set[bytes] = set()
+        self._clearings = 0
         self._unjudged: set[bytes] = set()
         self._overtaken = False
         self._writes = 0
@@ -104,6 +105,8 @@ class Transaction:
             self._remember(arguments)
         if command is None:
             return
+        if command.effect is Effect.DATABASE:
+            self._cleared.clear()
         self._everywhere = self._everywhere or command.everywhere(arguments)
         self._keep(blind_keys, self._blind)
         if not blind_keys and command.effect in JUDGED:
@@ -144,15 +147,16 @@ class Transaction:
 
     @property
     def cleared(self) -> Set[bytes]:
-        """The keys from which what is due is removed in front of its requests."""
+        """The keys from which what is due is removed in front of its requests, in the database that it is in."""
         return self._cleared
 
     def to_clear(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that are not cleared yet, as far as there is room for more."""
-        return [key for key in dict.fromkeys(keys) if key not in self._cleared][: CLEARED_AT_MOST - len(self._cleared)]
+        return [key for key in dict.fromkeys(keys) if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
-    def clear(self, keys: Iterable[bytes]) -> None:
+    def clear(self, keys: Collection[bytes]) -> None:
         """Note that what is due is removed from keys in front of the request that is about to be queued."""
+        self._clearings += len(keys)
         self._keep(keys, self._cleared)
 
     @property
