@@ -208,11 +208,9 @@ MUTATIONS = [
     ),
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
     # A deadline passes while a request is on its way.
-    Mutation(_LUA + "expire.lua", "present <= moment and cleared == ''", "false and cleared == ''", "expire under way"),
-    Mutation(_LUA + "expire.lua", "and cleared == ''", "and true", "one moment"),
-    Mutation(_LUA + "add.lua", "cleared ~= ''", "false", "one moment"),
-    Mutation(_LUA + "persist.lua", "and not ARGV[2]", "and true", "one moment"),
-    Mutation(_LUA + "shared/passed.lua", "if not overdue(", "if false and not overdue(", "expire under way"),
+    Mutation(_LUA + "expire.lua", "present <= moment and passed(", "false and passed(", "expire under way"),
+    Mutation(_LUA + "shared/passed.lua", "discard(kind, key, members)", "", "expire under way"),
+    Mutation(_LUA + "shared/passed.lua", "if told_of(index) then return false end", "", "told of what passes"),
     Mutation("session/multi.py", "if keys and self._out.put_aside(", "if False and self._out.put_aside(", "queued"),
     # A key gets its first deadline while a transaction is open that adds members to it.
     Mutation("session/known.py", "if owner is not by:", "if False:", "spoilt"),

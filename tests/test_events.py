@@ -23,7 +23,7 @@ from tests.model import parse
 from tests.raw import Raw, request
 from tests.servers import KIND, KINDS, ROOT, Proxy, Server, until
 from tests.test_blind import Blind
-from tests.test_lives import Talk, clock, wait_past
+from tests.test_lives import Talk, busy, clock, wait_past
 
 LUA = ROOT / "proxy" / "scripts" / "lua"
 NAMES = Names(b"__expiremember__:")
@@ -89,9 +89,10 @@ def test_every_script_removes_what_has_expired_by_the_one_piece_that_tells() -> 
             ), name
         if re.search(r"\bdiscard\(", code) and name != "shared/discard.lua":
             by_request.add(name)
-    # EXPIREMEMBER with a deadline in the past, and the import of one, are removals by request; `quiet` and `overdue`
-    # first look whether anybody has to be told.
-    assert by_request == {"shared/lapse.lua", "shared/quiet.lua", "shared/overdue.lua", "expire.lua", "import.lua"}
+    # EXPIREMEMBER with a deadline in the past, and the import of one, are removals by request; the others first look
+    # whether anybody has to be told.
+    look = {"shared/quiet.lua", "shared/overdue.lua", "shared/passed.lua", "clear_front.lua"}
+    assert by_request == {"shared/lapse.lua", "expire.lua", "import.lua"} | look
 
 
 # Rules.
@@ -351,6 +352,29 @@ def test_a_request_that_adds_what_has_just_become_due_leaves_the_removal_to_who_
         assert beside(*add) == wanted
         assert beside("ZSCORE", names[1], "a") == (None if wanted else b"%d" % moment)
         beside("DEL", NAMES.events)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.3])
+def test_what_passes_while_requests_wait_is_told_of(
+    server: Server, start: Start, talk: Callable[..., Talk], seconds: float
+) -> None:
+    """Each entry is written though the client has been told that the member has gone, however long the wait was."""
+    client, beside = talk(start()), talk(server)
+    want(beside, Rule(b"*", b"expired"))
+    script = busy(client, seconds)
+    members = [b"%d" % number for number in range(8)]
+    client("SADD", "k", "stays", *members)
+    for member in members:
+        client("PEXPIREMEMBER", "k", member, 100)
+    lines = ["PERSIST k 0", "EXPIREMEMBER k 1 900", "EXPIREMEMBER k 2 900 XX", *["PERSIST k 3"] * 5, "MULTI"]
+    lines += ["PERSIST k 4", "EXPIREMEMBER k 5 900", "PERSIST k 5", "EXEC", *["EXPIREMEMBER k 6 900"] * 5, "SADD k 7"]
+    client.raw.send(b"".join(request(*words) for words in (script, *(line.split() for line in lines))))
+    replies = [parse(reply) for reply in client.raw.replies(len(lines) + 1)][1:]
+    late = seconds > 1  # what is added then begins a new life
+    assert replies == [0] * 8 + [b"OK"] + [b"QUEUED"] * 3 + [[0, 0, 0]] + [0] * 5 + [int(late)]
+    until(lambda: beside("SCARD", "k") == 1 + late, what="an end of what was due")
+    assert {entry["member"] for entry in entries(beside)} == set("01234567"[: 8 - late])
+    assert len(entries(beside)) == 8 - late
 
 
 def test_a_request_that_adds_what_was_due_long_before_begins_a_new_life(

@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any, Final
 
 import hiredis
+import psutil
 import pytest
 
+from proxy.scripts.calls import script
 from tests.conftest import StartProxy, StartServer
 from tests.model import parse
 from tests.raw import Raw, request
@@ -1037,15 +1039,21 @@ def test_ttl_is_rounded_and_persist_ends_the_deadline(
     assert client.say("PERSIST k 7") == 0
 
 
+_RATES: Final[dict[int, float]] = {}
+"""PINGs that a script of a server's, by its process, runs in a second of processor time."""
+
+
 def busy(client: Talk, seconds: float) -> list[str]:
-    """Return a request that keeps the server busy for about so long."""
+    """Return a request that keeps the server busy for so long, or longer where the server has to wait for others."""
     loop = "for _ = 1, {} do redis.call('PING') end"
-    took = []
-    for _ in range(3):
-        begin = time.monotonic()
-        client("EVAL", loop.format(100_000), "0")
-        took.append(time.monotonic() - begin)
-    return ["EVAL", loop.format(int(100_000 * seconds / min(took))), "0"]
+    number = int(client("INFO", "server").split(b"process_id:")[1].split()[0])
+    if number not in _RATES:
+        process, count = psutil.Process(number), 500_000
+        before = process.cpu_times()
+        client("EVAL", loop.format(count), "0")
+        after = process.cpu_times()
+        _RATES[number] = count / (after.user + after.system - before.user - before.system)
+    return ["EVAL", loop.format(int(1.2 * seconds * _RATES[number])), "0"]
 
 
 UNDER_WAY: Final = {
@@ -1069,7 +1077,7 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
     add = {"set": "SADD k 7 1", "hash": "HSET k 7 0 1 0", "zset": "ZADD k 0 7 1 1", "list": "RPUSH k 7 1"}[type_]
     remove = {"set": "SREM k 7", "hash": "HDEL k 7", "zset": "ZREM k 7", "list": "LREM k 0 7"}[type_]
     look = {"set": "SMEMBERS k", "hash": "HKEYS k", "zset": "ZRANGE k 0 -1", "list": "LRANGE k 0 -1"}[type_]
-    script = busy(client, 0.4)
+    wait = busy(client, 0.2)
     lines: list[tuple[str, Any]] = [(look, [b"1"])] if queued else []
     for name in sorted(UNDER_WAY, key=lambda name: name != first):
         lines += [*UNDER_WAY[name], (look, [b"1"])]
@@ -1077,7 +1085,7 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
     words = [line.split() for line, _ in lines]
     client.say(add)
     client.say("PEXPIREMEMBER k 7 100")
-    words = [script, *([["MULTI"], *words, ["EXEC"]] if queued else words)]
+    words = [wait, *([["MULTI"], *words, ["EXEC"]] if queued else words)]
     client.raw.send(b"".join(request(*one) for one in words))
     replies = [parse(reply) for reply in client.raw.replies(len(words))]
     assert (replies[-1] if queued else replies[1:]) == [reply for _, reply in lines]
@@ -1086,36 +1094,126 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
     assert is_far(client.say("TTL k 1"))
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "there", "gone"),
+    [
+        ("add", ["4 4 1 cleared", "SADD", "k", "7"], 0, 1),
+        ("expire", ["7", "900000 relative expiremember  cleared"], 1, 0),
+        ("persist", ["7", "cleared"], 1, 0),
+    ],
+    ids=["add", "expire", "persist"],
+)
+def test_a_transaction_sees_one_moment(
+    upstream: Server, talk: Callable[..., Talk], name: str, arguments: list[str], there: int, gone: int
+) -> None:
+    """What was due has been removed in front of its requests: what has passed since is there for all of them."""
+    beside = talk(upstream)
+    shadow = PREFIX + b"k:{k}"
+
+    def say(ago: int) -> int | None:
+        beside.say("SADD k 7 1")
+        moment = clock(beside)
+        beside("ZADD", shadow, moment - ago, "7")
+        beside("ZADD", PREFIX + b"index", moment - ago, "k")
+        reply = beside("EVAL", script(name), 3, "k", shadow, PREFIX + b"index", *arguments)
+        if clock(beside) > moment + 40:
+            return None  # it may have run too late
+        return int(reply)
+
+    assert until(lambda: (reply := say(0)) is not None and [reply]) == [there]
+    assert say(1000) in (gone, None)
+
+
+@pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("type_", ["set", "hash", "zset", "list"])
-def test_a_transaction_sees_one_moment(proxy: Proxy, talk: Callable[..., Talk], type_: str) -> None:
-    """What is due goes in front of its requests; what falls due while they run is there for all of them."""
+def test_a_member_whose_deadline_passes_while_adders_wait_begins_a_new_life(
+    proxy: Proxy, talk: Callable[..., Talk], type_: str, count: int
+) -> None:
     client = talk(proxy)
-    add = {"set": "SADD k 7", "hash": "HSETNX k 7 0", "zset": "ZADD k 0 7", "list": "LPUSHX k 7"}[type_]
-    look = {"set": "SISMEMBER k 7", "hash": "HEXISTS k 7", "zset": "ZSCORE k 7", "list": "LPOS k 7"}[type_]
-    there = {"zset": b"0", "list": 0}.get(type_, 1)
-    script = busy(client, 0.4)
-    client.say({"list": "RPUSH k 7"}.get(type_, add))
-    client.say("PEXPIREMEMBER k 7 200")
-    lines = [look, add, f"EXPIREMEMBER k 7 {FAR} NX", "PERSIST k 7", look, f"EXPIREMEMBER k 7 {FAR}"]
-    words = [["MULTI"], lines[0].split(), script, *(line.split() for line in lines[1:]), ["EXEC"]]
+    add = {"set": "SADD k {}", "hash": "HSET k {} 0", "zset": "ZADD k 0 {}", "list": "RPUSH k {}"}[type_]
+    wait = busy(client, 0.2)
+    client.say(add.format("7"))
+    client.say(add.format("8"))
+    client.say("PEXPIREMEMBER k 7 100")
+    words = [wait, *(add.format(member).split() for member in ("7", *"abcde")[:count])]
     client.raw.send(b"".join(request(*one) for one in words))
-    replies = parse(client.raw.replies(len(words))[-1])
-    assert replies == [there, None, 2 if type_ == "list" else 0, 0, 1, there, 1]
-    assert is_far(client.say("TTL k 7"))
+    replies = [parse(reply) for reply in client.raw.replies(len(words))][1:]
+    assert replies == ([2, 3, 4, 5, 6, 7] if type_ == "list" else [1] * 6)[:count]
+    assert client.say("TTL k 7") == -1
+    time.sleep(0.3)  # the old deadline is long over
+    assert client.say({"set": "SREM k 7", "hash": "HDEL k 7", "zset": "ZREM k 7", "list": "LREM k 0 7"}[type_]) == 1
+
+
+def test_a_transaction_does_not_keep_what_it_could_not_clear(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    """More is due than is removed in front of its requests."""
+    client, other = talk(proxy), talk(upstream)
+    wait = busy(other, 0.2)
+    client("SADD", "k", *range(700))
+    soon = clock(other) + 400
+    client.raw.send(b"".join(request("PEXPIREMEMBERAT", "k", member, soon) for member in range(700)))
+    assert {parse(reply) for reply in client.raw.replies(700)} == {1}
+    lines = ["MULTI", "PERSIST k 699", "EXPIREMEMBER k 698 900", "SADD k 697", "EXEC"]
+    until(lambda: clock(other) > soon - 50)
+    other.raw.send(request(*wait))
+    time.sleep(0.02)
+    client.raw.send(b"".join(request(*line.split()) for line in lines))
+    assert parse(client.raw.replies(len(lines))[-1]) == [0, 0, 1]
+    other.raw.reply()
+
+
+def test_a_transaction_is_not_spoilt_by_its_own_deadlines(proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    """They pass, and somebody reads the key, before it runs."""
+    client, other = talk(proxy), talk(proxy)
+    for line in ("MULTI", "SADD own:7 7 1", "PEXPIREMEMBER own:7 7 20", f"EXPIREMEMBER own:7 1 {FAR}"):
+        client.say(line)
+    time.sleep(0.05)
+    assert other.say("SMEMBERS own:7") == []
+    other.say("SMEMBERS own:7")
+    assert client.say("EXEC") == [2, 1, 1]
+
+
+@pytest.mark.parametrize("line", ["SUNIONSTORE expected:7 " + "o " * 7_500, "SET x expected:7"])
+def test_what_only_looks_like_a_deadline_takes_nothing_away(proxy: Proxy, talk: Callable[..., Talk], line: str) -> None:
+    client = talk(proxy)
+    client.say("SADD o 1")
+    words = [["MULTI"], line.split(), ["SET", "y", "EXPIREMEMBER\r\n$10\r\nexpected:7"], ["EXEC"]]
+    client.raw.send(b"".join(request(*one) for one in words))
+    assert len(parse(client.raw.replies(4)[-1])) == 2
 
 
 def test_a_transaction_that_goes_to_another_database_sees_one_moment_there_too(
     proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
     client, there = talk(proxy), talk(proxy, 3)
-    script = busy(client, 0.4)
+    wait = busy(client, 0.2)
     for one in (client, there):
         one.say("SADD k 7 1")
         one.say("PEXPIREMEMBER k 7 100")
     lines = ["SMEMBERS k", "SELECT 3", "SMEMBERS k", f"EXPIREMEMBER k 7 {FAR}", "SELECT 0", "SMEMBERS k"]
-    words = [script, ["MULTI"], *(line.split() for line in lines), ["EXEC"]]
+    words = [wait, ["MULTI"], *(line.split() for line in lines), ["EXEC"]]
     client.raw.send(b"".join(request(*one) for one in words))
     assert parse(client.raw.replies(len(words))[-1]) == [[b"1"], b"OK", [b"1"], 0, b"OK", [b"1"]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [("HDEL {k} 7", "HINCRBY {k} 7 5"), ("DEL {k}", "HINCRBY {k} 7 5"), ("HDEL {k} 7", "EVAL {s} 1 {k} 7")],
+    ids=["HINCRBY", "DEL", "EVAL"],
+)
+def test_a_transaction_that_removes_and_brings_back_is_spoilt_by_somebody_elses_first_deadline(
+    proxy: Proxy, talk: Callable[..., Talk], lines: tuple[str, ...]
+) -> None:
+    client, other = talk(proxy), talk(proxy)
+    key = f"spoilt:{'-'.join(line.split()[0] for line in lines)}"  # not known from another test
+    client.say(f"HSET {key} 7 1 8 1")
+    client.say("MULTI")
+    for line in lines:
+        client(*(word.format(k=key, s="return redis.call('HSET', KEYS[1], ARGV[1], 9)") for word in line.split()))
+    assert other.say(f"EXPIREMEMBER {key} 7 {FAR}") == 1
+    assert "EXECABORT" in str(client.say("EXEC"))
+    assert is_far(client.say(f"TTL {key} 7"))
 
 
 @pytest.mark.parametrize("death", ["SPOP", "RENAME"])

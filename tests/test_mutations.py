@@ -322,15 +322,17 @@ CHECKS |= {
     "queued": lambda place: lives.test_a_member_whose_deadline_passes_under_way_gets_no_other(
         place.proxy(), place.talk, "set", "expire", queued=True
     ),
-    "one moment": lambda place: lives.test_a_transaction_sees_one_moment(place.proxy(), place.talk, "set"),
+    "told of what passes": lambda place: events.test_what_passes_while_requests_wait_is_told_of(
+        place.server, place.proxy, place.talk, 1.3
+    ),
     "spoilt": lambda place: lives.test_a_transaction_that_adds_and_expires_is_spoilt_by_somebody_elses_first_deadline(
         place.proxy(), place.talk, 2, "SPOP"
     ),
     "not spoilt": lambda place: lives.test_two_transactions_that_add_and_expire_do_not_spoil_each_other(
         place.proxy(), place.talk
     ),
-    "written before it is read": lambda place: flow.test_a_client_may_send_all_its_hincrby_before_it_reads(
-        place.server, place.proxy()
+    "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(
+        place.server, place.proxy(), "HINCRBY"
     ),
     "queued blindly": lambda place: (
         lives.test_a_member_that_goes_while_a_transaction_is_queued_comes_back_without_a_deadline(

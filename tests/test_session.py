@@ -17,6 +17,7 @@ from proxy.commands.table import COMMANDS
 from proxy.relay.signs import Signs
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
+from proxy.session.announcing import EXPECTED_AT_MOST, keys_expected
 from proxy.session.claims import Claims, Sender
 from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
@@ -151,20 +152,33 @@ def test_a_request_for_a_key_that_is_due_waits_and_so_does_what_follows() -> Non
 
 
 def test_a_transaction_waits_for_what_is_due_at_its_end() -> None:
-    driver = Driver(later=NOW + 50)
+    driver = Driver(later=NOW + 5_000)
     queued = encode([b"MULTI"]) + encode([b"SCARD", b"later"])
     assert unmarked(driver.session.receive(queued, NOW)) == queued
     assert driver.session.question is None
-    assert driver.session.receive(encode([b"EXEC"]), NOW + 60) == b""
+    assert driver.session.receive(encode([b"EXEC"]), NOW + 5_010) == b""
     assert driver.session.question == Question(due=(b"later",))
 
 
+@pytest.mark.parametrize(("said", "clears"), [("", 1), ("TRACKING ON", 0), ("TRACKING OFF", 1), ("REPLY OFF", 0)])
+def test_what_is_due_soon_is_cleared_in_front_of_a_transactions_requests(said: str, clears: int) -> None:
+    """Not for a client that caches: the server would tell it of the proxy's own keys."""
+    driver = Driver(soon=NOW + 900, later=NOW + 5_000)
+    if said:
+        driver.feed(encode([b"CLIENT", *said.encode().split()]))
+    driver.feed(*(encode(line.split()) for line in (b"MULTI", b"SCARD later", b"SCARD soon", b"SCARD soon", b"EXEC")))
+    assert driver.sent.count(b"EVAL") == clears
+    for line in (b"MULTI", b"SADD soon m", b"PERSIST soon m", b"EXPIREMEMBER soon m 9", b"SADD later m", b"EXEC"):
+        driver.feed(encode(line.split()))
+    assert driver.sent.count(b"cleared\r\n") == 3 * clears
+
+
 def test_a_transaction_that_is_dropped_does_not_wait() -> None:
-    driver = Driver(later=NOW + 50)
+    driver = Driver(later=NOW + 5_000)
     stream = encode([b"MULTI"]) + encode([b"SCARD", b"later"])
     assert unmarked(driver.session.receive(stream, NOW)) == stream
     stream = encode([b"DISCARD"]) + encode([b"EXEC"])
-    assert unmarked(driver.session.receive(stream, NOW + 60)) == stream
+    assert unmarked(driver.session.receive(stream, NOW + 5_010)) == stream
 
 
 def test_a_request_waits_in_a_transaction_too_for_the_server_may_have_refused_the_multi() -> None:
@@ -545,3 +559,26 @@ def test_a_claim_outlives_the_transaction_that_it_waits_in() -> None:
     assert driver.known.settle(later) == []  # a sign has been asked for
     passed.append(True)
     assert driver.known.settle(later) == [b"k"]
+
+
+def test_keys_that_a_transaction_will_expire_are_found_and_bounded() -> None:
+    expire, at = [b"EXPIREMEMBER", b"k", b"m", b"10"], [b"pexpirememberat", b"l" * 1024, b"m", b"10"]
+    data = encode([b"MULTI"]) + encode(expire) + encode(at)
+    assert keys_expected(data, in_transaction=False) == {b"k", b"l" * 1024}
+    assert keys_expected(encode(expire), in_transaction=True) == {b"k"}
+    assert not keys_expected(encode(expire), in_transaction=False)
+    hostile = b"x\r\nMULTI\r\n" + b"".join(b"EXPIREMEMBER\r\n$%d\r\n" % (10 ** (n % 9)) for n in range(50_000))
+    assert sum(map(len, keys_expected(hostile, in_transaction=True))) <= EXPECTED_AT_MOST * 1024
+
+
+@pytest.mark.parametrize("end", ["EXEC", "DISCARD", "RESET", "QUIT", "EXEC x", ""])
+def test_nothing_is_watched_when_a_transaction_has_ended(end: str) -> None:
+    driver = Driver()
+    lines = (b"MULTI", b"SADD a m", b"HSET b m 1", b"EXPIREMEMBER a m 9", b"EXPIREMEMBER b m 9", b"SADD a n")
+    driver.feed(*(encode(line.split()) for line in lines))
+    assert driver.known.watched == {b"a", b"b"}
+    if end:
+        driver.feed(encode(end.encode().split()))
+    if end in ("", "RESET", "QUIT"):
+        driver.session.close()
+    assert not driver.known.watched

@@ -52,7 +52,7 @@ class UserWatch:
 
 
 def all_unlimited(lines: Iterable[bytes]) -> bool:
-    """Return whether every user who can log in may run every command on every key.
+    """Return whether every user may run every command on every key; one who is off may still have connections.
 
     Args:
         lines: the reply to ACL LIST.
@@ -62,6 +62,4 @@ def all_unlimited(lines: Iterable[bytes]) -> bool:
 
 def _is_limited(line: bytes) -> bool:
     words = line.split()  # user, name, on or off, …
-    if b"on" not in words[2:]:
-        return False
     return not {b"~*", b"+@all"}.issubset(words) or any(word.startswith(b"-") for word in words)

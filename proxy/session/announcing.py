@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -14,6 +15,7 @@ from proxy.session.known import ASK_MS, NEAR_MS
 from proxy.session.question import Question
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
+from proxy.session.transaction import LONGEST
 from proxy.wire.request import Request, RequestReader
 
 NOT_ANNOUNCED: Final = Refusal(
@@ -26,7 +28,10 @@ LOOKED_AHEAD: Final = 1 << 20
 """Bytes that are searched for first deadlines to be announced together with one that is about to be sent."""
 
 
-_EXPIRING: Final = re.compile(rb"EXPIREMEMBER(?:AT)?\r\n\$(\d{1,9})\r\n", re.IGNORECASE)
+EXPECTED_AT_MOST: Final = 64
+"""Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
+
+_EXPIRING: Final = re.compile(rb"EXPIREMEMBER(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
 
 _NOTHING: Final[Mapping[bytes, bool]] = MappingProxyType({})
 
@@ -44,7 +49,12 @@ def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
     if not opens or (b"EXPIREMEMBER" not in data and b"expiremember" not in data):
         return frozenset()
-    return frozenset(data[found.end() : found.end() + int(found[1])] for found in _EXPIRING.finditer(data))
+    keys = set()
+    for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):
+        length = int(found[1])
+        if length <= LONGEST:
+            keys.add(data[found.end() : found.end() + length])
+    return frozenset(keys)
 
 
 class Announcing:

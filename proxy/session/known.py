@@ -201,6 +201,11 @@ class KnownKeys:
         """Have something called when anybody else than one connection may give a key that is not known a deadline."""
         self._watched.setdefault(key, {})[by] = overtaken
 
+    @property
+    def watched(self) -> Set[bytes]:
+        """The keys of which somebody wants to be told so."""
+        return self._watched.keys()
+
     def unwatch(self, keys: Iterable[bytes], by: Claims) -> None:
         """Call nothing any more for a connection."""
         for key in keys:
@@ -347,6 +352,8 @@ class KnownKeys:
             freed: keys of which the server may have said so before a request ran: what is known of them stays as well.
         """
         self._doubtful.discard(key)
+        if deadline is not None and key in self._watched:
+            self._disturb(key)
         if key in freed and (known := self.deadlines.get(key)) is not None:
             deadline = known if deadline is None else min(deadline, known)
         coming = self._coming.get(key)
@@ -361,8 +368,6 @@ class KnownKeys:
         if deadline is not None:
             self.ever = True
             self._put(key, deadline)
-            if key in self._watched:
-                self._disturb(key)
         elif key in self._marks or key in self._claimed:
             self._put(key, math.inf)
         elif self.shared and self.deadlines.get(key, math.inf) < math.inf:

@@ -46,7 +46,12 @@ class Multi:
 
     def clear_front(self, transaction: Transaction, command: Command | None, request: Request, now: float) -> None:
         """Have what is due removed, in front of a request about to be queued, from the keys that it names first, where
-        deadlines may pass while the transaction waits in the server. `now`: the server's clock, in Unix ms."""
+        deadlines may pass while the transaction waits in the server. `now`: the server's clock, in Unix ms.
+
+        Not for a client that caches: it would hear of the proxy's own keys, and by NOLOOP not of what goes.
+        """
+        if self._standing.caches:
+            return
         named = self._rewriter.named(command, request.arguments)
         keys = transaction.to_clear(self._known.soon_due(named, now))
         if keys and self._out.put_aside(self._rewriter.clear_front(keys)):

@@ -237,7 +237,9 @@ class Rewriter:
         keys = command.keys(arguments)
         if (
             keys is None
-            or not (self._concerns(keys, certain=certain) or _are_expected(keys, transaction))
+            or not (
+                self._concerns(keys, certain=certain) or (effect is Effect.ADD and _are_expected(keys, transaction))
+            )
             or not self._server.accepts(command.name, request.count)
         ):
             return None

@@ -311,7 +311,7 @@ class Session:
 
     def _receive(self, data: bytes, now: float) -> bytes:
         self._known.look()
-        if not self._reader.within:
+        if not self._reader.within and not self.stranger:
             self._expected = keys_expected(data, in_transaction=self.in_transaction)
         if self._exact:
             self._reader.feed(data)
@@ -607,7 +607,8 @@ class Session:
         self._without.unaided = False
         standing.rights.note(effect)
         if standing.transaction is not None:
-            standing.transaction.expected = self._expected
+            if not standing.limited:
+                standing.transaction.expected = self._expected
             self._multi.queue(standing.transaction, command, request)
             if self._known.deadlines:
                 self._multi.clear_front(standing.transaction, command, request, now)
@@ -671,7 +672,7 @@ class Session:
                 self._known.visit(visited)
         if name == b"RESET" and request.count == 1:
             self._strangers.reset()
-            standing.replies.silenced = standing.subscribed = False
+            standing.replies.silenced = standing.subscribed = standing.caches = False
         elif name.endswith(b"SUBSCRIBE"):
             standing.subscribed = standing.rights.by_state = True
             self._out.shut()  # a subscription to several is answered several times

@@ -40,15 +40,27 @@ class Standing:
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: the replies that are put in place on it.
         next: what its last request says of the next one.
+        caches: whether it may have the server tell of changes to what it has read.
         queued_words: what each CLIENT in the open transaction says of replies.
     """
 
-    __slots__ = ("has_quit", "login", "next", "queued_words", "replies", "rights", "subscribed", "transaction")
+    __slots__ = (
+        "caches",
+        "has_quit",
+        "login",
+        "next",
+        "queued_words",
+        "replies",
+        "rights",
+        "subscribed",
+        "transaction",
+    )
 
     def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
         self.rights = rights
         self.login = login
         self.subscribed = False
+        self.caches = False
         self.has_quit = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Final
 
-from proxy.commands.table import JUDGED, MARKING, Command, Effect
+from proxy.commands.table import BLIND, JUDGED, MARKING, Command, Effect
 from proxy.session.claims import Claims
 from proxy.session.known import KnownKeys
 
@@ -51,6 +51,7 @@ class Transaction:
         self._cleared: set[bytes] = set()
         self._clearings = 0
         self._unjudged: set[bytes] = set()
+        self._watched: set[bytes] = set()  # those of them that requests of its own mark
         self._overtaken = False
         self._writes = 0
         self._size = 0
@@ -109,12 +110,21 @@ class Transaction:
             self._cleared.clear()
         self._everywhere = self._everywhere or command.everywhere(arguments)
         self._keep(blind_keys, self._blind)
-        if not blind_keys and command.effect in JUDGED:
-            # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            for key in command.keys(arguments) or ():
-                if key not in self._unjudged and key not in self.expected and not self._known.is_known(key):
-                    self._keep((key,), self._unjudged)
+        keys = command.keys(arguments) or ()
+        if command.effect in MARKING:
+            # What was queued before goes as if these keys had no deadlines. This makes them known: it shows no more who
+            # else gives them some.
+            for key in self._unjudged.intersection(keys).difference(self._marked):
+                if self._known.is_known(key):
+                    self._overtaken = True
+                else:
+                    self._watched.add(key)
                     self._known.watch(key, self._claims, self._overtake)
+        if command.effect in JUDGED | BLIND and (not blind_keys or self.follows_writes):
+            # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
+            expected = self.expected if command.effect is Effect.ADD else ()
+            unknown = (key for key in keys if key not in expected and not self._known.is_known(key))
+            self._keep(unknown, self._unjudged)
 
     def _overtake(self) -> None:
         self._overtaken = True
@@ -167,11 +177,13 @@ class Transaction:
     @property
     def is_overtaken(self) -> bool:
         """Whether a key of a request that went as it came may have got its first deadline from elsewhere since."""
-        return self._overtaken or (self._known.blind and bool(self._unjudged))
+        if self._known.blind:
+            return bool(self._unjudged)
+        return self._overtaken or any(map(self._known.is_known, self._unjudged - self._marked.keys()))
 
     def end(self) -> None:
         """Forget all: it has been run, or dropped."""
-        self._known.unwatch(self._unjudged, self._claims)
+        self._known.unwatch(self._watched, self._claims)
 
     def run(self, now: float) -> None:
         """Renew the marks, which were made when the requests were queued, at `now` in Unix ms: they run at EXEC."""

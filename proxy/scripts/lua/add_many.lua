@@ -20,7 +20,7 @@ local function void_absent(key, shadow, first, count)
     local member = members[place]
     if deadline and not named[member] then
       named[member] = deadline
-      moment = moment or now()
+      moment = moment or (now())
       if tonumber(deadline) < 0 then
         void[#void + 1] = member
       else

@@ -1,7 +1,6 @@
 -- Removes what is due in some keys, in a transaction, in front of the requests that name them: deadlines may pass while the
--- transaction waits in the server. Where somebody has asked to be told of what expires, all that follows counts as run
--- before those deadlines.
--- uses: index, now, discard
+-- transaction waits in the server. Not where somebody has asked to be told of what expires.
+-- uses: index, now, discard, overdue
 -- KEYS: each key followed by its shadow, then the index
 -- ARGV: how many members to remove from each key at most, some hundred
 -- Result: how many deadlines went
@@ -11,7 +10,7 @@ for place = 1, #KEYS - 1, 2 do
   local key, shadow = KEYS[place], KEYS[place + 1]
   local due = call('zrangebyscore', shadow, '(0', moment, 'limit', 0, ARGV[1])
   if #due > 0 then
-    if call('exists', string.sub(index, 1, -6) .. 'events') == 1 then return count end
+    if told_of(index) then return count end
     discard(call('type', key).ok, key, due)
     if call('exists', key) == 0 then
       drop(key, shadow, index)

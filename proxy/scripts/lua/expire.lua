@@ -21,8 +21,9 @@ end
 if not has(kind, key, member) then return 0 end
 local present = tonumber(call('zscore', shadow, member) or nil)
 if present and present < 0 then present = nil end
-if present and present <= moment and cleared == ''
-  and passed(kind, key, shadow, index, {member}, present, moment) then return 0 end
+if present and present <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', present, moment) then
+  return 0
+end
 if condition ~= '' then
   if condition == 'NX' and present then return 0 end
   if condition:sub(1, 2) == 'XX' and not present then return 0 end

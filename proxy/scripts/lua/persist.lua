@@ -8,8 +8,9 @@ local key, shadow, index, member = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local deadline, moment = tonumber(call('zscore', shadow, member) or nil), (now())
 if not deadline then return 0 end
 local kind = call('type', key).ok
-if deadline > 0 and deadline <= moment and not ARGV[2]
-  and passed(kind, key, shadow, index, {member}, deadline, moment) then return 0 end
+if deadline > 0 and deadline <= moment and passed(kind, key, shadow, index, {member}, ARGV[2], deadline, moment) then
+  return 0
+end
 call('zrem', shadow, member)
 refresh(key, shadow, index)
 if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return 0 end

@@ -1,30 +1,30 @@
 -- Sees to members whose deadlines have passed while a request about them was under way, in one key: whoever is told that
--- one has gone must not leave it for others to see. What the user may not remove is left to the sweeper. Needs index and
--- overdue before it. O(log n) for each, O(n) for each of a list.
--- passed: of members that are due; `latest`: the last of their deadlines. Gives whether they have gone (see `overdue`).
--- passed_each: of those among some members, with their scores, that are due at a moment. Gives the places of those that
--- have gone, as keys.
-local function passed(kind, key, shadow, index, members, latest, moment)
-  local able, gone = pcall(function()
-    if not overdue(kind, key, index, members, latest, moment) then return false end
+-- one has gone must not leave it for others to see. Only `lapse` removes them where somebody has asked to be told of what
+-- expires, and for a user who may not. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
+-- passed: of members that are due; gives whether they have gone. In a key that was `cleared` (see overdue) with the
+-- last of their deadlines, and the clock.
+-- passed_each: of those among some members, with their scores, that are due at a moment, the places, as keys.
+local function passed(kind, key, shadow, index, members, cleared, latest, moment)
+  local able, alive = pcall(function()
+    if told_of(index) then return false end
+    if cleared and latest > moment - 50 then return true end
+    discard(kind, key, members)
     if call('exists', key) == 0 then
       drop(key, shadow, index)
     else
       call('zrem', shadow, unpack(members))
       refresh(key, shadow, index)
     end
-    return true
   end)
   failure = nil
-  return not able or gone
+  return not (able and alive)
 end
 local function passed_each(key, shadow, index, members, scores, moment)
-  local due, latest, places = {}, 0, {}
+  local due, places = {}, {}
   for place, member in ipairs(members) do
     local deadline = tonumber(scores[place] or nil)
-    if deadline and deadline > 0 and deadline <= moment then
-      due[#due + 1], latest, places[place] = member, math.max(latest, deadline), true
-    end
+    if deadline and deadline > 0 and deadline <= moment then due[#due + 1], places[place] = member, true end
   end
-  return due[1] and passed(call('type', key).ok, key, shadow, index, due, latest, moment) and places or {}
+  if due[1] then passed(call('type', key).ok, key, shadow, index, due) end
+  return places
 end

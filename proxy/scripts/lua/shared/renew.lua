@@ -11,9 +11,11 @@ local function renew(key, shadow, index, first, last, step, cleared)
       for position = first, last, step do
         local member = ARGV[position]
         local deadline = call('zscore', shadow, member)
-        if not cleared and deadline and tonumber(deadline) > 0 then
+        if deadline and tonumber(deadline) > 0 then
           moment = moment or (now())
-          if tonumber(deadline) <= moment then overdue(kind, key, index, {member}, tonumber(deadline), moment) end
+          if tonumber(deadline) <= moment then
+            overdue(kind, key, index, member, tonumber(deadline), moment, cleared)
+          end
         end
         -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
         if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then
