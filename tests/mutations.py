@@ -215,7 +215,7 @@ MUTATIONS = [
     # A key gets its first deadline while a transaction is open that adds members to it.
     Mutation("session/known.py", "if owner is not by:", "if False:", "spoilt"),
     Mutation("session/known.py", "if not queued and key in self._watched:", "if key in self._watched:", "not spoilt"),
-    Mutation("session/transaction.py", " and key not in self.expected", "", "not spoilt"),
+    Mutation("session/transaction.py", "and not self.anticipates ", "", "not spoilt"),
     Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),

@@ -94,7 +94,7 @@ def test_any_cut_sends_the_same_bytes(data: st.DataObject, blind: bool) -> None:
 @given(st.data())
 def test_one_request_goes_upstream_for_each_that_comes(data: st.DataObject) -> None:
     stream = data.draw(run_streams)
-    driver = Driver(k1=NOW + 5, k2=NOW - 5)
+    driver = Driver(k1=NOW + 5_000, k2=NOW - 5)
     sent = driver.feed(stream)
 
     def count(requests: bytes) -> int:
@@ -171,6 +171,14 @@ def test_what_is_due_soon_is_cleared_in_front_of_a_transactions_requests(said: s
     for line in (b"MULTI", b"SADD soon m", b"PERSIST soon m", b"EXPIREMEMBER soon m 9", b"SADD later m", b"EXEC"):
         driver.feed(encode(line.split()))
     assert driver.sent.count(b"cleared\r\n") == 3 * clears
+
+
+def test_a_request_that_arrives_in_parts_is_not_judged_by_a_deadline_to_come() -> None:
+    driver = Driver()
+    add = encode([b"ZADD", b"k", b"1" * 40_000, b"m"])
+    stream = encode([b"MULTI"]) + encode([b"EXPIREMEMBER", b"k"])
+    driver.feed(stream + add[:39_000], add[39_000:])
+    assert driver.sent.endswith(add[-39_000:])
 
 
 def test_a_transaction_that_is_dropped_does_not_wait() -> None:

@@ -231,7 +231,7 @@ _ONE_ARGUMENT: Final = b"$9\r\narguments\r\n*1\r\n"
 
 def _docs_of(names: list[bytes]) -> Described | None:
     lower = [name.lower() for name in names] or [*DOCS, *EXTENDED]
-    wanted = tuple(name for name in lower if name in DOCS)
+    wanted = tuple(name for name in dict.fromkeys(lower) if name in DOCS)  # once, however often they are asked for
     if not wanted and not set(EXTENDED) & set(lower):
         return None
     return Described(amend=partial(_add_docs, wanted))

@@ -215,10 +215,12 @@ class KnownKeys:
                 self._watched.pop(key, None)
 
     def _disturb(self, key: bytes, by: Claims | None = None) -> None:
-        """Tell those who watch a key that it may have a deadline now, which is not theirs."""
-        for owner, overtaken in self._watched[key].items():
+        """Tell those who watch a key, once, that it may have a deadline now which is not theirs."""
+        for owner, overtaken in self._watched.pop(key).items():
             if owner is not by:
                 overtaken()
+            else:
+                self.watch(key, owner, overtaken)
 
     def mark(self, key: bytes, deadline: float, now: float, by: Claims | None = None, *, queued: bool = False) -> None:
         """Make a key known because a request that is about to be sent may give it a deadline.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from proxy.commands.table import Command, Effect
 from proxy.session import additions
 from proxy.session.claims import Claims
@@ -10,7 +12,7 @@ from proxy.session.hearing import Hearing
 from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Standing
 from proxy.session.transaction import Transaction
-from proxy.wire.request import Request
+from proxy.wire.request import Kind, Request
 
 
 class Multi:
@@ -35,10 +37,16 @@ class Multi:
         self._hearing = hearing
         self._claims = claims
 
-    def queue(self, transaction: Transaction, command: Command | None, request: Request) -> None:
-        """Remember a request that is about to go, in an open transaction."""
+    def queue(self, transaction: Transaction, command: Command | None, request: Request, expected: Set[bytes]) -> None:
+        """Remember a request that is about to go, in an open transaction.
+
+        `expected`: keys to which requests that have come with this one may give deadlines.
+        """
         runs, blind = False, []
+        transaction.anticipates = False
         if command is not None:
+            if expected and command.effect is Effect.ADD and request.kind is Kind.WHOLE and not self._standing.limited:
+                transaction.anticipates = not expected.isdisjoint(command.keys(request.arguments) or ())
             runs = command.effect is Effect.EXEC and self._rewriter.accepts(command, request.count)
             blind = additions.blind_keys(command, request, limited=self._standing.limited)
         self._out.note_queued(runs=runs)

@@ -73,10 +73,6 @@ def wrong_arity(name: bytes) -> Refusal:
     return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower(), "arity")
 
 
-def _are_expected(keys: list[bytes], transaction: Transaction | None) -> bool:
-    return transaction is not None and not transaction.expected.isdisjoint(keys)
-
-
 def is_own(command: Command, request: Request) -> bool:
     """Return whether a request is of a form that the server itself does not know."""
     effect = command.effect
@@ -237,9 +233,7 @@ class Rewriter:
         keys = command.keys(arguments)
         if (
             keys is None
-            or not (
-                self._concerns(keys, certain=certain) or (effect is Effect.ADD and _are_expected(keys, transaction))
-            )
+            or not (self._concerns(keys, certain=certain) or (transaction is not None and transaction.anticipates))
             or not self._server.accepts(command.name, request.count)
         ):
             return None

@@ -607,9 +607,7 @@ class Session:
         self._without.unaided = False
         standing.rights.note(effect)
         if standing.transaction is not None:
-            if not standing.limited:
-                standing.transaction.expected = self._expected
-            self._multi.queue(standing.transaction, command, request)
+            self._multi.queue(standing.transaction, command, request, self._expected)
             if self._known.deadlines:
                 self._multi.clear_front(standing.transaction, command, request, now)
         if command is None:

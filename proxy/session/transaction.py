@@ -18,7 +18,8 @@ LONGEST: Final = 1024
 """Bytes of an argument that is remembered, unless it is a known key; longer ones are hardly keys."""
 
 CLEARED_AT_MOST: Final = 100
-"""Keys of a transaction from which what is due is removed in front of its requests: each takes a call of a script."""
+CALLS_AT_MOST: Final = 10
+"""Keys of a transaction from which what is due is removed in front of its requests, and calls of the script for it."""
 
 NAME_SIZE: Final = 96
 """Bytes that a remembered name takes, about, beside its own."""
@@ -35,7 +36,7 @@ class Transaction:
         claims: the keys to which this connection's requests may give deadlines.
 
     Attributes:
-        expected: keys to which requests that have come with those queued may give deadlines: they count as known.
+        anticipates: whether the last request is judged as if its keys had deadlines: they are about to get some.
         is_long: whether a long chunk of it has been sent.
         has_begun: returns whether all that was sent before it has been answered, so that nothing runs until it ends;
             None where that cannot be told.
@@ -49,13 +50,13 @@ class Transaction:
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._cleared: set[bytes] = set()
-        self._clearings = 0
+        self._clearings = self._calls = 0
         self._unjudged: set[bytes] = set()
         self._watched: set[bytes] = set()  # those of them that requests of its own mark
         self._overtaken = False
         self._writes = 0
         self._size = 0
-        self.expected: Set[bytes] = frozenset()
+        self.anticipates = False
         self.is_long = False
         self.has_begun: Callable[[], bool] | None = None
 
@@ -120,11 +121,9 @@ class Transaction:
                 else:
                     self._watched.add(key)
                     self._known.watch(key, self._claims, self._overtake)
-        if command.effect in JUDGED | BLIND and (not blind_keys or self.follows_writes):
+        if command.effect in JUDGED | BLIND and not self.anticipates and (not blind_keys or self.follows_writes):
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            expected = self.expected if command.effect is Effect.ADD else ()
-            unknown = (key for key in keys if key not in expected and not self._known.is_known(key))
-            self._keep(unknown, self._unjudged)
+            self._keep((key for key in keys if not self._known.is_known(key)), self._unjudged)
 
     def _overtake(self) -> None:
         self._overtaken = True
@@ -161,12 +160,17 @@ class Transaction:
         return self._cleared
 
     def to_clear(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that are not cleared yet, as far as there is room for more."""
-        return [key for key in dict.fromkeys(keys) if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
+        """Return those of some keys that are not cleared yet, as far as there is room for more.
+
+        What requests of its own give a key has not passed when it runs.
+        """
+        left = [key for key in dict.fromkeys(keys) if key not in self._cleared and key not in self._marked]
+        return left[: CLEARED_AT_MOST - self._clearings] if self._calls < CALLS_AT_MOST else []
 
     def clear(self, keys: Collection[bytes]) -> None:
         """Note that what is due is removed from keys in front of the request that is about to be queued."""
         self._clearings += len(keys)
+        self._calls += 1
         self._keep(keys, self._cleared)
 
     @property
