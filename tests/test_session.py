@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -590,3 +591,17 @@ def test_nothing_is_watched_when_a_transaction_has_ended(end: str) -> None:
     if end in ("", "RESET", "QUIT"):
         driver.session.close()
     assert not driver.known.watched
+
+
+def test_who_watches_a_key_is_told_once_and_not_of_its_own() -> None:
+    known, told, own = KnownKeys(), list[int](), Claims()
+    for number in range(3):
+        known.watch(b"k", Claims(), partial(told.append, number))
+    known.watch(b"k", own, partial(told.append, 3))
+    for _ in range(3):
+        known.mark(b"k", NOW + 1_000, NOW, own)
+    assert told == [0, 1, 2]
+    assert known.watched == {b"k"}
+    known.mark_announced([b"k"])
+    assert told == [0, 1, 2, 3]
+    assert not known.watched
