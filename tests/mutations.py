@@ -109,7 +109,7 @@ MUTATIONS = [
     # The proxy.
     Mutation(
         "session/rewrite.py",
-        "self._known.mark(key, deadline, now, claims)",
+        "self._known.mark(key, deadline, now, claims, queued=transaction is not None)",
         "pass",
         "pipeline",
     ),
@@ -198,7 +198,7 @@ MUTATIONS = [
     Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
     Mutation(
         "session/rewrite.py",
-        "self._known.mark(key, deadline, now, claims)",
+        "self._known.mark(key, deadline, now, claims, queued=transaction is not None)",
         "pass",
         "histories",
     ),

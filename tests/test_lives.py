@@ -524,16 +524,19 @@ def test_no_request_sees_a_member_that_is_due(
     assert not wrong
 
 
+@pytest.mark.parametrize("caching", [False, True])
 def test_no_transaction_sees_a_member_that_is_due(
-    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk], caching: bool
 ) -> None:
-    """Queued before the deadline, run after it."""
+    """Queued before the deadline, run after it; with caching nothing is put in front of its requests."""
     proxy, beside = lazy_proxy, talk(lazy_upstream)
     client = talk(proxy)
     queued = []
     requests = put_due(client, beside)
     for line, wanted in requests:
         client = talk(proxy)
+        if caching:
+            client.say("CLIENT TRACKING ON")
         client("MULTI")
         assert client.say(line) == b"QUEUED", line
         queued.append((client, line, wanted))

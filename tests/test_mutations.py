@@ -178,7 +178,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.server, place.proxy("--no-sweep"), place.talk, 0
     ),
     "EXEC when due": lambda place: lives.test_no_transaction_sees_a_member_that_is_due(
-        place.server, place.proxy("--no-sweep"), place.talk
+        place.server, place.proxy("--no-sweep"), place.talk, caching=True
     ),
     "keyspace when due": lambda place: lives.test_requests_that_name_no_key_see_nothing_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False

@@ -24,6 +24,9 @@ CALLS_AT_MOST: Final = 10
 NAME_SIZE: Final = 96
 """Bytes that a remembered name takes, about, beside its own."""
 
+WATCH_SIZE: Final = 400
+"""Bytes that it takes, about, to be told of a key's first deadline."""
+
 MARK_SIZE: Final = 256
 """Bytes that a key takes which has been marked for a transaction, about, beside its name."""
 
@@ -120,6 +123,7 @@ class Transaction:
                     self._overtaken = True
                 else:
                     self._watched.add(key)
+                    self._size += WATCH_SIZE
                     self._known.watch(key, self._claims, self._overtake)
         if command.effect in JUDGED | BLIND and not self.anticipates and (not blind_keys or self.follows_writes):
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
