@@ -13,7 +13,7 @@ import pytest
 
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
-from tests.conftest import Start, StartProxy
+from tests.conftest import Start, StartProxy, StartServer
 from tests.raw import request
 from tests.relay import Relay
 from tests.servers import Proxy, Server, until
@@ -44,9 +44,10 @@ def check_ties(server: Server, start: Start, talk: TalkTo) -> None:
 
 
 def test_who_does_not_sweep_seldom_looks_at_what_is_due(
-    upstream: Server, start_proxy: StartProxy, talk: TalkTo
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: TalkTo
 ) -> None:
-    client, beside = talk(start_proxy(upstream, "--no-sweep")), talk(upstream)
+    server = start_server(kind)  # at which no other test's proxy looks
+    client, beside = talk(start_proxy(server, "--no-sweep")), talk(server)
     client.say("SADD set m")
     client.say("PEXPIREMEMBER set m 10")
     wait_past(beside, int(clock(beside)) + 100)
