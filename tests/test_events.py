@@ -91,7 +91,7 @@ def test_every_script_removes_what_has_expired_by_the_one_piece_that_tells() -> 
             by_request.add(name)
     # EXPIREMEMBER with a deadline in the past, and the import of one, are removals by request; the others first look
     # whether anybody has to be told.
-    look = {"shared/quiet.lua", "shared/overdue.lua", "shared/passed.lua", "clear_front.lua"}
+    look = {"shared/quiet.lua", "shared/overdue.lua", "shared/passed.lua"}
     assert by_request == {"shared/lapse.lua", "expire.lua", "import.lua"} | look
 
 

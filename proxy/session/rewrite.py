@@ -73,6 +73,10 @@ def wrong_arity(name: bytes) -> Refusal:
     return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower(), "arity")
 
 
+def _is_cleared(key: bytes, transaction: Transaction | None) -> bool:
+    return transaction is not None and key in transaction.cleared
+
+
 def is_own(command: Command, request: Request) -> bool:
     """Return whether a request is of a form that the server itself does not know."""
     effect = command.effect
@@ -413,7 +417,7 @@ class Rewriter:
         mode = b"relative" if relative else b"absolute"
         condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
         terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
-        if transaction is not None and key in transaction.cleared:
+        if _is_cleared(key, transaction):
             terms += _CLEARED
         # One that has passed removes the member: for that there is always memory.
         removes = deadline <= now
@@ -443,7 +447,7 @@ class Rewriter:
             missing = b"0" if name == b"PERSIST" else b"-2"
             return self._script(terms, "fail", [key], [b"ERR Invalid arguments", missing])
         if name == b"PERSIST":
-            said = [_CLEARED.strip()] if transaction is not None and key in transaction.cleared else []
+            said = [_CLEARED.strip()] if _is_cleared(key, transaction) else []
             return self._script(terms, "persist", self._triple(key), [arguments[2], *said])
         unit = b"1000" if name == b"TTL" else b"1"
         return self._script(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
@@ -530,7 +534,7 @@ class Rewriter:
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
-        if transaction is not None and key in transaction.cleared and script == "add":
+        if script == "add" and _is_cleared(key, transaction):
             extra[0] += _CLEARED
         return self._run(command, script, self._triple(key), extra, request)
 
