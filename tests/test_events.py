@@ -361,7 +361,7 @@ def test_what_passes_while_requests_wait_is_told_of(
     """Each entry is written though the client has been told that the member has gone, however long the wait was."""
     client, beside = talk(start()), talk(server)
     want(beside, Rule(b"*", b"expired"))
-    script = busy(client, seconds)
+    script = busy(seconds)
     members = [b"%d" % number for number in range(8)]
     client("SADD", "k", "stays", *members)
     for member in members:

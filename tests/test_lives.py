@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 import hiredis
-import psutil
 import pytest
 
 from proxy.scripts.calls import script
@@ -1042,21 +1041,20 @@ def test_ttl_is_rounded_and_persist_ends_the_deadline(
     assert client.say("PERSIST k 7") == 0
 
 
-_RATES: Final[dict[int, float]] = {}
-"""PINGs that a script of a server's, by its process, runs in a second of processor time."""
+_SPEND: Final = """
+local function spent()
+  local told = redis.call('INFO', 'cpu')
+  return tonumber(told:match('used_cpu_sys:([%d.]+)')) + tonumber(told:match('used_cpu_user:([%d.]+)'))
+end
+local enough = spent() + ARGV[1]
+while spent() < enough do for _ = 1, 1000 do redis.call('PING') end end
+"""
+"""A server has no other clock that goes on while a script runs."""
 
 
-def busy(client: Talk, seconds: float) -> list[str]:
-    """Return a request that keeps the server busy for so long, or longer where the server has to wait for others."""
-    loop = "for _ = 1, {} do redis.call('PING') end"
-    number = int(client("INFO", "server").split(b"process_id:")[1].split()[0])
-    if number not in _RATES:
-        process, count = psutil.Process(number), 500_000
-        before = process.cpu_times()
-        client("EVAL", loop.format(count), "0")
-        after = process.cpu_times()
-        _RATES[number] = count / (after.user + after.system - before.user - before.system)
-    return ["EVAL", loop.format(int(1.2 * seconds * _RATES[number])), "0"]
+def busy(seconds: float) -> list[str]:
+    """Return a request that keeps the server busy for so many seconds of its CPU time: never for less than so long."""
+    return ["EVAL", _SPEND, "0", str(seconds)]
 
 
 UNDER_WAY: Final = {
@@ -1080,7 +1078,7 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
     add = {"set": "SADD k 7 1", "hash": "HSET k 7 0 1 0", "zset": "ZADD k 0 7 1 1", "list": "RPUSH k 7 1"}[type_]
     remove = {"set": "SREM k 7", "hash": "HDEL k 7", "zset": "ZREM k 7", "list": "LREM k 0 7"}[type_]
     look = {"set": "SMEMBERS k", "hash": "HKEYS k", "zset": "ZRANGE k 0 -1", "list": "LRANGE k 0 -1"}[type_]
-    wait = busy(client, 0.2)
+    wait = busy(0.2)
     lines: list[tuple[str, Any]] = [(look, [b"1"])] if queued else []
     for name in sorted(UNDER_WAY, key=lambda name: name != first):
         lines += [*UNDER_WAY[name], (look, [b"1"])]
@@ -1134,7 +1132,7 @@ def test_a_member_whose_deadline_passes_while_adders_wait_begins_a_new_life(
 ) -> None:
     client = talk(proxy)
     add = {"set": "SADD k {}", "hash": "HSET k {} 0", "zset": "ZADD k 0 {}", "list": "RPUSH k {}"}[type_]
-    wait = busy(client, 0.2)
+    wait = busy(0.2)
     client.say(add.format("7"))
     client.say(add.format("8"))
     client.say("PEXPIREMEMBER k 7 100")
@@ -1152,7 +1150,7 @@ def test_a_transaction_does_not_keep_what_it_could_not_clear(
 ) -> None:
     """More is due than is removed in front of its requests."""
     client, other = talk(proxy), talk(upstream)
-    wait = busy(other, 0.2)
+    wait = busy(0.2)
     client("SADD", "k", *range(700))
     soon = clock(other) + 400
     client.raw.send(b"".join(request("PEXPIREMEMBERAT", "k", member, soon) for member in range(700)))
@@ -1190,7 +1188,7 @@ def test_a_transaction_that_goes_to_another_database_sees_one_moment_there_too(
     proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
     client, there = talk(proxy), talk(proxy, 3)
-    wait = busy(client, 0.2)
+    wait = busy(0.2)
     for one in (client, there):
         one.say("SADD k 7 1")
         one.say("PEXPIREMEMBER k 7 100")

@@ -76,7 +76,7 @@ class Metrics:
     known_keys: float = gauge("Keys known to have members with deadlines.", "upstream")
     claimed_keys: float = gauge("Keys to which requests that have been sent may still give deadlines.", "upstream")
     next_deadline_timestamp_seconds: float = gauge("Unix time of the earliest deadline; 0 when there is none.", "upstream")
-    members_expired_total: Counter[str] = tally("Members removed at their deadline: by the sweeper, or before a request that would have seen them.", "trigger", "sweep", "request")
+    members_expired_total: Counter[str] = tally("Members removed at their deadline: by the sweeper, or before a request that would have seen them (those that a transaction, or an EXPIREMEMBER or PERSIST that waited in the server, finds due itself are not counted).", "trigger", "sweep", "request")
     expiry_events_total: Counter[str] = tally("Events about members that expired: entries appended to streams, messages published.", "kind", "entry", "message")
     expiry_events_lost_total: Counter[str] = tally("Such events that the server refused to take while it removed the member.", "kind", "entry", "message")
     deadlines_voided_total: int = counter("Deadlines of removed members, dropped by the background pass.")

@@ -9,6 +9,7 @@ from functools import partial
 from ssl import SSLContext
 from typing import Any, TypeAlias
 
+from redis._parsers import _AsyncRESP2Parser
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.connection import AbstractConnection, DefaultParser, RedisSSLContext
 from redis.asyncio.retry import Retry
@@ -285,8 +286,11 @@ class Upstream:
         return connection
 
     def unnamed_connection(self) -> ListeningConnection:
-        """Make a RESP2 connection that does nothing but log in (it is not connected yet)."""
-        options = self._options(2) | {"client_name": None, "db": 0}
+        """Make a RESP2 connection that does nothing but log in (it is not connected yet).
+
+        Who answers it may be no server at all: hiredis makes room for a list of 2,000,000,000 that is only announced.
+        """
+        options = self._options(2) | {"client_name": None, "db": 0, "parser_class": _AsyncRESP2Parser}
         connection: ListeningConnection = self._connection_class()(**options)
         return connection
 
