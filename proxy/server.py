@@ -117,6 +117,7 @@ class Server:
         metrics.constants["upstream"] = str(upstream)
         self.traffic = outlook.traffic
         self._started = time.monotonic()
+        self._told = b""  # what INFO says in this turn
         self._names = Names(settings.prefix.encode())
         self._known = KnownKeys()
         self._clock = ServerClock()
@@ -166,7 +167,16 @@ class Server:
         self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of open files")
 
     def _section(self) -> bytes:
-        """Return the lines of the proxy's section of INFO."""
+        """Return the lines of the proxy's section of INFO: in one turn of the loop the same, they take 0.5 ms."""
+        if not self._told:
+            self._told = self._tell()
+            asyncio.get_running_loop().call_soon(self._forget_told)
+        return self._told
+
+    def _forget_told(self) -> None:
+        self._told = b""
+
+    def _tell(self) -> bytes:
         facts: dict[str, str | int] = {
             "version": __version__,
             "process_id": os.getpid(),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from proxy.proxies.messages import Kind, Message, unpack
-from proxy.proxies.protocol import MOST_OTHERS, Member
+from proxy.proxies.protocol import AT_ONCE, MOST_OTHERS, Member
 from proxy.wire.request import encode
 from tests.interleavings import Bounds, World, explore
 
@@ -262,6 +262,8 @@ def test_every_step_left_out_is_found(broken: type[Member] | type[World]) -> Non
 def test_messages_are_read_as_they_were_written() -> None:
     message = Message(Kind.ANNOUNCE, b"one", 7, (b"a\r\nb", b"", b"\xff"))
     assert unpack(message.pack()) == message
+    longest = Message(Kind.ANNOUNCE, b"one", 7, tuple(b"=%d" % number for number in range(AT_ONCE)))
+    assert unpack(longest.pack()) == longest
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,8 @@ def test_what_is_no_message_is_refused(payload: bytes) -> None:
 @pytest.mark.parametrize(
     "payload",
     [b"", b"%1\r\n*0\r\n+a\r\n", b"*400000000\r\n", b"*3\r\n$4\r\njoin\r\n$1\r\na\r\n$1\r\nx\r\n", b"join a 1\r\n",
-     b"*3\r\n$4\r\nnone\r\n$1\r\na\r\n$1\r\n1\r\n", b"*3\r\n$4\r\njoin\r\n$1\r\na\r\n$1\r\n1\r\nmore", b"x" * 100_000],
+     b"*3\r\n$4\r\nnone\r\n$1\r\na\r\n$1\r\n1\r\n", b"*3\r\n$4\r\njoin\r\n$1\r\na\r\n$1\r\n1\r\nmore", b"x" * 100_000,
+     b"*1000000000\r\n" + b"$0\r\n\r\n" * 1_000_000, Message(Kind.ANNOUNCE, b"one", 7, (b"=",) * 300_000).pack()],
 )  # fmt: skip
 def test_what_others_publish_is_no_message(payload: bytes) -> None:
     began = time.process_time()

@@ -13,6 +13,7 @@ from typing import Final
 import psutil
 import pytest
 
+from proxy.wire import asides as asides_module
 from proxy.wire.asides import Asides
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.reply import ReplySubstitution
@@ -470,17 +471,20 @@ def _frames(random_: random.Random, depth: int = 0) -> bytes:
         body = random_.choice([b"", b"x", b"\r\n", b"+QUEUED\r\n", b"*3\r\n", b"y" * 300])
         return b"$%d\r\n%b\r\n" % (len(body), body)
     if kind in "+:_#,n":
-        return {"+": b"+OK\r\n", ":": b":12\r\n", "_": b"_\r\n", "#": b"#t\r\n", ",": b",1.5\r\n", "n": b"$-1\r\n"}[
-            kind
-        ]
+        status = b"+%b\r\n" % random_.choice([b"OK", b"OK", b"s" * 25, b"t" * 200])
+        return {"+": status, ":": b":12\r\n", "_": b"_\r\n", "#": b"#t\r\n", ",": b",1.5\r\n", "n": b"$-1\r\n"}[kind]
     count = random_.randrange(3)
     inner = b"".join(_frames(random_, depth + 1) for _ in range(count * (1 + (kind in "%|"))))
     behind = _frames(random_, depth + 1) if kind == "|" else b""
     return kind.encode() + b"%d\r\n" % count + inner + behind
 
 
+@pytest.mark.parametrize("longest", [asides_module.LONGEST_LINE, 20])
 @pytest.mark.parametrize("seed", range(60))
-def test_asides_are_taken_out_wherever_the_stream_is_cut(seed: int) -> None:
+def test_asides_are_taken_out_wherever_the_stream_is_cut(
+    seed: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asides_module, "LONGEST_LINE", longest)
     random_ = random.Random(seed)
     asides, replies = Asides(), ReplySubstitution()
     token = replies.open(asides).split(b"\r\n")[2]
@@ -543,6 +547,25 @@ def test_a_large_element_streams(kind: str, start_server: StartServer, start_pro
         assert [client.line(), client.line(), client.line()] == [b"*3\r\n", b":2\r\n", b"$100000001\r\n"]
         assert len(client.exactly(100_000_003)) == 100_000_003
         assert client.line() == b":3\r\n"
+        assert _peak(proxy.pid) - before < 40_000_000
+
+
+def test_a_long_status_streams(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    """A hundred bytes of requests make a line of any length, which was searched from its beginning with each chunk."""
+    proxy = start_proxy(start_server(kind))
+    process = psutil.Process(proxy.pid)
+    with proxy.connect() as client:
+        client.command("HSET", "h", "a", 1)
+        client.command("EXPIREMEMBER", "h", "a", FAR)
+        before, used = process.memory_info().rss, process.cpu_times().user
+        long = ("EVAL", "return {ok = string.rep('x', 50000000)}", 0)
+        words = [line.split() for line in ("MULTI", "HINCRBY h a 1", "HINCRBY h a 1", "EXEC")]
+        client.send(b"".join(request(*one) for one in (*words[:2], long, *words[2:])))
+        assert client.replies(4) == [b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n"]
+        assert [client.line(), client.line()] == [b"*3\r\n", b":2\r\n"]
+        assert client.exactly(50_000_003)[-4:] == b"xx\r\n"
+        assert client.line() == b":3\r\n"
+        assert process.cpu_times().user - used < 2
         assert _peak(proxy.pid) - before < 40_000_000
 
 

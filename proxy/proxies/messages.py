@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -52,6 +53,9 @@ _KINDS: Final = frozenset(kind.value for kind in Kind)
 _LONGEST: Final = 32
 """Bytes of a sender's name, and of a number."""
 
+_HEAD: Final = re.compile(rb"\*\d{1,4}\r\n")
+"""An array of fewer than 10,000 elements: what would take long to read is none of ours."""
+
 _NEAR: Final = b"!"
 _FAR: Final = b"="
 
@@ -73,6 +77,8 @@ def unpack(payload: bytes) -> Message:
     Raises:
         ValueError: it is none.
     """
+    if not _HEAD.match(payload):
+        raise ValueError("not a message of a proxy")
     reader = RequestReader()  # not hiredis: anybody may have published this
     reader.feed(payload)
     found = reader.next_request()

@@ -1,7 +1,7 @@
 """Take the replies to requests of the proxy's own out of the replies of one transaction, however those are cut.
 
 Within MULTI no request can carry a mark that its reply shows, so replies are counted, from a mark in front of MULTI on.
-Nothing is held but the line that has not come whole, and a reply that is to be amended.
+Nothing is held but a line that has not come whole, as long as it is short, and a reply that is to be amended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
 _LEAF: Final = rf"(?:{bulk_pattern(255)}|\$-1\r\n|[-+:_#,(][^\r\n]*+\r\n)"
 _RUNS: Final = tuple((count, re.compile(at_once(_LEAF, f"{{{count}}}").encode(), re.DOTALL)) for count in (64, 8))
+LONGEST_LINE: Final = 64 * 1024
+"""Bytes of a line that has not come whole that are kept. A script may answer with a status of any length."""
+
 _LEAST: Final = 8
 """Parts in a row that have no parts themselves are taken so many at once: a million of them in a tenth of the time."""
 
@@ -56,6 +59,7 @@ class Asides:
         self._whole: list[bytes] | None = None  # the element that is to be amended, as far as it has come
         self._refusal = b""  # of a request of the proxy's own, for the client's that follows it
         self._begun = b""  # a line that has not come whole
+        self._long = False  # whether the beginning of such a line has been taken
         self._body = 0  # bytes to come of a string
         self._pending = 0  # parts to come of the reply, or of the element of EXEC's, that has begun
         self._drop = False  # whether that is not for the client
@@ -95,19 +99,28 @@ class Asides:
             if self._body:
                 piece = data[position : position + self._body]
                 self._body -= len(piece)
-            elif self._pending > _LEAST and not singly and (run := self._run(data, position)):
+            elif self._pending > _LEAST and not (singly or self._long) and (run := self._run(data, position)):
                 piece = run
             else:
                 # What broke a run is among the next parts: another try in front of each would be for nothing.
                 singly = (singly or _LEAST) - 1
-                end = data.find(b"\r\n", position)
-                if end < 0:
+                end = data.find(b"\r\n", position) + 2
+                if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:
                     self._begun = data[position:]
                     position = len(data)
                     break
-                piece = data[position : end + 2]
-                self._take(piece, passed)
+                piece = data[position:end] if end >= 2 else data[position:].removesuffix(b"\r")
                 position += len(piece)
+                if not self._long:
+                    self._take(piece, passed)
+                else:
+                    self._pass(piece, passed)
+                if end < 2 and not self.done:
+                    self._begun, self._long = data[position:], True
+                    position = len(data)
+                    break
+                self._long = False
+                self._end_part(passed)
                 continue
             position += len(piece)
             self._pass(piece, passed)
@@ -130,7 +143,7 @@ class Asides:
             passed.append(piece)
 
     def _take(self, line: bytes, passed: list[bytes]) -> None:
-        """Take a line, which is a reply or begins one or a part of one."""
+        """Take a line, or the beginning of a long one, which is a reply or begins one or a part of one."""
         mark, rest = line[:1], line[1:-2]
         if not self._pending:
             self._pending = 1
@@ -138,7 +151,7 @@ class Asides:
             if instead is not None:
                 passed.append(instead)
                 self._pending = 0
-                self._end_part(passed)
+                self._drop = True  # the rest of a long one
                 return
         self._pending -= 1
         count = int(rest) if (mark in _SIZED or mark in _CHILDREN) and rest.lstrip(b"-").isdigit() else 0
@@ -147,7 +160,6 @@ class Asides:
         elif mark in _CHILDREN:
             self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
         self._pass(line, passed)
-        self._end_part(passed)
 
     def _end_part(self, passed: list[bytes]) -> None:
         if self._whole is not None and not (self._body or self._pending):
@@ -182,7 +194,7 @@ class Asides:
             if line == _QUEUED:
                 self._places.add(self._queued)
             elif mark == b"-" and not self._refusal:
-                self._refusal = line
+                self._refusal = line.removesuffix(b"\r\n") + b"\r\n"
         if kind is Kind.AMENDED:
             amend = self._amending.popleft()
             if line != _QUEUED:
