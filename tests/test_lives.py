@@ -1164,6 +1164,46 @@ def test_a_transaction_does_not_keep_what_it_could_not_clear(
     other.raw.reply()
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_all_keys_of_a_transaction_are_seen_at_one_moment(
+    proxy: Proxy, talk: Callable[..., Talk], at_once: bool
+) -> None:
+    """Also where each of its requests names another."""
+    client, other = talk(proxy), talk(proxy)
+    keys = [f"moment:{number}" for number in range(40)]
+    for key in keys:
+        client("SADD", key, "7", "8")
+    soon = clock(client) + 900
+    for key in keys:
+        client("PEXPIREMEMBERAT", key, "7", soon)
+    words: list[tuple[str, ...]] = [("MULTI",), *(("SISMEMBER", key, "7") for key in keys), ("EXEC",)]
+    if not at_once:
+        for one in words[:-1]:
+            client(*one)
+        words = words[-1:]
+    other.raw.send(request(*busy(1)))
+    time.sleep(0.02)
+    client.raw.send(b"".join(request(*one) for one in words))
+    replies = parse(client.raw.replies(len(words))[-1])
+    other.raw.reply()
+    assert clock(client) > soon
+    assert replies == [0] * 40
+
+
+def test_a_transaction_that_sets_a_deadline_itself_shows_nothing_of_an_earlier_one(
+    proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, other = talk(proxy), talk(proxy)
+    client.say("SADD k 7 8 9")
+    client.say("PEXPIREMEMBER k 7 800")
+    for line in ("MULTI", f"EXPIREMEMBER k 8 {FAR}", "SISMEMBER k 7"):
+        client.say(line)
+    other.raw.send(request(*busy(1)))
+    time.sleep(0.02)
+    assert client.say("EXEC") == [1, 0]
+    other.raw.reply()
+
+
 def test_a_transaction_is_not_spoilt_by_its_own_deadlines(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     """They pass, and somebody reads the key, before it runs."""
     client, other = talk(proxy), talk(proxy)

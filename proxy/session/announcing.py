@@ -92,7 +92,7 @@ class Announcing:
         first = bool(keys)
         # Key → whether what it gets may be near. What is renamed further down the pipeline takes it along.
         coming = dict.fromkeys(keys, False) | dict.fromkeys(near, True)
-        for arguments in self._ahead():
+        for arguments in self.requests_ahead():
             is_near = bool(self._near_keys(arguments, now, coming))
             for key in self._first_keys(arguments, coming):
                 coming[key] = coming.get(key, False) or is_near
@@ -146,11 +146,12 @@ class Announcing:
 
     def keys_ahead(self) -> Iterator[bytes]:
         """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
-        return (key for arguments in self._ahead() for key in self._first_keys(arguments))
+        return (key for arguments in self.requests_ahead() for key in self._first_keys(arguments))
 
-    def _ahead(self) -> Iterator[list[bytes]]:
+    def requests_ahead(self, most: int = LOOKED_AHEAD) -> Iterator[list[bytes]]:
+        """Give the requests that have come behind the one that is being judged, in so many bytes."""
         data, position = self.ahead
-        parsed = self._ground.batch.parse((data[position:] or self._reader.ahead)[:LOOKED_AHEAD])
+        parsed = self._ground.batch.parse(data[position : position + most] or self._reader.ahead(most))
         for arguments in parsed[0] if parsed else ():
             if set(map(type, arguments)) == {bytes}:
                 yield arguments

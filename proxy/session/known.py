@@ -141,6 +141,10 @@ class KnownKeys:
         """Return whether a key may have members with deadlines."""
         return self.blind or key in self.deadlines
 
+    def known_among(self, keys: Collection[bytes]) -> list[bytes]:
+        """Return those of some keys that may have members with deadlines."""
+        return list(keys) if self.blind else list(self.deadlines.keys() & keys)
+
     def look(self) -> None:
         """See whether the proxy's lease has run out. To be called whenever requests are about to be judged.
 

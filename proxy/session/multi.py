@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Iterator, Set
+from typing import Final
 
-from proxy.commands.table import Command, Effect
+from proxy.commands.table import COMMANDS, Command, Effect
 from proxy.session import additions
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
@@ -13,6 +14,12 @@ from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Standing
 from proxy.session.transaction import Transaction
 from proxy.wire.request import Kind, Request
+
+LOOKED_AHEAD: Final = 16 * 1024
+"""Bytes of a transaction that are searched for keys from which to remove what is due."""
+
+_BOUNDS: Final = frozenset((Effect.EXEC, Effect.DISCARD, Effect.DATABASE))
+"""Behind these, a name is a key of another transaction or database."""
 
 
 class Multi:
@@ -52,17 +59,39 @@ class Multi:
         self._out.note_queued(runs=runs)
         transaction.queue(command, request.arguments, blind, reads=self._rewriter.reads(request.arguments[0]))
 
-    def clear_front(self, transaction: Transaction, command: Command | None, request: Request, now: float) -> None:
-        """Have what is due removed, in front of a request about to be queued, from the keys that it names first, where
-        deadlines may pass while the transaction waits in the server. `now`: the server's clock, in Unix ms.
+    def clear_front(
+        self,
+        transaction: Transaction,
+        command: Command | None,
+        request: Request,
+        now: float,
+        requests_ahead: Callable[[int], Iterator[list[bytes]]],
+    ) -> None:
+        """Have what is due removed in front of a request that is about to be queued.
+
+        From keys of which deadlines may pass while the transaction waits in the server.
 
         Not for a client that caches: it would hear of the proxy's own keys, and by NOLOOP not of what goes.
+
+        Args:
+            transaction: the open one.
+            command: what the table says of the request.
+            request: the request.
+            now: the server's clock, in Unix ms.
+            requests_ahead: gives those that have come behind it, in so many bytes: one call does for all their keys.
         """
         if self._standing.caches:
             return
-        named = self._rewriter.named(command, request.arguments)
-        keys = transaction.to_clear(self._known.soon_due(named, now))
-        if keys and self._out.put_aside(self._rewriter.clear_front(keys)):
+        keys = transaction.to_clear(self._known.soon_due(self._rewriter.named(command, request.arguments), now))
+        if not keys:
+            return
+        for arguments in requests_ahead(LOOKED_AHEAD):
+            behind = COMMANDS.get(arguments[0].upper())
+            if behind is not None and behind.effect in _BOUNDS:
+                break
+            keys += self._known.soon_due(self._rewriter.named(behind, arguments), now)
+        keys = transaction.to_clear(keys)
+        if self._out.put_aside(self._rewriter.clear_front(keys)):
             transaction.clear(keys)
 
     def send_bound(self, command: Command, request: Request, now: float, *, askable: bool) -> bool:

@@ -609,7 +609,8 @@ class Session:
         if standing.transaction is not None:
             self._multi.queue(standing.transaction, command, request, self._expected)
             if self._known.deadlines:
-                self._multi.clear_front(standing.transaction, command, request, now)
+                ahead = self._announcing.requests_ahead
+                self._multi.clear_front(standing.transaction, command, request, now, ahead)
         if command is None:
             out.append(request.raw)
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])

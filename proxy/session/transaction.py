@@ -18,8 +18,7 @@ LONGEST: Final = 1024
 """Bytes of an argument that is remembered, unless it is a known key; longer ones are hardly keys."""
 
 CLEARED_AT_MOST: Final = 100
-CALLS_AT_MOST: Final = 10
-"""Keys of a transaction from which what is due is removed in front of its requests, and calls of the script for it."""
+"""Keys of a transaction from which what is due is removed in front of its requests."""
 
 NAME_SIZE: Final = 96
 """Bytes that a remembered name takes, about, beside its own."""
@@ -53,7 +52,7 @@ class Transaction:
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._cleared: set[bytes] = set()
-        self._clearings = self._calls = 0
+        self._clearings = 0
         self._unjudged: set[bytes] = set()
         self._watched: set[bytes] = set()  # those of them that requests of its own mark
         self._overtaken = False
@@ -87,7 +86,7 @@ class Transaction:
     @property
     def blind_keys(self) -> list[bytes]:
         """Known keys to which something queued may add members without looking which are absent."""
-        return [key for key in self._blind if self._known.is_known(key)]
+        return self._known.known_among(self._blind)
 
     @property
     def follows_writes(self) -> bool:
@@ -127,7 +126,7 @@ class Transaction:
                     self._known.watch(key, self._claims, self._overtake)
         if command.effect in JUDGED | BLIND and not self.anticipates and (not blind_keys or self.follows_writes):
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            self._keep((key for key in keys if not self._known.is_known(key)), self._unjudged)
+            self._keep(set(keys).difference(self._known.known_among(keys)), self._unjudged)
 
     def _overtake(self) -> None:
         self._overtaken = True
@@ -141,10 +140,9 @@ class Transaction:
         self._keep(names, self._arguments)
 
     def _keep(self, names: Iterable[bytes], where: set[bytes]) -> None:
-        for name in names:
-            if name not in where:
-                where.add(name)
-                self._size += NAME_SIZE + len(name)
+        new = set(names) - where
+        where |= new
+        self._size += NAME_SIZE * len(new) + sum(map(len, new))
 
     def rewritten(self, command: Command, arguments: list[bytes], delay: float) -> None:
         """Remember which keys a request that was replaced may give deadlines.
@@ -164,17 +162,12 @@ class Transaction:
         return self._cleared
 
     def to_clear(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that are not cleared yet, as far as there is room for more.
-
-        What requests of its own give a key has not passed when it runs.
-        """
-        left = [key for key in dict.fromkeys(keys) if key not in self._cleared and key not in self._marked]
-        return left[: CLEARED_AT_MOST - self._clearings] if self._calls < CALLS_AT_MOST else []
+        """Return those of some keys that are not cleared yet, as far as there is room for more."""
+        return [key for key in dict.fromkeys(keys) if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
     def clear(self, keys: Collection[bytes]) -> None:
         """Note that what is due is removed from keys in front of the request that is about to be queued."""
         self._clearings += len(keys)
-        self._calls += 1
         self._keep(keys, self._cleared)
 
     @property
@@ -187,7 +180,7 @@ class Transaction:
         """Whether a key of a request that went as it came may have got its first deadline from elsewhere since."""
         if self._known.blind:
             return bool(self._unjudged)
-        return self._overtaken or any(map(self._known.is_known, self._unjudged - self._marked.keys()))
+        return self._overtaken or bool(self._known.known_among(self._unjudged - self._marked.keys()))
 
     def end(self) -> None:
         """Forget all: it has been run, or dropped."""

@@ -175,12 +175,17 @@ class RequestReader:
         """Bytes, about, that this takes: of short arguments the objects take more than the bytes."""
         return self.held + ARGUMENT_SIZE * len(self._arguments)
 
-    @property
-    def ahead(self) -> bytes:
-        """What has been fed and not yet returned in a request, if that begins where a request does."""
-        if self._later_size:
-            self._join()
-        return b"" if self._in_body else self._buffer[self._position :]
+    def ahead(self, most: int) -> bytes:
+        """Return what has been fed and not yet returned in a request, if that begins where a request does.
+
+        Args:
+            most: how many bytes of it, if there are as many.
+        """
+        if self._in_body:
+            return b""
+        if self._later_size and len(self._buffer) - self._position < most:
+            self._join(JOINED)
+        return self._buffer[self._position : self._position + most]
 
     def front(self, most: int) -> tuple[bytes, int]:
         """Return what has been fed, and where in that the next request begins: at its end, if that is being read.
