@@ -1215,6 +1215,29 @@ def test_a_transaction_is_not_spoilt_by_its_own_deadlines(proxy: Proxy, talk: Ca
     assert client.say("EXEC") == [2, 1, 1]
 
 
+@pytest.mark.parametrize("add", ["SADD {k} 7", "SUNIONSTORE {k} source"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_transaction_is_not_spoilt_while_its_first_deadline_waits(
+    proxy: Proxy, talk: Callable[..., Talk], add: str, at_once: bool
+) -> None:
+    """It waits for somebody's long pipeline, which names other keys."""
+    client, other = talk(proxy), talk(proxy)
+    client.say("SADD source 7")
+    pipeline = request(*busy(0.05)) + b"".join(request("SET", f"else:{number}", "x" * 20) for number in range(200))
+    for number in range(5):
+        key = f"waits:{add[:4]}:{at_once}:{number}"
+        lines = ["MULTI", add.format(k=key), f"EXPIREMEMBER {key} 7 {FAR}", "EXEC"]
+        other.raw.send(pipeline)
+        time.sleep(0.01)
+        if at_once:
+            client.raw.send(b"".join(request(*line.split()) for line in lines))
+            replies = [parse(reply) for reply in client.raw.replies(len(lines))]
+        else:
+            replies = [client.say(line) for line in lines]
+        assert replies[-1] == [1, 1]
+        other.raw.replies(201)
+
+
 @pytest.mark.parametrize("line", ["SUNIONSTORE expected:7 " + "o " * 7_500, "SET x expected:7"])
 def test_what_only_looks_like_a_deadline_takes_nothing_away(proxy: Proxy, talk: Callable[..., Talk], line: str) -> None:
     client = talk(proxy)

@@ -105,15 +105,14 @@ class Inquiry:
         arriving = tuple(key for key in keys if key in first or streams.of((key,), but=self._standing))
         if not arriving:
             return None
+        if first:  # all that come in one pipeline wait together
+            arriving = (*arriving, *set(self._announcing.keys_ahead()).difference(self._known.deadlines, arriving))
+        if self._standing.transaction is not None:
+            self._standing.transaction.watch(arriving)
         for key in arriving:
             self._known.mark(key, math.inf, now, self._claims)  # what comes after those is judged
         if not first:
             return Question(arriving, again=True)
-        # All that come in one pipeline wait together.
-        ahead = set(self._announcing.keys_ahead()).difference(self._known.deadlines)
-        for key in ahead:
-            self._known.mark(key, math.inf, now, self._claims)
-        arriving = (*arriving, *ahead)
         streams.let_wait(arriving)
         return Question(arriving, again=True, behind=streams.of_others(self._claims))
 

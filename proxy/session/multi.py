@@ -52,10 +52,10 @@ class Multi:
         runs, blind = False, []
         transaction.anticipates = False
         if command is not None:
-            if expected and command.effect is Effect.ADD and request.kind is Kind.WHOLE and not self._standing.limited:
-                transaction.anticipates = not expected.isdisjoint(command.keys(request.arguments) or ())
             runs = command.effect is Effect.EXEC and self._rewriter.accepts(command, request.count)
             blind = additions.blind_keys(command, request, limited=self._standing.limited)
+            if expected and command.effect is Effect.ADD and request.kind is Kind.WHOLE and not blind:
+                transaction.anticipates = not expected.isdisjoint(command.keys(request.arguments) or ())
         self._out.note_queued(runs=runs)
         transaction.queue(command, request.arguments, blind, reads=self._rewriter.reads(request.arguments[0]))
 

@@ -300,7 +300,7 @@ class Session:
             or standing.login is _STRANGER
             or standing.next is not _FREE
         )
-        if self.ordinary:
+        if self._expected and self.question is None and not self.unfinished:
             self._expected = frozenset()
 
     def _take_out(self) -> bytes:

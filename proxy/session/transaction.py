@@ -115,18 +115,23 @@ class Transaction:
         self._keep(blind_keys, self._blind)
         keys = command.keys(arguments) or ()
         if command.effect in MARKING:
-            # What was queued before goes as if these keys had no deadlines. This makes them known: it shows no more who
-            # else gives them some.
-            for key in self._unjudged.intersection(keys).difference(self._marked):
-                if self._known.is_known(key):
-                    self._overtaken = True
-                else:
-                    self._watched.add(key)
-                    self._size += WATCH_SIZE
-                    self._known.watch(key, self._claims, self._overtake)
+            self.watch(keys)
         if command.effect in JUDGED | BLIND and not self.anticipates and (not blind_keys or self.follows_writes):
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
             self._keep(set(keys).difference(self._known.known_among(keys)), self._unjudged)
+
+    def watch(self, keys: Iterable[bytes]) -> None:
+        """See to it that others' deadlines in keys are noticed, before requests of its own make these known.
+
+        What was queued goes as if they had none; once they are known nothing else shows who has given them some.
+        """
+        for key in self._unjudged.intersection(keys).difference(self._watched, self._marked):
+            if self._known.is_known(key):
+                self._overtaken = True
+            else:
+                self._watched.add(key)
+                self._size += WATCH_SIZE
+                self._known.watch(key, self._claims, self._overtake)
 
     def _overtake(self) -> None:
         self._overtaken = True
