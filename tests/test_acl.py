@@ -17,6 +17,7 @@ from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import KINDS, ROOT, Proxy, Server, until
+from tests.test_streams import is_underway
 from tests.test_transparency import elements
 
 NAMES = Names(b"__expiremember__:")
@@ -69,6 +70,103 @@ def test_a_pattern_that_matches_is_never_taken_for_one_that_cannot(names_server:
 )  # fmt: skip
 def test_what_patterns_need_no_look(pattern: str, may: bool) -> None:
     assert may_match_beginning(pattern.encode(), NAMES.prefix) is may
+
+
+# What a first deadline makes others do is not done for somebody whom the server refuses.
+
+MAY_NOT = {"low": ("~low:*", "~__expiremember__:*", "+@all", "-@dangerous"), "nothing": ("-@all", "+ping", "+auth")}
+MAY = ("~app:*", "~low:*", "~__expiremember__:*", "+@all", "-hset")  # not everything, so that nobody goes by scripts
+
+
+def make_user(pair: Pair, who: str) -> None:
+    """Make one of those, and wait until the proxy asks what users may do: it looks for such once a second."""
+    pair.user(who, *MAY_NOT.get(who, MAY))
+
+    def errors() -> int:
+        found = re.search(rb"errorstat_ERR:count=(\d+)", pair.server.command("INFO", "errorstats"))
+        return int(found[1]) if found else 0
+
+    def asks() -> bool:
+        before = errors()
+        with pair.proxy.connect() as client:
+            client.command("EXPIREMEMBER", "x", "y", 9)
+        return errors() > before  # by what no server knows
+
+    until(asks, what="questions for rights")
+
+
+@pytest.mark.parametrize("who", [*MAY_NOT, "may"])
+@pytest.mark.parametrize("how", ["alone", "behind its own", "in a transaction", "bit by bit"])
+def test_a_refused_first_deadline_spoils_nothing(pair: Pair, who: str, how: str) -> None:
+    make_user(pair, who)
+    key = f"app:{who}:{how.replace(' ', '-')}"
+    lines = {
+        "alone": [f"EXPIREMEMBER {key} a 100"],
+        "behind its own": ["EXPIREMEMBER low:s a 100", f"EXPIREMEMBER {key} a 100"],
+    }.get(how, ["MULTI", f"EXPIREMEMBER {key} a 100", "EXEC"])
+    with pair.proxy.connect() as client, pair.login(who) as other:
+        client.command("SADD", "low:s", "a")
+        client.command("SADD", key, "a")
+        client.command("MULTI")
+        assert client.command("SADD", key, "b") == b"+QUEUED\r\n"
+        if how == "bit by bit":
+            replies = [other.command(*line.split()) for line in lines]
+        else:
+            other.send(b"".join(request(*line.split()) for line in lines))
+            replies = other.replies(len(lines))
+        assert (b":1" in replies[-1]) == (who == "may"), replies
+        if who == "low" and how == "behind its own":
+            assert replies[0] == b":1\r\n"
+        if who == "may":
+            # What has come bit by bit is noticed when the server tells of it.
+            until(lambda: pair.ttl(key, "a") > 90)
+            assert client.command("EXEC").startswith(b"-EXECABORT")
+            assert other.command("SREM", key, "a") == b":1\r\n"
+            assert other.command("SADD", key, "a") == b":1\r\n"
+            assert pair.ttl(key, "a") == -1
+        else:
+            assert client.command("EXEC") == b"*1\r\n:1\r\n"
+
+
+def test_a_deadline_that_could_not_be_asked_for_counts_for_who_set_it(pair: Pair) -> None:
+    make_user(pair, "may")
+    with pair.login("may") as client:
+        for number in range(20):
+            key = f"app:unasked:{number}"
+            client.command("SADD", key, "a")
+            for line in ("MULTI", f"EXPIREMEMBER {key} a 100"):
+                client.command(*line.split())
+            rest = ["EXEC", f"SREM {key} a", f"SADD {key} a", f"TTL {key} a"]
+            client.send(b"".join(request(*line.split()) for line in rest))
+            assert client.replies(4)[1:] == [b":1\r\n", b":1\r\n", b":-1\r\n"]
+
+
+@pytest.mark.parametrize("who", [*MAY_NOT, "may"])
+def test_a_refused_first_deadline_cuts_nothing_off(pair: Pair, start_proxy: StartProxy, who: str) -> None:
+    """Through the same proxy the permitted one waits for the upload; through another one it cuts it off."""
+    make_user(pair, who)
+    second = start_proxy(pair.server)
+    members = [b"m%d" % number for number in range(6000)]
+    for proxy in (pair.proxy, second):
+        key = f"app:{who}:{proxy is second}"
+        whole = request("SADD", key, *members)
+        with pair.proxy.connect() as slow, proxy.connect() as other:
+            other.command("AUTH", who, "secret")
+            slow.command("SADD", key, "m0")
+            slow.send(whole[: len(whole) // 2])
+            until(lambda: is_underway(pair.server))
+            other.send(request("EXPIREMEMBER", key, "m0", 100))
+            if who in MAY_NOT:
+                assert other.reply().startswith(b"-NOPERM")
+            elif proxy is second:
+                assert other.reply() == b":1\r\n"
+            slow.send(whole[len(whole) // 2 :])
+            if who == "may" and proxy is second:
+                assert slow.reply().startswith(b"-ERR expiremember-proxy: not run")
+            else:
+                assert slow.reply() == b":5999\r\n"
+            if who == "may" and proxy is not second:
+                assert other.reply() == b":1\r\n"
 
 
 # A reply of the proxy's own is taken out of the stream, wherever that is cut.

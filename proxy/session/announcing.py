@@ -134,6 +134,11 @@ class Announcing:
         return self._known.unannounced(self._first_keys(request.arguments))
 
     def _first_keys(self, arguments: list[bytes], coming: Container[bytes] = ()) -> list[bytes]:
+        """Return the keys to which a request may give deadlines, unless the server may refuse that to the user."""
+        keys = self.first_keys(arguments, coming)
+        return keys if not keys or self._standing.may_expire(keys) else []
+
+    def first_keys(self, arguments: list[bytes], coming: Container[bytes] = ()) -> list[bytes]:
         """Return the keys to which a request may give deadlines; some are `coming` to others before it."""
         command = COMMANDS.get(arguments[0].upper())
         if command is None or command.effect not in MARKING:
@@ -145,8 +150,11 @@ class Announcing:
         return keys[-1:] if keys and (keys[0] in self._known.deadlines or keys[0] in coming) else []
 
     def keys_ahead(self) -> Iterator[bytes]:
-        """Give the keys to which requests may give deadlines that have come, and have not been judged yet."""
-        return (key for arguments in self.requests_ahead() for key in self._first_keys(arguments))
+        """Give the keys to which requests may give deadlines that have come, and have not been judged yet.
+
+        Also those of whom the server may refuse it to the user.
+        """
+        return (key for arguments in self.requests_ahead() for key in self.first_keys(arguments))
 
     def requests_ahead(self, most: int = LOOKED_AHEAD) -> Iterator[list[bytes]]:
         """Give the requests that have come behind the one that is being judged, in so many bytes."""

@@ -100,15 +100,19 @@ class Inquiry:
         keys = command.keys(request.arguments) or ()
         if command.effect is not Effect.EXPIRE and not any(map(self._known.is_known, keys)):
             return None
+        standing = self._standing
+        if not standing.may_expire(keys):
+            return None
         streams = self._streams
         first = streams.held_up(keys, self._known.deadlines, self._claims)
-        arriving = tuple(key for key in keys if key in first or streams.of((key,), but=self._standing))
+        arriving = tuple(key for key in keys if key in first or streams.of((key,), but=standing))
         if not arriving:
             return None
         if first:  # all that come in one pipeline wait together
-            arriving = (*arriving, *set(self._announcing.keys_ahead()).difference(self._known.deadlines, arriving))
-        if self._standing.transaction is not None:
-            self._standing.transaction.watch(arriving)
+            ahead = set(self._announcing.keys_ahead()).difference(self._known.deadlines, arriving)
+            arriving = (*arriving, *(key for key in ahead if standing.may_expire((key,))))
+        if standing.transaction is not None:
+            standing.transaction.watch(arriving)
         for key in arriving:
             self._known.mark(key, math.inf, now, self._claims)  # what comes after those is judged
         if not first:

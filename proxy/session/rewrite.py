@@ -173,6 +173,10 @@ class Rewriter:
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         return evaluation(terms, "clear_front", self._pairs(list(keys)), [b"%d" % CLEARED_AT_ONCE])
 
+    def trial(self, keys: list[bytes], answer: bytes) -> bytes:
+        """Return a request that changes nothing; who may give keys deadlines is answered so, by a status."""
+        return evaluation(self.reading, "may", self._pairs(keys), [answer])
+
     def new_reader(self) -> RequestReader:
         """Return a reader of a client's requests that reads as the server does."""
         server = self._server
@@ -208,6 +212,7 @@ class Rewriter:
         limited: bool = False,
         certain: bool = False,
         counts: bool = False,
+        sure: bool = True,
         transaction: Transaction | None = None,
     ) -> bytes | Refusal | None:
         """Decide on one request.
@@ -220,6 +225,7 @@ class Rewriter:
             limited: whether its user may not run every script: then none stands in where it can be done without.
             certain: whether it has just been asked which of its keys have deadlines.
             counts: whether its reply is made an integer if it is a status.
+            sure: whether the server is known to let the user give its keys deadlines; if not, they are not marked.
             transaction: the open one, in which it is about to be queued.
 
         Returns:
@@ -227,7 +233,7 @@ class Rewriter:
         """
         effect, arguments = command.effect, request.arguments
         if effect is Effect.EXPIRE:
-            return self._expire(command, arguments, now, claims, transaction)
+            return self._expire(command, arguments, now, claims, transaction, marks=sure)
         if effect is Effect.LIFETIME:
             return self._lifetime(command, arguments, transaction)
         if limited and effect in SPARED:
@@ -255,15 +261,17 @@ class Rewriter:
             case Effect.RENAME:
                 if len(arguments) != 3:
                     return None
-                self._mark_like(keys[0], keys[1], now, claims, transaction)
+                if sure:
+                    self._mark_like(keys[0], keys[1], now, claims, queued=transaction is not None)
                 return self._run(command, "rename", self._pairs(keys), [], request)
             case Effect.COPY:
-                return self._copy(command, keys, request, now, claims, transaction)
+                return self._copy(command, keys, request, now, claims, transaction, marks=sure)
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
                 self._known.visit((int(arguments[2]),))
-                self._mark_like(keys[0], keys[0], now, claims, transaction)
+                if sure:
+                    self._mark_like(keys[0], keys[0], now, claims, queued=transaction is not None)
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
@@ -354,11 +362,9 @@ class Rewriter:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
         return [*pairs, self._names.index]
 
-    def _mark_like(
-        self, source: bytes, target: bytes, now: float, claims: Claims | None, transaction: Transaction | None
-    ) -> None:
+    def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None, *, queued: bool) -> None:
         deadline = self._known.deadlines.get(source, now)
-        self._known.mark(target, deadline, now, claims, queued=transaction is not None)
+        self._known.mark(target, deadline, now, claims, queued=queued)
 
     def _run(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
         """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
@@ -375,6 +381,8 @@ class Rewriter:
         now: float,
         claims: Claims | None,
         transaction: Transaction | None,
+        *,
+        marks: bool,
     ) -> bytes | Refusal:
         # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
         name, size = command.name, len(arguments)
@@ -412,7 +420,8 @@ class Rewriter:
         relative = name in _RELATIVE
         key, member = arguments[1], arguments[2]
         deadline = now + milliseconds if relative else milliseconds
-        self._known.mark(key, deadline, now, claims, queued=transaction is not None)
+        if marks:
+            self._known.mark(key, deadline, now, claims, queued=transaction is not None)
         # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
         mode = b"relative" if relative else b"absolute"
         condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
@@ -565,6 +574,8 @@ class Rewriter:
         now: float,
         claims: Claims | None,
         transaction: Transaction | None,
+        *,
+        marks: bool,
     ) -> bytes | None:
         database, position, arguments = b"", 3, request.arguments
         while position < len(arguments):
@@ -579,5 +590,6 @@ class Rewriter:
             return None
         if database:
             self._known.visit((int(database),))
-        self._mark_like(keys[0], keys[1], now, claims, transaction)
+        if marks:
+            self._mark_like(keys[0], keys[1], now, claims, queued=transaction is not None)
         return self._run(command, "copy", self._pairs(keys), [database], request)

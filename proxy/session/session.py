@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Set
+from functools import partial
 from typing import Final, NamedTuple
 
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
@@ -499,6 +500,8 @@ class Session:
             self._out.append(request.raw)
             return
         stranger = standing.login is _STRANGER
+        if done is _NOTHING_DONE and standing.limited:
+            standing.permits.begin()
         if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
             refusal = self._rewriter.reserved(request)
             if refusal is not None and not stranger:
@@ -510,6 +513,7 @@ class Session:
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._doubt(command, request, now, replied=done.replied) if standing.transaction is None else None)
+            or (self._permission(command, request) if standing.limited and not stranger else None)
             or (self._announcing.question(command, request, now, told=done.told) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
             or self._inquiry.question(command, request, now, replied=done.replied, waited=done.waited)
@@ -542,14 +546,32 @@ class Session:
             return None
         concerned = command is not None and (
             self._rewriter.stands_in(command, request)
-            or (rights.by_state and is_own(command, request))
+            or ((rights.by_state or command.effect is Effect.EXPIRE) and is_own(command, request))
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
-            or (rights.unasked and speaks_of_replies(request.arguments))
+            or (rights.unasked and (command.effect is Effect.MULTI or speaks_of_replies(request.arguments)))
         )
         if not concerned and not self._without.shows(command, request):
             return None
         terms = self._rewriter.reading._replace(writes=rights.by_state)
         self._out.append(rights.ask(self._standing.replies, now, terms))
+        return Question(replied=True, again=True)
+
+    def _permission(self, command: Command | None, request: Request) -> Question | None:
+        """Ask whether a user with few rights may give keys deadlines, before others have to do something about it.
+
+        Where that cannot be asked, see afterwards whether the keys have got any.
+        """
+        standing = self._standing
+        if standing.transaction is None and (unclear := standing.permits.take_unclear()):
+            return Question(unclear=unclear, replied=standing.askable, again=True)
+        if command is None or standing.transaction is not None or not standing.askable:
+            return None
+        opens = command.effect is Effect.MULTI
+        keys = self._expected if opens else self._announcing.first_keys(request.arguments)
+        asked = standing.permits.to_ask(keys, self._announcing.keys_ahead()) if keys else []
+        if not asked:
+            return None
+        self._out.append(standing.permits.ask(standing.replies, asked, partial(self._rewriter.trial, asked)))
         return Question(replied=True, again=True)
 
     def _judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
@@ -632,6 +654,7 @@ class Session:
             instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
         else:
             limited = limited or standing.limited
+            sure = not limited or standing.permits.let(self._announcing.first_keys(request.arguments))
             instead = rewriter.rewrite(
                 command,
                 request,
@@ -640,6 +663,7 @@ class Session:
                 limited=limited,
                 certain=certain,
                 counts=counts,
+                sure=sure,
                 transaction=standing.transaction,
             )
         if instead is None:
@@ -654,7 +678,7 @@ class Session:
             if transaction is not None and (guard := rewriter.guard(command)) is not None:
                 out.put_aside(guard)
             out.replace(request, instead)
-            if transaction is not None:
+            if transaction is not None and sure:
                 delay = rewriter.deadline(command, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
                 transaction.rewritten(command, request.arguments, delay)
 
@@ -663,6 +687,8 @@ class Session:
         standing, name = self._standing, command.name
         if command.effect in _ELSEWHERE:
             self._without.go_elsewhere()
+        if command.effect is Effect.LOGIN or name == b"RESET":
+            standing.permits.forget()
         if command.effect is Effect.DATABASE:
             visited = {strict_integer(argument) or 0 for argument in request.arguments[1:3]}
             if standing.login is _STRANGER:

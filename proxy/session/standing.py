@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
+from proxy.session.permits import Permits
 from proxy.session.rights import Rights
 from proxy.session.transaction import Transaction
 from proxy.wire.reply import ReplySubstitution
@@ -34,6 +36,7 @@ class Standing:
 
     Attributes:
         rights: what its user may do.
+        permits: which keys one who may not do everything may give deadlines.
         login: whether it has logged in.
         subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
         has_quit: whether nothing that follows will run.
@@ -49,6 +52,7 @@ class Standing:
         "has_quit",
         "login",
         "next",
+        "permits",
         "queued_words",
         "replies",
         "rights",
@@ -58,6 +62,7 @@ class Standing:
 
     def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
         self.rights = rights
+        self.permits = Permits()
         self.login = login
         self.subscribed = False
         self.caches = False
@@ -77,6 +82,10 @@ class Standing:
         """Whether the user may not run every script. In a transaction, or without replies, nobody can be asked."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
+
+    def may_expire(self, keys: Iterable[bytes]) -> bool:
+        """Return whether the server is known to let the user give some keys deadlines."""
+        return not self.limited or self.permits.cover(keys)
 
     @property
     def answers(self) -> bool:
