@@ -650,6 +650,7 @@ class Session:
             out.replace(request, out.expect(standing.rights.confined(command.name)) if own else request.raw)
             return
         instead: bytes | Refusal | None
+        sure = True
         if effect is Effect.DESCRIBE:
             instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
         else:
