@@ -82,15 +82,16 @@ class Multi:
         """
         if self._standing.caches:
             return
-        keys = transaction.to_clear(self._known.soon_due(self._rewriter.named(command, request.arguments), now))
+        named = list(self._rewriter.named(command, request.arguments))
+        keys = transaction.to_clear(named, now)
         if not keys:
             return
         for arguments in requests_ahead(LOOKED_AHEAD):
             behind = COMMANDS.get(arguments[0].upper())
             if behind is not None and behind.effect in _BOUNDS:
                 break
-            keys += self._known.soon_due(self._rewriter.named(behind, arguments), now)
-        keys = transaction.to_clear(keys)
+            named += self._rewriter.named(behind, arguments)
+        keys = transaction.to_clear(named, now)
         if self._out.put_aside(self._rewriter.clear_front(keys)):
             transaction.clear(keys)
 
