@@ -304,6 +304,7 @@ class World:
                 tuple(member._requests),
                 None if member._welcomes is None else tuple(sorted(member._welcomes.items())),
                 tuple(sorted(member._others.items())),
+                tuple(member._joiners.items()) and (tuple(member._joiners.items()), member._welcomed),
                 flight and (flight.number, flight.sent, tuple(sorted(flight.early))),
                 flight and flight.awaited is not None and tuple(sorted(flight.awaited.items())),
                 tuple(map(repr, process.inbox)),

@@ -211,11 +211,23 @@ MUTATIONS = [
     Mutation(_LUA + "expire.lua", "present <= moment and passed(", "false and passed(", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "discard(kind, key, members)", "", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "if told_of(index) then return false end", "", "told of what passes"),
-    Mutation("session/multi.py", "if keys and self._out.put_aside(", "if False and self._out.put_aside(", "queued"),
+    Mutation("session/multi.py", "if self._out.put_aside(", "if False and self._out.put_aside(", "queued"),
     # A key gets its first deadline while a transaction is open that adds members to it.
     Mutation("session/known.py", "if owner is not by:", "if False:", "spoilt"),
     Mutation("session/known.py", "if not queued and key in self._watched:", "if key in self._watched:", "not spoilt"),
     Mutation("session/transaction.py", "and not self.anticipates ", "", "not spoilt"),
+    Mutation("session/inquiry.py", "standing.transaction.watch(arriving)", "pass", "not spoilt while it waits"),
+    # A first deadline is set by somebody who may not.
+    Mutation(
+        "session/rewrite.py",
+        "self._expire(command, arguments, now, claims, transaction, marks=sure)",
+        "self._expire(command, arguments, now, claims, transaction, marks=True)",
+        "few spoil",
+    ),
+    Mutation(
+        "session/announcing.py", "keys if not keys or self._standing.may_expire(keys) else []", "keys", "few cut off"
+    ),
+    Mutation("session/inquiry.py", "if not standing.may_expire(keys):", "if False:", "few cut off"),
     Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),

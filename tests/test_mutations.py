@@ -14,6 +14,7 @@ import pytest
 from hypothesis import Phase
 from hypothesis.errors import Flaky
 
+from tests import test_acl as acl
 from tests import test_admin as admin
 from tests import test_background as background
 from tests import test_command as descriptions
@@ -303,6 +304,12 @@ def _login(place: Place) -> None:
         server.close()
 
 
+def _pair(place: Place) -> acl.Pair:
+    pair = acl.Pair.__new__(acl.Pair)
+    pair.server, pair.proxy = place.server, place.proxy()
+    return pair
+
+
 def _histories(place: Place) -> None:
     plan = Plan(batches=25, lifetimes=SHORT_LIFETIMES_MS)
     assert histories.check_histories(plan, [place.proxy()], "mutations", 50)
@@ -330,6 +337,13 @@ CHECKS |= {
     ),
     "not spoilt": lambda place: lives.test_two_transactions_that_add_and_expire_do_not_spoil_each_other(
         place.proxy(), place.talk
+    ),
+    "not spoilt while it waits": lambda place: lives.test_a_transaction_is_not_spoilt_while_its_first_deadline_waits(
+        place.proxy(), place.talk, "SADD {k} 7", False
+    ),
+    "few spoil": lambda place: acl.test_a_refused_first_deadline_spoils_nothing(_pair(place), "low", "alone"),
+    "few cut off": lambda place: acl.test_a_refused_first_deadline_cuts_nothing_off(
+        _pair(place), place.start_proxy, "nothing"
     ),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(
         place.server, place.proxy(), "HINCRBY"

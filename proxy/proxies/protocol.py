@@ -40,6 +40,9 @@ _NOBODY: Final = b""
 DRIFT: Final = 0.01
 """How much of a lease is left to clocks that do not run alike."""
 
+_APART: Final = 0.05
+"""How long, of a lease, lies between two times at which newcomers are told what they have to know."""
+
 AT_ONCE: Final = 5_000
 """Keys of one message."""
 
@@ -136,6 +139,8 @@ class Member:
         self._trusts = False
         self._ever = False  # whether it has trusted what it knows before
         self._join = 0
+        self._joiners: dict[bytes, int] = {}  # who is still to be welcomed: which of its joins
+        self._welcomed = -math.inf
         self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
         self._not_before = math.inf  # the end of the time without trust
         self._others: dict[bytes, float] = {}  # until when each is waited for
@@ -163,6 +168,8 @@ class Member:
             times.append(since)
         if self._trusts:
             times.append(self._until)
+        if self._joiners:
+            times.append(self._welcomed + self._lease * _APART)
         if self._flight is not None and self._flight.awaited:
             times += self._flight.awaited.values()
         if self._flight is not None and self.crowded:
@@ -187,6 +194,7 @@ class Member:
         self.connected = False
         self._trusts = False
         self._welcomes = None
+        self._joiners.clear()  # on the next connection all are told of all keys
         self._keys.forget_announced()
         if self._flight is not None:
             self._flight.awaited = None
@@ -220,6 +228,7 @@ class Member:
         if not self.connected:
             return
         self._see_lapse(now)
+        self._welcome(now)
         if now >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
             self._renew(now)
         self._advance(now)
@@ -256,7 +265,8 @@ class Member:
         elif message.kind is Kind.ACKNOWLEDGE:
             self._take_acknowledgement(message)
         elif message.kind is Kind.JOIN:
-            self._welcome(message, now)
+            self._joiners[sender] = message.number
+            self._welcome(now)
         elif message.kind is Kind.WELCOME and message.number == self._join and self._welcomes is not None:
             self._welcomes.pop(sender, None)
         self._advance(now)
@@ -313,16 +323,23 @@ class Member:
         if self._proven >= self._trusts_from() and now < self._until:
             self._trusts = self._ever = True
 
-    def _welcome(self, message: Message, now: float) -> None:
-        """Tell a newcomer what it has to know; it does not trust what it knows until it has been told."""
-        sender = message.sender
-        self._recall(sender, now)
+    def _welcome(self, now: float) -> None:
+        """Tell newcomers what they have to know; they do not trust what they know until they have been told.
+
+        That may be many keys, so those who come soon after another wait, and are told together.
+        """
+        if not self._joiners or now < self._welcomed + self._lease * _APART:
+            return
+        self._welcomed = now
+        joiners, self._joiners = self._joiners, {}
+        self._recall(None if len(joiners) > 1 else next(iter(joiners)), now)
         flight = self._flight
-        if flight is not None:
-            self._tell(sender, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
-            if flight.awaited is not None and sender in self._others:
-                flight.awaited[sender] = now + self._lease
-        self._tell(sender, Message(Kind.WELCOME, self.name, message.number), now)
+        for sender, number in joiners.items():
+            if flight is not None:
+                self._tell(sender, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
+                if flight.awaited is not None and sender in self._others:
+                    flight.awaited[sender] = now + self._lease
+            self._tell(sender, Message(Kind.WELCOME, self.name, number), now)
 
     def _recall(self, to: bytes | None, now: float) -> None:
         for keys in _pages(self._keys.outstanding()):

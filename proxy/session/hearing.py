@@ -32,7 +32,9 @@ class Hearing:
     def hush(self, arguments: list[bytes]) -> None:
         """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
         if len(arguments) > 2 and arguments[1].upper() == b"TRACKING":
-            self._standing.caches = arguments[2].upper() != b"OFF"
+            ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
+            if not (ends and self._standing.transaction is not None):  # that may be dropped
+                self._standing.caches = not ends
         if not speaks_of_replies(arguments):
             return
         words = [word.upper() for word in arguments[1:]]

@@ -196,7 +196,7 @@ class Transaction:
         return self._overtaken or bool(self._known.known_among(self._unjudged - self._marked.keys()))
 
     def end(self) -> None:
-        """Forget all: it has been run, or dropped."""
+        """Have nothing told of its keys any more: it has been run, or dropped."""
         self._known.unwatch(self._watched, self._claims)
 
     def run(self, now: float) -> None:
