@@ -80,6 +80,8 @@ MAY = ("~app:*", "~low:*", "~__expiremember__:*", "+@all", "-hset")  # not every
 
 def make_user(pair: Pair, who: str) -> None:
     """Make one of those, and wait until the proxy asks what users may do: it looks for such once a second."""
+    if who.encode() in pair.server.command("ACL", "USERS"):
+        return
     pair.user(who, *MAY_NOT.get(who, MAY))
 
     def errors() -> int:

@@ -456,6 +456,7 @@ def test_a_large_value_for_a_known_key_passes_in_little_memory(
     proxy.stop()
 
 
+@pytest.mark.every_kind(redis=(8,))
 def test_refused_requests_without_replies_cost_little(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream)
     refused = request("EXPIREMEMBER", "x") * 1000
