@@ -130,9 +130,14 @@ def test_a_refused_first_deadline_spoils_nothing(pair: Pair, who: str, how: str)
             assert client.command("EXEC") == b"*1\r\n:1\r\n"
 
 
-def test_a_deadline_that_could_not_be_asked_for_counts_for_who_set_it(pair: Pair) -> None:
+@pytest.mark.parametrize("who", ["may", "default"])
+def test_a_deadline_that_could_not_be_asked_for_counts_for_who_set_it(
+    pair: Pair, start_proxy: StartProxy, who: str
+) -> None:
+    """Also the first one of all, of a user who may do everything where another may not."""
     make_user(pair, "may")
-    with pair.login("may") as client:
+    with start_proxy(pair.server).connect() as client:
+        client.command("AUTH", who, "any")
         for number in range(20):
             key = f"app:unasked:{number}"
             client.command("SADD", key, "a")

@@ -21,14 +21,18 @@ TOGETHER: Final = 200
 
 
 class Permits:
-    """What one connection's user has shown."""
+    """What one connection's user has shown.
 
-    __slots__ = ("_granted", "_singly", "_tried", "_unclear")
+    Attributes:
+        unclear: keys that may have got deadlines without having been asked for.
+    """
+
+    __slots__ = ("_granted", "_singly", "_tried", "unclear")
 
     def __init__(self) -> None:
         self._granted: set[bytes] = set()
         self._tried: frozenset[bytes] = frozenset()  # for the request that is being judged
-        self._unclear: set[bytes] = set()  # what may have got deadlines without having been asked for
+        self.unclear: set[bytes] = set()
         self._singly = False  # whether some that were asked for together have not been granted
 
     def cover(self, keys: Iterable[bytes]) -> bool:
@@ -78,14 +82,14 @@ class Permits:
         """Return whether the user may, as `cover`; remember keys of which that has not been asked."""
         if self.cover(keys):
             return True
-        if not self._tried.issuperset(keys) and len(self._unclear) < REMEMBERED:
-            self._unclear.update(keys)
+        if not self._tried.issuperset(keys) and len(self.unclear) < REMEMBERED:
+            self.unclear.update(keys)
         return False
 
     def take_unclear(self) -> tuple[bytes, ...]:
-        """Return, once, the keys that may have got deadlines without having been asked for."""
-        unclear = tuple(self._unclear)
-        self._unclear.clear()
+        """Return, once, the keys that are unclear."""
+        unclear = tuple(self.unclear)
+        self.unclear.clear()
         return unclear
 
     def begin(self) -> None:

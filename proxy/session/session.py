@@ -513,7 +513,7 @@ class Session:
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._doubt(command, request, now, replied=done.replied) if standing.transaction is None else None)
-            or (self._permission(command, request) if standing.limited and not stranger else None)
+            or (self._permission(command, request) if standing.limited or standing.permits.unclear else None)
             or (self._announcing.question(command, request, now, told=done.told) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
             or self._inquiry.question(command, request, now, replied=done.replied, waited=done.waited)
@@ -548,7 +548,8 @@ class Session:
             self._rewriter.stands_in(command, request)
             or ((rights.by_state or command.effect is Effect.EXPIRE) and is_own(command, request))
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
-            or (rights.unasked and (command.effect is Effect.MULTI or speaks_of_replies(request.arguments)))
+            or (rights.unasked and speaks_of_replies(request.arguments))
+            or (rights.unasked and bool(self._expected) and command.effect is Effect.MULTI)
         )
         if not concerned and not self._without.shows(command, request):
             return None
@@ -562,9 +563,11 @@ class Session:
         Where that cannot be asked, see afterwards whether the keys have got any.
         """
         standing = self._standing
-        if standing.transaction is None and (unclear := standing.permits.take_unclear()):
-            return Question(unclear=unclear, replied=standing.askable, again=True)
-        if command is None or standing.transaction is not None or not standing.askable:
+        if standing.transaction is not None or standing.login is _STRANGER:
+            return None
+        if standing.permits.unclear:
+            return Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
+        if command is None or not standing.limited or not standing.askable:
             return None
         opens = command.effect is Effect.MULTI
         keys = self._expected if opens else self._announcing.first_keys(request.arguments)
