@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.commands.table import BLIND, JUDGED, MARKING, Command, Effect
 from proxy.session.claims import Claims
-from proxy.session.known import SOON_MS, KnownKeys
+from proxy.session.known import KnownKeys
 
 REMEMBERED: Final = 100_000
 """Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
@@ -53,7 +53,6 @@ class Transaction:
         self._blind: set[bytes] = set()
         self._cleared: set[bytes] = set()
         self._clearings = 0
-        self._earlier: dict[bytes, float] = {}  # keys that it marks: the deadline that was known before
         self._unjudged: set[bytes] = set()
         self._watched: set[bytes] = set()  # those of them that requests of its own mark
         self._overtaken = False
@@ -117,8 +116,6 @@ class Transaction:
         keys = command.keys(arguments) or ()
         if command.effect in MARKING:
             self.watch(keys)
-            for key in keys:
-                self._earlier.setdefault(key, self._known.deadlines.get(key, math.inf))
         if command.effect in JUDGED | BLIND and not self.anticipates and (not blind_keys or self.follows_writes):
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
             self._keep(set(keys).difference(self._known.known_among(keys)), self._unjudged)
@@ -172,11 +169,10 @@ class Transaction:
     def to_clear(self, names: Iterable[bytes], now: float) -> list[bytes]:
         """Return those of some names that are keys from which to remove what is due, as far as there is room for more.
 
-        What requests of its own give a key has not passed when it runs. `now`: the clock, in Unix ms.
+        `now`: the clock, in Unix ms.
         """
-        soon, near = dict.fromkeys(self._known.soon_due(names, now)), now + SOON_MS
-        left = [key for key in soon if key not in self._cleared and self._earlier.get(key, now) <= near]
-        return left[: CLEARED_AT_MOST - self._clearings]
+        soon = dict.fromkeys(self._known.soon_due(names, now))
+        return [key for key in soon if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
     def clear(self, keys: Collection[bytes]) -> None:
         """Note that what is due is removed from keys in front of the request that is about to be queued."""
