@@ -17,6 +17,7 @@ from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import KINDS, ROOT, Proxy, Server, until
+from tests.test_lives import asks_for_rights
 from tests.test_streams import is_underway
 from tests.test_transparency import elements
 
@@ -83,18 +84,7 @@ def make_user(pair: Pair, who: str) -> None:
     if who.encode() in pair.server.command("ACL", "USERS"):
         return
     pair.user(who, *MAY_NOT.get(who, MAY))
-
-    def errors() -> int:
-        found = re.search(rb"errorstat_ERR:count=(\d+)", pair.server.command("INFO", "errorstats"))
-        return int(found[1]) if found else 0
-
-    def asks() -> bool:
-        before = errors()
-        with pair.proxy.connect() as client:
-            client.command("EXPIREMEMBER", "x", "y", 9)
-        return errors() > before  # by what no server knows
-
-    until(asks, what="questions for rights")
+    until(lambda: asks_for_rights(pair.server, pair.proxy), what="questions for rights")
 
 
 @pytest.mark.parametrize("who", [*MAY_NOT, "may"])

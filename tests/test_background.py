@@ -17,7 +17,7 @@ from tests.conftest import Start, StartProxy, StartServer
 from tests.raw import request
 from tests.relay import Relay
 from tests.servers import Proxy, Server, until
-from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk, wait_past
+from tests.test_lives import PREFIX, Talk, as_stranger, asks_for_rights, clock, knows, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
 
@@ -122,6 +122,8 @@ def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo, *, l
         for first in (other, client):  # the first takes its time, until the proxies know each other
             first.say("SADD met m")
             assert first.say("EXPIREMEMBER met m 1000") == 1
+        until(lambda: asks_for_rights(server, proxy), what="questions for rights")
+        client.say("EXPIREMEMBER met m 1000")  # what it may do is known then: it waits for no reply behind BLPOP
         client.say("SADD k m far")
         deadline = clock(beside) + 700
         client.raw.send(request("BLPOP", "queue", 0) + request("PEXPIREMEMBERAT", "k", "m", deadline))

@@ -428,6 +428,7 @@ def test_many_short_arguments_count_by_the_memory_that_they_take(upstream: Serve
     assert peak.bytes < 50 * MEGABYTE
 
 
+@pytest.mark.every_kind(redis=(8,))
 @pytest.mark.parametrize(
     "line", ["SADD s", "HSET h f", "RPUSH l", "ZADD z NX CH 5", "SET s", "SISMEMBER s", "LSET l 0"]
 )

@@ -270,14 +270,15 @@ def test_clients_that_leave_behind_their_pipelines_hold_nobody_up(
 
 def test_a_transaction_that_fills_up_holds_nobody_up(start_server: StartServer, start_proxy: StartProxy) -> None:
     proxy = start_proxy(start_server(min(BINARIES)))
-    ended = threading.Event()
+    ended, fills = threading.Event(), threading.Event()
 
     def fill() -> None:
         with proxy.connect() as filling:
             filling.send(request("MULTI") + request("SADD", "set", "m") + request("EXPIREMEMBER", "set", "m", 1000))
             assert filling.replies(3) == [b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n"]
-            while not ended.is_set():
+            while not (ended.is_set() and fills.is_set()):
                 assert filling.command("SET", "k", "x" * 5000) == b"+QUEUED\r\n"
+                fills.set()
                 ended.wait(0.01)
             assert filling.command("EXEC").count(b"+OK\r\n") > 0
 
@@ -287,6 +288,7 @@ def test_a_transaction_that_fills_up_holds_nobody_up(start_server: StartServer, 
         client.command("EXPIREMEMBER", "before", "m", 1000)
     thread.start()
     try:
+        assert fills.wait(10)
         with proxy.connect() as client:
             for number in range(5):
                 assert client.command("SADD", f"s{number}", "m") == b":1\r\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,6 +45,9 @@ NEWEST: Final = "valkey-9.1"
 
 PATIENCE: Final = 8
 """Seconds after which what a break keeps from coming counts as missing."""
+
+TRIES: Final = 3
+"""How often a break is looked for: what is a race shows by chance, less often on a busy machine."""
 
 
 def _decisions(place: Place) -> None:
@@ -387,25 +390,29 @@ def own_server() -> Iterator[Callable[[str], Server]]:
     yield from once_a_kind(new_server)
 
 
-@pytest.fixture
-def place(own_server: Callable[[str], Server], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    given = request.node.callspec.params
-    check = given["check"] if "check" in given else given["mutation"].caught_by
+@contextmanager
+def a_place(own_server: Callable[[str], Server], folder: Path, check: str) -> Iterator[Place]:
     server = own_server(NEWEST if check in NEWEST_CHECKS else KIND)
     server.flush()
     server.forget_users()
     with ExitStack() as stack:
-        yield Place(server, tmp_path, stack)
+        yield Place(server, folder, stack)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_proxy_as_it_is_passes(place: Place, tmp_path: Path, check: str) -> None:
+def test_the_proxy_as_it_is_passes(own_server: Callable[[str], Server], tmp_path: Path, check: str) -> None:
     broken_copy(tmp_path, None)
-    CHECKS[check](place)
+    with a_place(own_server, tmp_path, check) as place:
+        CHECKS[check](place)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_break_is_caught(place: Place, tmp_path: Path, mutation: Mutation) -> None:
+def test_a_break_is_caught(own_server: Callable[[str], Server], tmp_path: Path, mutation: Mutation) -> None:
     broken_copy(tmp_path, mutation)
-    with pytest.raises((AssertionError, ConnectionError, TimeoutError, Flaky)), impatience(PATIENCE):
-        CHECKS[mutation.caught_by](place)
+    for _ in range(TRIES):
+        try:
+            with a_place(own_server, tmp_path, mutation.caught_by) as place, impatience(PATIENCE):
+                CHECKS[mutation.caught_by](place)
+        except (AssertionError, ConnectionError, TimeoutError, Flaky):
+            return
+    pytest.fail("not caught")
