@@ -151,7 +151,9 @@ MUTATIONS = [
         "if True or not terms.writes",
         "no half on the oldest",
     ),
-    Mutation("wire/asides.py", "self._refusal = line", "pass", "refusals on the oldest"),
+    Mutation(
+        "wire/asides.py", 'self._refusal = line.removesuffix(b"\\r\\n") + b"\\r\\n"', "pass", "refusals on the oldest"
+    ),
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # Many requests as one call.
