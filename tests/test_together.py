@@ -828,6 +828,15 @@ def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp
         assert few.replies(901) == [b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n", *[b":0\r\n"] * 900]
 
 
+def test_long_names_of_claimed_keys_count_by_their_length(start_server: StartServer, tmp_path: Path) -> None:
+    """Twenty of them weigh as much as 5,000 ordinary ones."""
+    with impatient(tmp_path, start_server(KIND)) as proxy, proxy.connect() as client:
+        client.send(request("BLPOP", "list", 0) + first_deadlines("x" * 100_000, 20))
+        assert client.line() == TOO_MANY
+        assert client.rest() == b""
+        until(lambda: claimed(proxy) == 0, 30, "an end of the claims of who has gone")
+
+
 def check_who_is_answered(server: Server, folder: Path, *, transactions: bool) -> None:
     """However much a client claims, and though a transaction is open whenever anybody looks."""
     end, begin, replies = (request("EXEC"), request("MULTI"), 2) if transactions else (b"", b"", 0)

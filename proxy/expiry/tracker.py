@@ -24,7 +24,7 @@ from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
-from proxy.session.known import CLAIMED_AT_MOST, SETTLE_EVERY, KnownKeys, lease_clock
+from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.words import REACH, is_unreachable
 
@@ -221,7 +221,7 @@ class Tracker:
         known, announced = self._known, -math.inf
         while True:
             await asyncio.sleep(SETTLE_EVERY)
-            if known.claimed >= CLAIMED_AT_MOST:
+            if known.crowded:
                 await self._engine.round_trip()  # nobody is turned away because the server answers nobody
             now = lease_clock()
             self._note_changed(known.stale_marks(now))

@@ -102,7 +102,7 @@ class Signs(Sender):
         client, session = self._client, self._session
         if client.sends:
             # Of those that are queued nothing is unanswered: they wait for EXEC.
-            if session.claims.count - session.queued_claims >= CLAIMED_BY_ANYBODY:
+            if session.claims.weight - session.queued_claims >= CLAIMED_BY_ANYBODY:
                 client.refuse_claims()
         elif client.ended and not self._upstream.ends_by_halves:
             client.refuse_claims()  # a server that has been shown the end sees to it itself

@@ -9,11 +9,17 @@ from typing import Final
 SETTLE_SECONDS: Final = 4.0
 """How old a claim gets before its connection is asked for a sign that its requests have been answered."""
 
-SETTLE_KEYS: Final = 20_000
-"""How many keys a connection claims for that to be done at once."""
+SETTLE_WEIGHT: Final = 20_000
+"""How much a connection claims for that to be done at once."""
 
 CLAIMED_BY_ANYBODY: Final = 1_000
-"""How many keys a connection may claim even then."""
+"""How much a connection may claim even then."""
+
+HURRIED_LOOKS: Final = 4
+"""The same where twice as much is claimed as should be: memory runs out before patience does."""
+
+_KEY_BYTES: Final = 400
+"""What is known of a claimed key takes, about, beside its name."""
 
 UNANSWERED_LOOKS: Final = 60
 """How often a sign is looked for before it counts as one that does not come: for longer than a client is given that
@@ -22,6 +28,11 @@ wait."""
 
 Passed = Callable[[], bool]
 """Returns whether a sign has come."""
+
+
+def weight(key: bytes) -> int:
+    """Return how many ordinary keys take the memory of a claimed one."""
+    return 1 + len(key) // _KEY_BYTES
 
 
 class Sender:
@@ -68,13 +79,24 @@ class Claims:
 
     Attributes:
         sender: sends those requests.
-        keys: those behind the sign that is awaited.
+        keys: those behind the sign that is awaited; `add` adds to them.
         since: when the first of these was claimed (`lease_clock`).
         looks: how often the sign that is awaited has been looked for in vain.
         given_up: what `sender.heard` gave when those who waited for the connection last gave up; -1 before.
     """
 
-    __slots__ = ("_passed", "_signed", "_signed_since", "given_up", "keys", "looks", "sender", "since")
+    __slots__ = (
+        "_passed",
+        "_signed",
+        "_signed_since",
+        "_signed_weight",
+        "_weight",
+        "given_up",
+        "keys",
+        "looks",
+        "sender",
+        "since",
+    )
 
     def __init__(self) -> None:
         self.sender = Sender()
@@ -84,12 +106,18 @@ class Claims:
         self.given_up: int | None = -1
         self._signed: set[bytes] = set()  # those in front of the sign that is awaited
         self._signed_since = math.inf
+        self._weight = self._signed_weight = 0
         self._passed: Passed = bool
 
+    def add(self, key: bytes) -> None:
+        """Claim a key that is not among `keys`."""
+        self.keys.add(key)
+        self._weight += weight(key)
+
     @property
-    def count(self) -> int:
-        """How many keys are claimed; twice those that are before and behind the sign that is awaited."""
-        return len(self._signed) + len(self.keys)
+    def weight(self) -> int:
+        """What all claimed keys weigh; those twice that are before and behind the sign that is awaited."""
+        return self._signed_weight + self._weight
 
     @property
     def all_keys(self) -> list[bytes]:
@@ -116,11 +144,12 @@ class Claims:
                 self.looks += 1
                 return set()
             settled, self._signed = self._signed, set()
-            self._signed_since, self.looks = math.inf, 0
+            self._signed_since, self._signed_weight, self.looks = math.inf, 0, 0
             return settled
-        is_time = self.since <= now - SETTLE_SECONDS or len(self.keys) >= SETTLE_KEYS
+        is_time = self.since <= now - SETTLE_SECONDS or self._weight >= SETTLE_WEIGHT
         if self.keys and is_time and (passed := self.sender.promise()) is not None:
             self._passed = passed
             self._signed, self.keys = self.keys, set()
             self._signed_since, self.since = self.since, math.inf
+            self._signed_weight, self._weight = self._weight, 0
         return set()

@@ -12,7 +12,7 @@ from typing import Final
 
 from proxy.session.ages import Ages
 from proxy.session.beginnings import Beginnings
-from proxy.session.claims import CLAIMED_BY_ANYBODY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims
+from proxy.session.claims import CLAIMED_BY_ANYBODY, HURRIED_LOOKS, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, weight
 
 DATABASES: Final = frozenset(range(1024))
 """The numbers of databases that a client's word makes known. The server leaves those out that it has not."""
@@ -34,8 +34,8 @@ MARK_SECONDS = 20.0
 """How long a key stays known that another proxy has announced, or that others may still take for known to all."""
 
 CLAIMED_AT_MOST: Final = 200_000
-"""Claimed keys, of all connections together, from which on those are turned away that claim many for long, as a request
-of theirs is not answered: what is known of each key takes some 400 bytes."""
+"""What the claimed keys of all connections together weigh from which on those are turned away that claim many for long,
+as a request of theirs is not answered."""
 
 SETTLE_EVERY: Final = 0.25
 """Seconds between two looks for signs. A client can claim tens of thousands of keys a second, and each look settles all
@@ -118,6 +118,7 @@ class KnownKeys:
         self._restless = Ages()  # keys that others are giving near deadlines: since when
         self._stirred = Ages()  # keys of whose near deadlines others have been told: when
         self._claimed: dict[bytes, int] = {}
+        self._claimed_weight = 0
         self.on_announced: Callable[[list[bytes]], None] = lambda _: None
         self._coming: dict[bytes, list[float]] = {}  # the deadlines that requests may be about to set
         self._watched: dict[bytes, dict[Claims, Callable[[], None]]] = {}
@@ -127,6 +128,7 @@ class KnownKeys:
         self._asking: OrderedDict[int, None] = OrderedDict()  # the numbers of those that are on their way
         self._freed = Ages()  # keys whose claims and marks ended: which was the last question then
         self._settled: list[bytes] = []  # keys of claims that have been settled, and not been dropped yet
+        self._settled_weight = 0
         self._orphans: list[tuple[float, list[bytes]]] = []
         self._doubtful: set[bytes] = set()
         self._announced = Ages()
@@ -269,8 +271,11 @@ class KnownKeys:
         if not by.keys:
             by.since = lease_clock()
             self._claims[by] = None
-        by.keys.add(key)
-        self._claimed[key] = self._claimed.get(key, 0) + 1
+        by.add(key)
+        count = self._claimed.get(key, 0)
+        self._claimed[key] = count + 1
+        if not count:
+            self._claimed_weight += weight(key)
 
     def _bring_forward(self, key: bytes, deadline: float) -> None:
         deadline -= self.doubt
@@ -419,12 +424,16 @@ class KnownKeys:
             The keys; there may be more (`settle_more`).
         """
         for claims in list(self._claims):
+            before = claims.weight
             self._settled.extend(claims.settle(now))
-            if not claims.count:
+            self._settled_weight += before - claims.weight
+            if not claims.weight:
                 del self._claims[claims]
-        if len(self._claimed) - len(self._settled) >= CLAIMED_AT_MOST:
+        excess = (self._claimed_weight - self._settled_weight) // CLAIMED_AT_MOST
+        if excess:
+            looks = UNANSWERED_LOOKS if excess == 1 else min(HURRIED_LOOKS, UNANSWERED_LOOKS)
             for claims in list(self._claims):
-                if claims.count >= CLAIMED_BY_ANYBODY and claims.looks >= UNANSWERED_LOOKS:
+                if claims.weight >= CLAIMED_BY_ANYBODY and claims.looks >= looks:
                     claims.sender.refuse()
         return self.settle_more()
 
@@ -432,6 +441,7 @@ class KnownKeys:
         """Return further keys that none claims any more; there may be others left, as `settling` tells."""
         keys = self._settled[-DROPPED_AT_ONCE:]
         del self._settled[-DROPPED_AT_ONCE:]
+        self._settled_weight -= sum(map(weight, keys))
         return self._unclaim(keys)
 
     @property
@@ -448,6 +458,7 @@ class KnownKeys:
                 self._claimed[key] = count
             else:
                 del self._claimed[key]
+                self._claimed_weight -= weight(key)
                 self._release(key)
                 free.append(key)
         return free
@@ -480,6 +491,11 @@ class KnownKeys:
     def claimed(self) -> int:
         """How many keys are claimed."""
         return len(self._claimed)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much is claimed that some may have to be turned away."""
+        return self._claimed_weight >= CLAIMED_AT_MOST
 
     # Other proxies.
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing, keys_expected
-from proxy.session.claims import Claims
+from proxy.session.claims import Claims, weight
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import NAMES, Ground
 from proxy.session.hearing import Hearing, speaks_of_replies
@@ -151,9 +151,9 @@ class Session:
 
     @property
     def queued_claims(self) -> int:
-        """How many keys something queued may give deadlines; `held` counts them."""
+        """What the keys weigh that something queued may give deadlines; `held` counts them."""
         transaction = self._standing.transaction
-        return len(transaction.marked) if transaction is not None else 0
+        return sum(map(weight, transaction.marked)) if transaction is not None else 0
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
