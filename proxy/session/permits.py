@@ -10,11 +10,12 @@ import secrets
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from proxy.session.claims import weight
 from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 REMEMBERED: Final = 1_000
-"""Keys that are remembered, about; beyond, they are asked for again."""
+"""What the keys that are remembered weigh (`claims.weight`), about; beyond, they are asked for again."""
 
 TOGETHER: Final = 200
 """Keys that are asked for together, for requests that have come in one pipeline."""
@@ -27,10 +28,11 @@ class Permits:
         unclear: keys that may have got deadlines without having been asked for.
     """
 
-    __slots__ = ("_granted", "_singly", "_tried", "unclear")
+    __slots__ = ("_granted", "_room", "_singly", "_tried", "_unclear_room", "unclear")
 
     def __init__(self) -> None:
         self._granted: set[bytes] = set()
+        self._room = self._unclear_room = REMEMBERED
         self._tried: frozenset[bytes] = frozenset()  # for the request that is being judged
         self.unclear: set[bytes] = set()
         self._singly = False  # whether some that were asked for together have not been granted
@@ -67,10 +69,12 @@ class Permits:
         def hear(said: bytes) -> bytes:
             found = frames(said)
             granted = b"+%b\r\n" % token in found
-            if granted and len(self._granted) > REMEMBERED:
-                self._granted.clear()
             if granted:
+                if self._room <= 0:
+                    self._granted.clear()
+                    self._room = REMEMBERED
                 self._granted.update(keys)
+                self._room -= sum(map(weight, keys))
             self._tried = frozenset(keys)
             self._singly = self._singly or not granted
             # Push messages may have come between.
@@ -82,7 +86,8 @@ class Permits:
         """Return whether the user may, as `cover`; remember keys of which that has not been asked."""
         if self.cover(keys):
             return True
-        if not self._tried.issuperset(keys) and len(self.unclear) < REMEMBERED:
+        if not self._tried.issuperset(keys) and self._unclear_room > 0:
+            self._unclear_room -= sum(weight(key) for key in keys if key not in self.unclear)
             self.unclear.update(keys)
         return False
 
@@ -90,6 +95,7 @@ class Permits:
         """Return, once, the keys that are unclear."""
         unclear = tuple(self.unclear)
         self.unclear.clear()
+        self._unclear_room = REMEMBERED
         return unclear
 
     def begin(self) -> None:
@@ -99,4 +105,5 @@ class Permits:
     def forget(self) -> None:
         """Forget all: the connection may have another user."""
         self._granted.clear()
+        self._room = REMEMBERED
         self._tried, self._singly = frozenset(), False
