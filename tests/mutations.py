@@ -72,6 +72,7 @@ MUTATIONS = [
     Mutation(_LUA + "shared/renew.lua", "if void then refresh(key, shadow, index) end", "", "index"),
     Mutation(_LUA + "shared/clear.lua", "lapse(kind, key,", "lapse('set', key,", "reads when due"),
     Mutation(_LUA + "shared/quiet.lua", "= discard(kind, key, members)", "= 0", "keyspace when due"),
+    Mutation(_LUA + "shared/lapse.lua", "or first ~= last then", "then", "own deadlines"),
     Mutation(_LUA + "shared/lapse.lua", "then whole = false end", "then whole = true end", "void and events"),
     Mutation(_LUA + "shared/lapse.lua", "value = rule.value}", "value = false}", "events"),
     Mutation(_LUA + "shared/lapse.lua", "if place == last or place % 100 == 0 then", "if false then", "trimmed"),

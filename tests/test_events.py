@@ -224,6 +224,23 @@ def test_an_entry_tells_which_member_went(
     assert len(entries(beside)) == len(entries(beside, "short")) == 1
 
 
+@pytest.mark.parametrize("apart", [0, 1], ids=["a mass of one ms", "some of another ms"])
+def test_each_entry_has_its_members_own_deadline(
+    server: Server, start: Start, talk: Callable[..., Talk], apart: int
+) -> None:
+    beside, client = talk(server), talk(start("--no-sweep"))
+    want(beside, Rule(b"k", b"expired", value=True))
+    first = clock(beside) + 200
+    deadlines = {str(number): first + apart * (number // 15) for number in range(40)}
+    for member, deadline in deadlines.items():
+        client("HSET", "k", member, f"value {member}")
+        client("PEXPIREMEMBERAT", "k", member, deadline)
+    wait_past(beside, max(deadlines.values()))
+    assert client.say("HGETALL k") == []
+    found = {entry["member"]: (int(entry["deadline"]), entry["value"]) for entry in entries(beside)}
+    assert found == {member: (deadline, f"value {member}") for member, deadline in deadlines.items()}
+
+
 def left_nothing(beside: Talk, key: str) -> bool:
     return bool(beside("EXISTS", NAMES.shadow(key.encode())) == 0)
 

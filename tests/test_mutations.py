@@ -218,6 +218,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "events": lambda place: events.test_an_entry_tells_which_member_went(
         place.server, place.proxy(), place.talk, "hash"
     ),
+    "own deadlines": lambda place: events.test_each_entry_has_its_members_own_deadline(
+        place.server, place.proxy, place.talk, 1
+    ),
     "void and events": lambda place: events.test_who_has_a_void_deadline_is_not_told_of(
         place.server, place.proxy(), place.talk
     ),

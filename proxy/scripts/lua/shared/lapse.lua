@@ -2,10 +2,11 @@
 -- All removals at a deadline go this way. Needs glob, discard and need before it.
 --
 -- elsewhere: another database is selected; tally: entries written, messages published, entries and messages that could not
--- be, the last error; lapse: removes members (at most some hundred), which still have their deadlines in the shadow, and
--- gives how many there were. Removal comes first: at maxmemory the server allows no other write before it. `strict`: the
--- script runs as a client, who may lack the right to write entries; it fails then, in the server's words, before anything
--- has been done. The messages of such a script are sent if the client may send them. Any other script removes in any case.
+-- be, the last error; lapse: removes members (at most some hundred, in order of deadline), which still have their deadlines
+-- in the shadow, and gives how many there were. Removal comes first: at maxmemory the server allows no other write before
+-- it. `strict`: the script runs as a client, who may lack the right to write entries; it fails then, in the server's words,
+-- before anything has been done. The messages of such a script are sent if the client may send them. Any other script
+-- removes in any case.
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list; O(r) for each key for r rules.
 local rules
 local tally = {0, 0, 0, 0, ''}
@@ -119,9 +120,17 @@ local function values_wanted(wanted)
   end
   return false
 end
+-- In order of deadline many have the same one, where a mass expires: two are read then.
+local function read_deadlines(read, shadow, members)
+  local first, last = read('zscore', shadow, members[1]), #members > 8 and read('zscore', shadow, members[#members])
+  if type(first) ~= 'string' or first ~= last then return read('zmscore', shadow, unpack(members)) end
+  local all = {}
+  for place = 1, #members do all[place] = first end
+  return all
+end
 local function witness(wanted, kind, key, shadow, members, strict)
   local read = strict and call or redis.pcall
-  local deadlines, found = read('zmscore', shadow, unpack(members)), nil
+  local deadlines, found = read_deadlines(read, shadow, members), nil
   if kind == 'set' then
     found = read('smismember', key, unpack(members))
   elseif kind == 'zset' then
@@ -179,7 +188,7 @@ local function lapse(kind, key, shadow, index, members, strict)
     local last = math.min(first + size - 1, #members)
     local gone, bytes = witness(wanted, kind, key, shadow, {unpack(members, first, last)}, strict)
     count, first = count + gone, last + 1
-    size = math.max(1, math.min(100, 2 * size, math.floor(size * 65536 / math.max(1, bytes))))
+    size = math.max(1, math.min(100, 8 * size, math.floor(size * 65536 / math.max(1, bytes))))
     few.size = size
   end
   return count
