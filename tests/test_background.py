@@ -298,6 +298,16 @@ def test_deadlines_that_are_no_time_are_loaded(server: Server, start: Start, tal
     check_removes(talk(proxy), beside)
 
 
+def test_no_database_has_less_than_no_keys(server: Server, start: Start, talk: TalkTo) -> None:
+    """Where somebody has put keys into the index that are none."""
+    beside, client = talk(server), talk(start("--no-sweep", "--leftovers-rate", "0"))
+    client.say("SADD k m")
+    assert client.say("EXPIREMEMBER k m 1000") == 1
+    assert client.say("DBSIZE") == 1
+    beside("ZADD", PREFIX + b"index", 10**13, "a", 10**13, "b", 10**13, "c")
+    assert client.say("DBSIZE") == 0
+
+
 def test_a_key_that_has_gone_meanwhile_is_no_reason_to_correct_the_index(server: Server) -> None:
     """The names were read a moment before: in a mass expiry many go between."""
     gone = [name for key in (b"a", b"b") for name in (key, Names(PREFIX).shadow(key))]
