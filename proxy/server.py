@@ -52,6 +52,7 @@ from proxy.relay.client import ClientConnection
 from proxy.relay.fence import Fence
 from proxy.relay.heap import Heap
 from proxy.relay.idle import IdleWatch
+from proxy.relay.turns import TurnQueue
 from proxy.scripts.naming import Names
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
@@ -143,6 +144,7 @@ class Server:
             section=self._section,
             now=self._clock.latest,
         )
+        self.queue = TurnQueue(self._ground.turns)
         self._underway = Underway(self._ground.streams, self.round_trip)
         # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
         self._known.on_announced = self._ground.streams.cut_all

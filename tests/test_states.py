@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection, State
 from proxy.relay.fence import Fence
+from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
 from proxy.session.claims import Claims
@@ -22,7 +24,8 @@ from proxy.session.ground import Ground
 from proxy.session.known import KnownKeys
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
-from proxy.session.session import TURN, Session
+from proxy.session.session import Session
+from proxy.session.turns import REQUESTS
 
 
 class Wire(asyncio.Transport):
@@ -34,6 +37,7 @@ class Wire(asyncio.Transport):
         self.ended = self.closed = self.paused = False
         self._halves = halves
         self._protocol: asyncio.BaseProtocol | None = None
+        self.socket: socket.socket | None = None
 
     def write(self, data: Any) -> None:
         assert not self.ended or not data, "written behind the end"
@@ -50,6 +54,9 @@ class Wire(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self.paused = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.socket if name == "socket" else default
 
     def resume_reading(self) -> None:
         self.paused = False
@@ -83,6 +90,7 @@ class World:
         self.known.learn(b"known", 1e13, 0)
         self.known.learn(b"due", 500, 0)
         self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
+        self.queue = TurnQueue(self.ground.turns)
         self.held = HeldBudget(1 << 20, 1 << 20)
         self.metrics = Metrics()
         self.traffic = Traffic(self.metrics)
@@ -177,7 +185,7 @@ EVENTS = (
     World.proxy_gives_up,
     World.server_is_stuffed,
 )
-COUNT = TURN + 10
+COUNT = REQUESTS + 10
 JUDGED = b"hset known f 5\n" + b"incr x\n" * COUNT
 """More than is judged in one turn, as it begins with a known key."""
 
@@ -348,3 +356,30 @@ def test_every_event_in_every_state(
 
 
 _LOSING = {World.server_goes, World.proxy_gives_up}
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_server_that_has_closed_is_noticed_while_the_client_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    """Nothing is read from it meanwhile, so the loop does not see it. Who reads on is left its time."""
+    monkeypatch.setattr("proxy.relay.upstream.LINGER_SECONDS", 0.1)
+
+    async def play() -> bool:
+        world = World()
+        await relaying(world)
+        near, far = socket.socketpair()
+        with near, far:
+            world.far.socket = near
+            world.client.pause_writing()
+            for number in range(40):
+                await asyncio.sleep(0.02)
+                if number == 20:
+                    assert not world.far.closed
+                    far.close()
+                if reads:
+                    world.client.resume_writing()
+                    world.client.pause_writing()
+            return world.far.closed
+
+    assert asyncio.run(play()) is not reads

@@ -189,8 +189,8 @@ def test_wherever_a_run_is_cut_each_request_is_answered() -> None:
 
 def test_a_deep_pipeline_goes_in_many_calls() -> None:
     driver = Driver(k=NOW + 1e9)
-    sent = driver.feed(b"".join(EXPIRES) * 2000 + EXPIRES[0][:-3])
-    assert sent_for(sent) == (12_000, 120)
+    sent = driver.feed(b"".join(EXPIRES) * 1000 + EXPIRES[0][:-3])
+    assert sent_for(sent) == (6_000, 60)
     assert driver.session.held == len(EXPIRES[0]) - 3 + 3 * ARGUMENT_SIZE
 
 

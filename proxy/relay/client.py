@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
@@ -16,7 +15,9 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.fence import Fence
+from proxy.relay.hangup import has_hung_up
 from proxy.relay.signs import Departed, Signs
+from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
 from proxy.session.claims import Claims
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
@@ -86,8 +87,6 @@ READ_WHILE_HELD: Final = 64 * 1024 * 1024
 LOOK_SECONDS: Final = 1.0
 """How often to check, while replies are awaited, whether the client has gone: its socket is not read then."""
 
-_GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
-
 
 class ClientGoneError(Exception):
     """A client has gone while its requests wait behind one that blocks: the server would not run them either."""
@@ -102,11 +101,13 @@ class Surroundings(Protocol):
 
     Attributes:
         held: the bytes that all connections hold.
+        queue: gives connections their turns.
         metrics: where to count.
         traffic: counts bytes.
     """
 
     held: HeldBudget
+    queue: TurnQueue
     metrics: Metrics
     traffic: Traffic
 
@@ -429,19 +430,26 @@ class ClientConnection(asyncio.Protocol):
     def _rest(self) -> None:
         """Let others be served before this client is read again."""
 
-        def go_on() -> None:
-            self._rests = False
-            try:
-                self._go_on()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
-                self._fail(error)
-
         if self._rests:
             return
         self._rests = True
         if not self._transport.is_closing() and self._transport.is_reading():
             self._transport.pause_reading()
-        asyncio.get_running_loop().call_soon(go_on)
+
+        def go_on() -> None:
+            self._rests = False
+            self._go_on()
+
+        self._wait_for_turn(go_on)
+
+    def _wait_for_turn(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
+                self._fail(error)
+
+        self._surroundings.queue.join(run)
 
     def _go_on(self) -> None:
         if self._state in _JUDGING and self._upstream is not None and not self._is_stuffed():
@@ -542,11 +550,14 @@ class ClientConnection(asyncio.Protocol):
         metrics = self._surroundings.metrics
         metrics.requests_held_total += 1
         metrics.request_hold_seconds.observe(time.monotonic() - began)
-        if self._state in _WAITING:  # else it has been turned away
-            self._pass_on(partial(self._resume, answered=answered))
+        if self._surroundings.queue.is_busy:
+            self._wait_for_turn(partial(self._resume, answered=answered))
+        else:
+            self._resume(answered=answered)
 
-    def _resume(self, *, answered: bool) -> bytes:
-        return self._session.resume(self._surroundings.now(), answered=answered)
+    def _resume(self, *, answered: bool) -> None:
+        if self._state in _WAITING:  # else it has been turned away
+            self._pass_on(lambda: self._session.resume(self._surroundings.now(), answered=answered))
 
     async def _until_replied(self) -> None:
         """Wait until everything that the client has sent so far has been answered, or it has shown to be logged in."""
@@ -564,12 +575,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _has_hung_up(self) -> bool:
         """Return whether the client has closed its side, which the loop does not see while it does not read."""
-        connection = self._transport.get_extra_info("socket")
-        if self._state is State.ORPHANED or connection is None or connection.fileno() < 0:
-            return True
-        poll = select.poll()
-        poll.register(connection.fileno(), _GONE)
-        return bool(poll.poll(0))
+        return self._state is State.ORPHANED or has_hung_up(self._transport)
 
     async def _see_if_it_blocks(self) -> None:
         """Tell a server that is busy, or still sends replies, from one in which a request of this client blocks.

@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
+from proxy.relay.hangup import has_hung_up
 from proxy.wire.reply import LoginEvidence, ReplySubstitution
 
 LINGER_SECONDS: Final = 30.0
@@ -64,6 +65,8 @@ class UpstreamConnection(Droppable):
         self._replies: ReplySubstitution | None = None
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._pauses = 0
         self._unheard = False  # a TLS connection on which nothing has come
         self._heard = 0  # how many chunks have been looked at
         self.lost = False
@@ -154,6 +157,25 @@ class UpstreamConnection(Droppable):
         """Read no replies for now."""
         if not self.closing:
             self._transport.pause_reading()
+            self._pauses += 1
+            if self._watch is None:
+                self._await_resumption()
+
+    def _await_resumption(self) -> None:
+        """Give up once the server has closed and the client has read nothing for long: while nothing is read from the
+        server, nothing tells."""
+        pauses = self._pauses
+
+        def look() -> None:
+            self._watch = None
+            if self.closing or self._transport.is_reading():
+                return
+            if pauses == self._pauses and has_hung_up(self._transport):
+                self.abort()
+            else:
+                self._await_resumption()
+
+        self._watch = asyncio.get_running_loop().call_later(LINGER_SECONDS, look)
 
     def resume(self) -> None:
         """Read replies again."""
@@ -235,8 +257,9 @@ class UpstreamConnection(Droppable):
             return  # the client is being connected to another server, or has been told
         self._traffic.closed(self._transport)
         self._fence.dismiss(self)
-        if self._linger is not None:
-            self._linger.cancel()
+        for timer in (self._linger, self._watch):
+            if timer is not None:
+                timer.cancel()
         try:
             # Another error is the proxy's own, met in what the server said: to read on would be to meet it again.
             if isinstance(exc, OSError) and self._transport.get_extra_info("sslcontext") is None:

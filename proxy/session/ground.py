@@ -14,6 +14,7 @@ from proxy.session.known import KnownKeys
 from proxy.session.plain import Names, leased_check, plain_check
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
+from proxy.session.turns import Turns
 from proxy.wire.batch import BatchParser
 
 NAMES: Final = Names()
@@ -38,6 +39,7 @@ class Ground:
     Attributes:
         streams: the requests that are sent on while they arrive.
         descriptions: what COMMAND and INFO tell of the proxy.
+        turns: how much of one connection is judged at once.
         long_lists: keys of lists in which members are looked for one by one.
     """
 
@@ -66,6 +68,7 @@ class Ground:
         self.refused = refused
         self.batch = BatchParser()
         self.streams = Streams()
+        self.turns = Turns()
         self.long_lists: set[bytes] = set()
         self._plain = plain_check(NAMES, known, prefix, self.batch, now)
         self._leased = leased_check(self._plain, known)

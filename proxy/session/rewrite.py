@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
-from proxy.commands.table import COMMANDS, SPARED, STREAMED, Command, Effect
+from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect
 from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
@@ -67,6 +67,15 @@ _TOO_LONG: Final = Refusal(
 """To void the deadlines in a step before would void them too when the server then fails, or in another database. Other
 long requests need no script: what they leave in a shadow is void as soon as a member is added."""
 
+LONGEST_NAME: Final = 64 * 1024
+"""Bytes of a key that may get deadlines. Servers tell the proxies of each such key, of all that change in one turn at
+once, and end a connection to which they have more than 32 MB to tell."""
+
+_LONG_NAME: Final = Refusal(
+    b"ERR expiremember-proxy: a key with member deadlines may have a name of %d bytes at most" % LONGEST_NAME,
+    "too_long",
+)
+
 
 def wrong_arity(name: bytes) -> Refusal:
     """Return the error for a command with too few or too many arguments."""
@@ -115,6 +124,12 @@ class Rewriter:
                     "reserved_name",
                 )
         return None
+
+    def too_long(self, command: Command, arguments: list[bytes]) -> Refusal | None:
+        """Refuse to give deadlines, or to take them along, to a key with a long name."""
+        keys = command.keys(arguments) or []
+        gets = command.effect is Effect.EXPIRE or (command.effect in MARKING and self._concerns(keys[:1]))
+        return _LONG_NAME if gets and keys and len(keys[-1]) > LONGEST_NAME else None
 
     @property
     def empty_counts(self) -> bool:

@@ -7,6 +7,7 @@ requests, as cheaply as can be; each is judged: what it has to wait for, and the
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Set
 from functools import partial
 from typing import Final, NamedTuple
@@ -24,11 +25,12 @@ from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due
 from proxy.session.question import Question
-from proxy.session.rewrite import Refusal, is_own
+from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
 from proxy.session.rights import Rights
 from proxy.session.standing import Login, Next, Standing
 from proxy.session.strangers import Strangers
 from proxy.session.together import Together
+from proxy.session.turns import REQUESTS, RUNS, STRANGERS_BYTES
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
@@ -38,16 +40,6 @@ from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
-
-TURN: Final = 500
-TURN_BYTES: Final = 256 * 1024
-"""Requests, and bytes of them, that are judged before others get their turn."""
-
-STRANGERS_TURN_BYTES: Final = 16 * 1024
-"""The same of a client that has not logged in: there may be many of them, and lines of words take longest to read."""
-
-RUNS_AT_ONCE: Final = 20
-"""Runs of requests that are sent on together before others get their turn."""
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
@@ -93,14 +85,17 @@ class Session:
         question: what the engine is to do before the session can go on; None while it is not held up.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
         claims: the keys to which requests may give deadlines that have not been answered yet.
-        unfinished: whether more of what has come can be judged at once, by `go_on`.
+        turns: how much is judged at once.
     """
 
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
         self.ordinary = not stranger
         self.question: Question | None = None
         self.claims = Claims()
-        self.unfinished = False
+        self.turns = ground.turns
+        self._stopped = False  # whether the reader may have more that can be judged at once
+        self._waiting: deque[bytes] = deque()  # what has come, and has not got its turn
+        self._waiting_size = 0
         self._ground = ground
         self._known = ground.known
         self._rewriter = ground.rewriter
@@ -131,13 +126,18 @@ class Session:
         return self._standing.login is _STRANGER
 
     @property
+    def unfinished(self) -> bool:
+        """Whether more of what has come can be judged at once, by `go_on`."""
+        return self._stopped or bool(self._waiting)
+
+    @property
     def held(self) -> int:
         """Bytes, about, that requests take which have been received and not been sent on."""
         request = self._pending
         pending = len(request.raw) + ARGUMENT_SIZE * len(request.arguments) if request else 0
         transaction = self._standing.transaction
         queued = transaction.size if transaction is not None else 0
-        return self._reader.memory + len(self._tail) + pending + queued
+        return self._reader.memory + len(self._tail) + self._waiting_size + pending + queued
 
     @property
     def in_transaction(self) -> bool:
@@ -188,9 +188,37 @@ class Session:
             RefusedAtItsHeadError: it is to be refused before it is complete.
             OvertakenError: it must not be completed any more.
         """
-        out = self._receive(data, now)
+        if not self._reader.within and not self.stranger:
+            expected = keys_expected(data, in_transaction=self.in_transaction)
+            self._expected = self._expected | expected if self._waiting else expected
+        if not self._exact and (self._waiting or len(data) > self.turns.bytes):
+            self._waiting.append(data)
+            self._waiting_size += len(data)
+            if len(self._waiting) > 1:
+                return b""
+            out = self._receive_slice(now)
+        else:
+            out = self._receive(data, now)
         self._note_state()
         return out
+
+    def _receive_slice(self, now: float) -> bytes:
+        out = self._receive(self._next_slice(), now)
+        if self._exact and self._waiting:  # the reader is to see what comes behind the request that it stands at
+            self._reader.feed(b"".join(self._waiting))
+            self._waiting.clear()
+            self._waiting_size = 0
+            self._stopped = self.question is None
+        return out
+
+    def _next_slice(self) -> bytes:
+        """Return as much of what waits as a turn may have."""
+        data, most = self._waiting.popleft(), self.turns.bytes
+        if len(data) > most:
+            self._waiting.appendleft(data[most:])
+            data = data[:most]
+        self._waiting_size -= len(data)
+        return data
 
     def resume(self, now: float, *, answered: bool = True) -> bytes:
         """Go on after the engine has dealt with `question`.
@@ -228,8 +256,11 @@ class Session:
 
     def go_on(self, now: float) -> bytes:
         """Judge more of what has come, while `unfinished`; as `receive`."""
-        self._known.look()
-        out = self._read_exactly(now)
+        if self._stopped or not self._waiting:
+            self._known.look()
+            out = self._read_exactly(now)
+        else:
+            out = self._receive_slice(now)
         self._note_state()
         return out
 
@@ -283,7 +314,7 @@ class Session:
     def rest(self) -> bytes:
         """Return what the client has sent of a request that will not be completed: its stream has ended."""
         rest, self._tail = self._tail, b""
-        return rest or self._reader.rest()
+        return (rest or self._reader.rest()) + b"".join(self._waiting)
 
     @property
     def _is_in_part(self) -> bool:
@@ -297,6 +328,7 @@ class Session:
         self.ordinary = not (
             self._exact
             or self._tail
+            or self._waiting
             or standing.transaction is not None
             or standing.login is _STRANGER
             or standing.next is not _FREE
@@ -312,8 +344,6 @@ class Session:
 
     def _receive(self, data: bytes, now: float) -> bytes:
         self._known.look()
-        if not self._reader.within and not self.stranger:
-            self._expected = keys_expected(data, in_transaction=self.in_transaction)
         if self._exact:
             self._reader.feed(data)
             if self.question is not None:
@@ -331,7 +361,7 @@ class Session:
 
     def _go_through(self, data: bytes, position: int, now: float) -> bytes:
         """Send those requests on that can go together, and judge what follows them."""
-        for _ in range(RUNS_AT_ONCE):
+        for _ in range(self.turns.runs):
             end = self._together.take(data, position, now)
             if end == position:
                 break
@@ -340,7 +370,7 @@ class Session:
                 return self._take_out()
         else:
             self._reader.feed(data[position:])
-            self._exact = self.unfinished = True
+            self._exact = self._stopped = True
             return self._take_out()
         return self._parse(data[position:], now, progress=position > 0)
 
@@ -389,6 +419,7 @@ class Session:
             if set(map(type, request)) != {bytes}:
                 raise TypeError
         self._without.look_ahead(requests)
+        most = self.turns.requests
         for number, arguments in enumerate(requests, 1):
             size = request_size(arguments)
             raw = data[position : position + size]
@@ -396,11 +427,11 @@ class Session:
             position += size
             self._announcing.ahead = data, position
             self._judge(Request(Kind.WHOLE, arguments, raw, len(arguments), header), now)
-            if self.question is not None or (number == TURN and position < len(data)):
+            if self.question is not None or (number == most and position < len(data)):
                 if position < len(data):
                     self._reader.feed(data[position:])
                 self._exact = True
-                self.unfinished = self.question is None
+                self._stopped = self.question is None
                 self._announcing.ahead = b"", 0
                 return self._take_out()
         self._announcing.ahead = b"", 0
@@ -422,23 +453,23 @@ class Session:
 
     def _read_exactly(self, now: float) -> bytes:
         reader, upload = self._reader, self._upload
-        left, read = TURN, reader.held
-        most = STRANGERS_TURN_BYTES if self.stranger else TURN_BYTES
-        self.unfinished = False
+        left, read = self.turns.requests, reader.held
+        most = min(STRANGERS_BYTES, self.turns.bytes) if self.stranger else self.turns.bytes
+        self._stopped = False
         if upload.stream is not None and upload.stream.is_cut:
             raise OvertakenError
         while self.question is None:
             if not left or read - reader.held > most:
-                self.unfinished = True
+                self._stopped = True
                 return self._take_out()
             left -= 1
             if self._together.take_from(reader, now):
-                left = max(0, left - TURN // RUNS_AT_ONCE + 1)
+                left = max(0, left - REQUESTS // RUNS + 1)
                 continue
             request = reader.next_request()
             if request is None:
                 if reader.unread:
-                    self.unfinished = True
+                    self._stopped = True
                     return self._take_out()
                 self._look_at_unfinished(now)
                 break
@@ -509,6 +540,12 @@ class Session:
                 self._refuse(request, refusal)
                 return
         command = self._ground.command(request.arguments[0])
+        if len(request.raw) > LONGEST_NAME and request.kind is Kind.WHOLE and command is not None and not stranger:
+            refusal = self._rewriter.too_long(command, request.arguments)
+            if refusal is not None:
+                self._out.note_queued()
+                self._refuse(request, refusal)
+                return
         # Most requests have none of these reasons to wait: to look is cheaper than to call.
         question = (
             (self._strangers.question(command, request, now) if stranger else None)

@@ -105,8 +105,12 @@ class Streams:
 
     def let_go(self, keys: Iterable[bytes]) -> None:
         """Note that they wait no more."""
-        self.awaited.subtract(keys)
-        self.awaited = +self.awaited
+        awaited = self.awaited
+        for key in keys:
+            if awaited[key] > 1:
+                awaited[key] -= 1
+            else:
+                del awaited[key]
 
     def begin(self, owner: object, keys: Iterable[bytes], *, is_waited_for: bool = True) -> Stream:
         """Note a request whose head is about to be sent."""

@@ -1,0 +1,45 @@
+"""How much of one connection is judged before others get their turn: the less, the more of them wait for theirs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REQUESTS: Final = 500
+RUNS: Final = 20
+BYTES: Final = 256 * 1024
+"""What a connection is given that alone has much to send: a chunk, as it is read from a socket."""
+
+STRANGERS_BYTES: Final = 16 * 1024
+"""The same of a client that has not logged in: there may be many of them, and lines of words take longest to read."""
+
+_FEWEST: Final = 16
+_LEAST: Final = 8 * 1024
+"""What each is given at least: a turn by itself takes as long as some requests."""
+
+
+class Turns:
+    """Shared by all connections of a proxy.
+
+    Attributes:
+        waiting: how many connections have more to be judged, and wait for their next turn.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    @property
+    def requests(self) -> int:
+        """How many requests a turn may have."""
+        return max(_FEWEST, REQUESTS // (1 + self.waiting))
+
+    @property
+    def runs(self) -> int:
+        """How many runs of requests, each of which goes as one, a turn may have."""
+        return max(1, RUNS // (1 + self.waiting))
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes a turn may have."""
+        return max(_LEAST, BYTES // (1 + self.waiting))
