@@ -88,6 +88,23 @@ def test_turns_come_in_order_and_the_loop_has_its_own_in_between() -> None:
     assert looks > 20  # of 0.4 s in all
 
 
+def test_what_has_been_answered_does_not_wait_for_all_others() -> None:
+    async def run() -> list[int]:
+        queue, seen, ended = TurnQueue(Turns()), list[int](), asyncio.Event()
+        for number in range(100):
+            queue.join(partial(seen.append, number))
+        for number in range(100, 105):
+            queue.join(partial(seen.append, number), answered=True)
+        queue.join(ended.set)
+        await ended.wait()
+        return seen
+
+    seen = asyncio.run(run())
+    assert sorted(seen) == list(range(105))
+    assert [number for number in seen if number < 100] == list(range(100))
+    assert [number for number in seen[:10] if number >= 100] == list(range(100, 105))
+
+
 def test_a_turn_that_fails_takes_no_other_away() -> None:
     async def run() -> None:
         queue = TurnQueue(Turns())

@@ -429,7 +429,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _rest(self) -> None:
         """Let others be served before this client is read again."""
-
         if self._rests:
             return
         self._rests = True
@@ -442,14 +441,14 @@ class ClientConnection(asyncio.Protocol):
 
         self._wait_for_turn(go_on)
 
-    def _wait_for_turn(self, work: Callable[[], None]) -> None:
+    def _wait_for_turn(self, work: Callable[[], None], *, answered: bool = False) -> None:
         def run() -> None:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
                 self._fail(error)
 
-        self._surroundings.queue.join(run)
+        self._surroundings.queue.join(run, answered=answered)
 
     def _go_on(self) -> None:
         if self._state in _JUDGING and self._upstream is not None and not self._is_stuffed():
@@ -551,7 +550,7 @@ class ClientConnection(asyncio.Protocol):
         metrics.requests_held_total += 1
         metrics.request_hold_seconds.observe(time.monotonic() - began)
         if self._surroundings.queue.is_busy:
-            self._wait_for_turn(partial(self._resume, answered=answered))
+            self._wait_for_turn(partial(self._resume, answered=answered), answered=True)
         else:
             self._resume(answered=answered)
 

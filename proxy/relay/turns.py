@@ -24,30 +24,37 @@ class TurnQueue:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._queue: deque[Callable[[], None]] = deque()
+        self._answered: deque[Callable[[], None]] = deque()
         self._runs = False
 
     @property
     def is_busy(self) -> bool:
         """Whether anybody waits."""
-        return bool(self._queue)
+        return bool(self._queue or self._answered)
 
-    def join(self, work: Callable[[], None]) -> None:
-        """Have something done when those before it have had their turns."""
-        self._queue.append(work)
+    def join(self, work: Callable[[], None], *, answered: bool = False) -> None:
+        """Have something done when those before it have had their turns.
+
+        `answered`: whether it goes on with a request for which the engine has done something. That is not to grow old:
+        every second turn is for those.
+        """
+        (self._answered if answered else self._queue).append(work)
         self._turns.waiting += 1
         if not self._runs:
             self._runs = True
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        queue, turns, end = self._queue, self._turns, time.monotonic() + _SECONDS
+        turns, end = self._turns, time.monotonic() + _SECONDS
+        first, second = self._answered, self._queue
         try:
-            for _ in range(len(queue)):  # nobody gets two turns
+            for _ in range(len(first) + len(second)):  # nobody gets two turns
                 turns.waiting -= 1
-                queue.popleft()()
+                (first or second).popleft()()
+                first, second = second, first
                 if time.monotonic() >= end:
                     break
         finally:
-            self._runs = bool(queue)
-            if queue:
+            self._runs = self.is_busy
+            if self._runs:
                 asyncio.get_running_loop().call_soon(self._run)
