@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from proxy.relay.signs import UNHEARD_SECONDS
 from proxy.scripts.naming import Names
-from proxy.session.claims import SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, Sender
+from proxy.session.claims import CLAIMED_BY_ANYBODY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, Passed, Sender
 from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
@@ -826,6 +826,33 @@ def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp
         until(lambda: claimed(proxy) < 4_000, 30, "an end of the claims of who has gone")
         assert server.command("RPUSH", "list", "a") == b":1\r\n"
         assert few.replies(901) == [b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n", *[b":0\r\n"] * 900]
+
+
+def test_nobody_is_turned_away_for_what_others_have_settled() -> None:
+    """Three connections have claimed the same keys, and are answered at once; a fourth waits."""
+    refused: list[bool] = []
+
+    class Asked(Sender):
+        def __init__(self, *, answered: bool) -> None:
+            self.answered = answered
+
+        def promise(self) -> Passed:
+            return lambda: self.answered
+
+        def refuse(self) -> None:
+            refused.append(True)
+
+    known = KnownKeys()
+    for answered in (True, True, True, False):
+        claims = Claims()
+        claims.sender = Asked(answered=answered)
+        for number in range(CLAIMED_BY_ANYBODY):
+            known.mark(b"%s%d" % (b"k" if answered else b"other", number), 5000.0, 1000.0, claims)
+        claims.looks = UNANSWERED_LOOKS
+    now = lease_clock() + 2 * SETTLE_SECONDS
+    for _ in range(3):
+        known.settle(now)
+    assert not refused
 
 
 def test_long_names_of_claimed_keys_count_by_their_length(start_server: StartServer, tmp_path: Path) -> None:

@@ -430,7 +430,7 @@ class KnownKeys:
             if not claims.weight:
                 del self._claims[claims]
         excess = (self._claimed_weight - self._settled_weight) // CLAIMED_AT_MOST
-        if excess:
+        if excess > 0:  # keys that several have claimed are settled once for each
             looks = UNANSWERED_LOOKS if excess == 1 else min(HURRIED_LOOKS, UNANSWERED_LOOKS)
             for claims in list(self._claims):
                 if claims.weight >= CLAIMED_BY_ANYBODY and claims.looks >= looks:
