@@ -358,6 +358,22 @@ def test_every_event_in_every_state(
 _LOSING = {World.server_goes, World.proxy_gives_up}
 
 
+def test_what_goes_in_short_turns_is_long_all_the_same() -> None:
+    """Others' first deadlines wait for a long pipeline, which the server may not have read yet."""
+
+    async def play() -> None:
+        world = World()
+        await relaying(world)
+        assert not world.ground.streams.pipelines
+        world.ground.turns.waiting = 100
+        world.send(b"incr x\n" * 400)
+        assert 0 < world.far.written.count(b"incr x\n") < 50
+        assert world.ground.streams.pipelines
+        await world.settle()
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_server_that_has_closed_is_noticed_while_the_client_reads_nothing(
     monkeypatch: pytest.MonkeyPatch, reads: bool

@@ -528,7 +528,7 @@ class ClientConnection(asyncio.Protocol):
         if self._session.replies.active:
             self._upstream.substitute(self._session.replies)
         if not self._upstream.closing:
-            if len(out) > LONG:
+            if len(out) > LONG or self._session.unfinished:  # a short turn's part of what is long
                 self._session.lengthen()
             self._upstream.write(out)
 
