@@ -856,9 +856,9 @@ def test_nobody_is_turned_away_for_what_others_have_settled() -> None:
 
 
 def test_long_names_of_claimed_keys_count_by_their_length(start_server: StartServer, tmp_path: Path) -> None:
-    """Twenty of them weigh as much as 5,000 ordinary ones."""
+    """Forty of them weigh as much as 5,000 ordinary ones."""
     with impatient(tmp_path, start_server(KIND)) as proxy, proxy.connect() as client:
-        client.send(request("BLPOP", "list", 0) + first_deadlines("x" * 100_000, 20))
+        client.send(request("BLPOP", "list", 0) + first_deadlines("x" * 50_000, 40))
         assert client.line() == TOO_MANY
         assert client.rest() == b""
         until(lambda: claimed(proxy) == 0, 30, "an end of the claims of who has gone")
