@@ -120,6 +120,20 @@ def test_a_refused_first_deadline_spoils_nothing(pair: Pair, who: str, how: str)
             assert client.command("EXEC") == b"*1\r\n:1\r\n"
 
 
+def test_a_refused_first_deadline_hides_no_other_of_its_pipeline(pair: Pair) -> None:
+    """Its right is asked for together with the others', and then each by itself."""
+    make_user(pair, "low")
+    key = "low:beside"
+    lines = (f"EXPIREMEMBER {key} a 100", f"SREM {key} a", f"SADD {key} a", "EXPIREMEMBER app:beside a 100")
+    with pair.login("low") as client:
+        client.command("SADD", key, "a")
+        client.send(b"".join(request(*line.split()) for line in lines))
+        replies = client.replies(len(lines))
+        assert replies[:3] == [b":1\r\n"] * 3
+        assert replies[3].startswith(b"-NOPERM")
+    assert pair.ttl(key, "a") == -1
+
+
 @pytest.mark.parametrize("who", ["may", "default"])
 def test_a_deadline_that_could_not_be_asked_for_counts_for_who_set_it(
     pair: Pair, start_proxy: StartProxy, who: str

@@ -69,7 +69,7 @@ CORPUS: list[Stream] = [
     Stream(b"BLPOP x 0.01\r\n" + COUNTED % 4 + b"SADD set d2\r\n"),
     Stream(b"CLIENT REPLY SKIP\r\nHINCRBY life d1 1\r\nHINCRBY life d2 1\r\nPING\r\n", end=End.ECHO),
     Stream(b"HELLO 3\r\nCLIENT TRACKING ON OPTIN\r\nCLIENT CACHING YES\r\nHINCRBY life d1 1\r\nPING\r\n", end=End.ECHO),
-    # It says so when the byte behind the carriage return has come, which the proxy does not send.
+    # A server says so when the byte behind the carriage return has come, whatever it is.
     Stream(b"*3\r\n$30000\rH", cuts=(12,)),
     # Of two that ask for no replies, or for replies again, one may have been refused without a word.
     Stream(b"CLIENT REPLY OFF\r\nSUBSCRIBE a\r\nCLIENT REPLY ON\r\nHSET life d9 1\r\nRESET\r\nPING\r\n", end=End.ECHO),

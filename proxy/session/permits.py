@@ -75,7 +75,8 @@ class Permits:
                     self._room = REMEMBERED
                 self._granted.update(keys)
                 self._room -= sum(map(weight, keys))
-            self._tried = frozenset(keys)
+            if granted or self._singly or len(keys) == 1:
+                self._tried = frozenset(keys)  # else it may be another key's request that is refused
             self._singly = self._singly or not granted
             # Push messages may have come between.
             return b"".join(frame for frame in found if not frame.startswith((b"+", b"-")))

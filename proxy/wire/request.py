@@ -285,7 +285,8 @@ class RequestReader:
         """
         if self._later_size:
             self._join()
-        line = self._buffer.find(b"\r\n", self._next)
+        # A server goes by the carriage return, and waits for a byte behind it, whatever that is.
+        line = self._buffer.find(b"\r", self._next)
         beginning = self._with_front(self._buffer[self._position : line + 2 if line >= 0 else self._next])
         if at_count:
             beginning = beginning[: self._header]
