@@ -258,6 +258,34 @@ def pair(pairs: Pair) -> Pair:
     return pairs
 
 
+def test_a_user_who_has_just_been_made_may_what_the_server_lets_it(pair: Pair) -> None:
+    """Also where nobody had few rights before, at which the proxy looks once a second."""
+    pair.server.forget_users()
+    until(lambda: not asks_for_rights(pair.server, pair.proxy), what="no questions for rights")
+    pair.give_deadlines("app:s")
+    pair.user("new", "~app:*", "+sadd")
+    with pair.login("new") as client:
+        assert client.command("SADD", "app:s", "d") == b":1\r\n"
+    pair.user("newer", "~app:*", "+sadd")
+    with pair.proxy.connect() as client:
+        client.send(request("HELLO", 3, "SETNAME", "auth", "AUTH", "newer", "any") + request("SADD", "app:s", "e"))
+        assert client.reply().startswith(b"%")
+        assert client.reply() == b":1\r\n"
+
+
+def test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanwhile(pair: Pair) -> None:
+    pair.server.forget_users()
+    until(lambda: not asks_for_rights(pair.server, pair.proxy), what="no questions for rights")
+    pair.give_deadlines("s")
+    with pair.proxy.connect() as client:
+        assert client.command("MULTI") == b"+OK\r\n"
+        assert client.command("SPOP", "s", 5) == b"+QUEUED\r\n"
+        make_user(pair, "low")
+        assert client.command("SADD", "s", "a") == b"+QUEUED\r\n"
+        assert client.command("EXEC").startswith(b"*2\r\n")
+    assert pair.ttl("s", "a") == -1
+
+
 WITHOUT_SCRIPTS = {
     "no scripts": ("~app:*", "+@all", "-@scripting"),
     "scripts, but not the proxy's keys": ("~app:*", "+@all"),

@@ -43,7 +43,8 @@ class UserWatch:
                 self._users.unlimited = False
                 await self._tracker.connected.wait()
             try:
-                self._users.unlimited = all_unlimited(await self._engine.users())
+                lines = await self._engine.users()
+                self._users.take(frozenset(map(_name, lines)), unlimited=all_unlimited(lines))
             except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
                 self._users.unlimited = False
                 log.debug("cannot list users", error=str(error))
@@ -60,6 +61,10 @@ def all_unlimited(lines: Iterable[bytes]) -> bool:
     return not any(map(_is_limited, lines))
 
 
+def _name(line: bytes) -> bytes:
+    return line.split(maxsplit=2)[1]  # user, name, on or off, …
+
+
 def _is_limited(line: bytes) -> bool:
-    words = line.split()  # user, name, on or off, …
+    words = line.split()
     return not {b"~*", b"+@all"}.issubset(words) or any(word.startswith(b"-") for word in words)

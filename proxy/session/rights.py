@@ -8,6 +8,7 @@ served by scripts; for who does not, the request goes as it came, and the engine
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,9 +49,18 @@ class Users:
 
     Attributes:
         unlimited: whether each of them may run every command on every key, so that nobody has to be asked.
+        names: those that the server had at the last look.
+        looks: how often it has been looked.
     """
 
     unlimited: bool = False
+    names: frozenset[bytes] = frozenset()
+    looks: int = 0
+
+    def take(self, names: frozenset[bytes], *, unlimited: bool) -> None:
+        """Take over what a look has found."""
+        self.names, self.unlimited = names, unlimited
+        self.looks += 1
 
 
 class Rights:
@@ -73,16 +83,21 @@ class Rights:
         self.confinement = b""
         self._names = names
         self._users = users
+        self._began_as_all = False  # whether all were able to when the open transaction began
+        self._listed = 0  # at which look the user is among those that were found
         self._asked = -float("inf")
 
     @property
     def unasked(self) -> bool:
         """Whether the user may not be able to do everything, and nobody has asked yet."""
-        return not self._all_may and self._asked == -float("inf")
+        return not self._all_may and self._asked == -float("inf") and not self._began_as_all
 
     @property
     def _all_may(self) -> bool:
-        return self._names is None or (self._users is not None and self._users.unlimited and not self.by_state)
+        if self._names is None:
+            return True
+        users = self._users
+        return users is not None and users.unlimited and not self.by_state and users.looks >= self._listed
 
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""
@@ -125,8 +140,29 @@ class Rights:
         """Return the error line for a command of that name in the state in which hardly any may run."""
         return self.confinement.replace(b"'eval'", b"'%b'" % name.lower(), 1)
 
+    def log_in(self, arguments: Sequence[bytes]) -> None:
+        """Take a login into account that is about to be sent: the user may have been made a moment ago."""
+        user = _named(arguments)
+        if self._users is not None and user is not None and user not in self._users.names:
+            self._listed = self._users.looks + 2  # the next look may be on its way
+
     def note(self, effect: Effect | None) -> None:
         """Take a request into account that is about to be sent: it may change the user."""
-        if effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
+        if effect is Effect.MULTI:
+            self._began_as_all = self._began_as_all or self._all_may  # one within another changes nothing
+        elif effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
+            self._began_as_all = False
             # Old servers queue AUTH in a transaction; RESET brings the default user back.
             self._asked, self.confinement = -float("inf"), b""
+
+
+def _named(arguments: Sequence[bytes]) -> bytes | None:
+    """Return the user whom an AUTH or a HELLO names."""
+    name, *words = arguments
+    if name.upper() == b"AUTH":
+        return words[0] if len(words) == 2 else None
+    position = 1
+    while position < len(words) and words[position].upper() == b"SETNAME":
+        position += 2
+    option, *user = words[position : position + 2] or [b""]
+    return user[0] if user and option.upper() == b"AUTH" else None

@@ -728,6 +728,8 @@ class Session:
         standing, name = self._standing, command.name
         if command.effect in _ELSEWHERE:
             self._without.go_elsewhere()
+        if command.effect is Effect.LOGIN:
+            standing.rights.log_in(request.arguments)
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:
