@@ -458,8 +458,8 @@ def test_a_large_value_for_a_known_key_passes_in_little_memory(
 
 
 @pytest.mark.every_kind(redis=(8,))
-def test_refused_requests_without_replies_cost_little(upstream: Server, start_proxy: StartProxy) -> None:
-    proxy = start_proxy(upstream)
+def test_refused_requests_without_replies_cost_little(start_server: StartServer, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(start_server(KIND))
     refused = request("EXPIREMEMBER", "x") * 1000
     with proxy.connect(60) as client:
         client.send(request("CLIENT", "REPLY", "OFF") + refused)

@@ -567,7 +567,7 @@ def test_random_programs(
     kind: str, runner: StartRunner, proxies: int, protocol: int, arguments: tuple[str, ...]
 ) -> None:
     made = runner(kind, proxies, protocol, *arguments)
-    play(made, proxies, 30, 60)
+    play(made, proxies, 24, 60)
     assert made.steps >= LEAST_STEPS
     assert made.stalled <= 10
 
