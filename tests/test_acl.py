@@ -75,7 +75,12 @@ def test_what_patterns_need_no_look(pattern: str, may: bool) -> None:
 
 # What a first deadline makes others do is not done for somebody whom the server refuses.
 
-MAY_NOT = {"low": ("~low:*", "~__expiremember__:*", "+@all", "-@dangerous"), "nothing": ("-@all", "+ping", "+auth")}
+MAY_NOT = {
+    "low": ("~low:*", "~__expiremember__:*", "+@all", "-@dangerous"),
+    "nothing": ("-@all", "+ping", "+auth"),
+    "scripts": ("~app:*", "~__expiremember__:*", "-@all", "+eval", "+multi", "+exec", "+auth"),
+    "blind": ("~app:*", "~__expiremember__:*", "+@all", "-sismember", "-rename", "-copy", "-move"),
+}
 MAY = ("~app:*", "~low:*", "~__expiremember__:*", "+@all", "-hset")  # not everything, so that nobody goes by scripts
 
 
