@@ -231,6 +231,19 @@ MUTATIONS = [
         "session/announcing.py", "keys if not keys or self._standing.may_expire(keys) else []", "keys", "few cut off"
     ),
     Mutation("session/inquiry.py", "if not standing.may_expire(keys):", "if False:", "few cut off"),
+    Mutation(_LUA + "may.lua", "allowed and ARGV[1] or ''", "ARGV[1]", "few who may nothing in scripts"),
+    Mutation("session/permits.py", "if granted or self._singly or len(keys) == 1:", "if True:", "few together"),
+    Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
+    Mutation("session/session.py", "elif speaks_of_replies(request.arguments):", "elif False:", "few without replies"),
+    Mutation(
+        "session/session.py", "or (rights.unasked and command.effect is Effect.MULTI)", "", "the first of all in MULTI"
+    ),
+    Mutation(
+        "relay/client.py",
+        "self._reads_on = self._upstream is not None and self._upstream.heard() == heard",
+        "pass",
+        "leaves behind a blocking request",
+    ),
     Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),

@@ -291,6 +291,21 @@ def test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanw
     assert pair.ttl("s", "a") == -1
 
 
+def test_who_may_set_a_first_deadline_is_asked_before_replies_are_off(pair: Pair) -> None:
+    """Behind that nobody answers: what the same client sends next would be judged as if there were no deadline."""
+    make_user(pair, "may")
+    seen: list[bytes] = []
+    with pair.server.connect() as watcher, pair.login("may") as client:
+        assert client.command("SADD", "app:off", "a", "b") == b":2\r\n"
+        assert watcher.command("MONITOR") == b"+OK\r\n"
+        lines = ("CLIENT REPLY OFF", "ECHO unheard", "EXPIREMEMBER app:off a 100", "SREM app:off a", "SADD app:off a")
+        client.send(b"".join(request(*line.split()) for line in (*lines, "CLIENT REPLY ON", "TTL app:off a")))
+        assert client.replies(2) == [b"+OK\r\n", b":-1\r\n"]
+        while not seen or b'"unheard"' not in seen[-1]:
+            seen.append(watcher.reply())
+    assert any(b'"app:off"' in line for line in seen[:-1])
+
+
 WITHOUT_SCRIPTS = {
     "no scripts": ("~app:*", "+@all", "-@scripting"),
     "scripts, but not the proxy's keys": ("~app:*", "+@all"),

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -582,9 +582,12 @@ def test_a_flood_of_small_requests_holds_nobody_up(upstream: Server, proxy: Prox
     assert max(times) < 0.5
 
 
+@pytest.mark.parametrize(
+    "behind", [request("SADD", "known", "x"), request("EXPIREMEMBER", "known") * 9_000], ids=["waits", "refused"]
+)
 @pytest.mark.parametrize("leave", [Raw.close, Raw.reset])
 def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
-    upstream: Server, start_proxy: StartProxy, leave: Callable[[Raw], None]
+    upstream: Server, start_proxy: StartProxy, leave: Callable[[Raw], None], behind: bytes
 ) -> None:
     """A server drops a blocked client that leaves; so must the proxy, also while requests wait behind that one."""
     with upstream.connect() as admin:
@@ -592,13 +595,14 @@ def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
     proxy = start_proxy(upstream)
     proxy.command("SADD", "known", "m")
     proxy.command("EXPIREMEMBER", "known", "m", 1000)
-    clients = [proxy.connect() for _ in range(5)]
-    for client in clients:
-        client.send(request("BLPOP", "queue", 0) + request("SADD", "known", "x"))
-    until(lambda: b"blocked_clients:5" in upstream.command("INFO", "clients"))
-    for client in clients:
-        leave(client)
-    until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(proxy.connect()) for _ in range(5)]
+        for client in clients:
+            client.send(request("BLPOP", "queue", 0) + behind)
+        until(lambda: b"blocked_clients:5" in upstream.command("INFO", "clients"))
+        for client in clients:
+            leave(client)
+        until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"))
     assert upstream.command("RPUSH", "queue", "job") == b":1\r\n"
     assert upstream.command("LLEN", "queue") == b":1\r\n"
     proxy.stop()
@@ -667,6 +671,33 @@ def test_no_reserved_name_passes_in_a_huge_request(upstream: Server, start_proxy
         client.send(b"$%d\r\n%b\r\n" % (len(name), name))
         assert client.line().startswith(b"-ERR")
     assert upstream.command("DEL", "__expiremember__:probe") == b":1\r\n"
+    proxy.stop()
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_refused_login_in_a_transaction_shifts_no_reply(
+    kind: str, place: int, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """Redis 8.0, Valkey 8.0 and 8.1 leave its reply out of those of EXEC, so that nobody can count these."""
+    server = start_server(kind, "--requirepass", "secret")
+    proxy = start_proxy(None, "--upstream", login_url(server))
+    lines = ["MULTI", "DEL nothing", "HINCRBY hash field 0", "SADD set m n", "EXEC"]
+    lines.insert(place, "AUTH wrong")
+    lines += ["SADD set m", "HINCRBY hash field 0", "SMEMBERS nothing", "ECHO end"]
+    told = []
+    with server.connect() as straight, proxy.connect() as through:
+        for client in (through, straight):
+            assert client.command(*PASSWORD) == b"+OK\r\n"
+        for line in ("HSET hash field 5", "SADD set m n", "EXPIREMEMBER hash field 100", "EXPIREMEMBER set m 100"):
+            assert through.command(*line.split()).startswith(b":")
+        for client in (straight, through):
+            client.send(b"".join(request(*line.split()) for line in lines))
+            said = b""
+            while not said.endswith(b"$3\r\nend\r\n"):
+                said += client.some()
+            told.append(said)
+    assert told[1] == told[0]
     proxy.stop()
 
 

@@ -37,6 +37,7 @@ from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.patience import impatience
+from tests.raw import Raw, request
 from tests.servers import KIND, KINDS, Proxy, Server
 from tests.test_model import Runner, play
 
@@ -350,6 +351,26 @@ CHECKS |= {
     "few spoil": lambda place: acl.test_a_refused_first_deadline_spoils_nothing(_pair(place), "low", "alone"),
     "few cut off": lambda place: acl.test_a_refused_first_deadline_cuts_nothing_off(
         _pair(place), place.start_proxy, "nothing"
+    ),
+    "few who may nothing in scripts": lambda place: acl.test_a_refused_first_deadline_spoils_nothing(
+        _pair(place), "scripts", "alone"
+    ),
+    "few together": lambda place: acl.test_a_refused_first_deadline_hides_no_other_of_its_pipeline(_pair(place)),
+    "few meanwhile": lambda place: acl.test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanwhile(
+        _pair(place)
+    ),
+    "few without replies": lambda place: acl.test_who_may_set_a_first_deadline_is_asked_before_replies_are_off(
+        _pair(place)
+    ),
+    "the first of all in MULTI": lambda place: (
+        proxies.test_the_first_of_all_in_a_transaction_is_announced_where_somebody_has_few_rights(
+            place.server, place.proxy, place.talk
+        )
+    ),
+    "leaves behind a blocking request": lambda place: (
+        hostile.test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
+            place.server, place.start_proxy, Raw.close, request("EXPIREMEMBER", "known") * 400_000
+        )
     ),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(
         place.server, place.proxy(), "HINCRBY"

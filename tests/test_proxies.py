@@ -322,6 +322,29 @@ def test_first_deadlines_in_a_transaction_are_announced(server: Server, start: S
         assert other("TTL", key, "m") == -1
 
 
+def test_the_first_of_all_in_a_transaction_is_announced_where_somebody_has_few_rights(
+    server: Server, start: Start, talk: TalkTo
+) -> None:
+    """What the client may do is asked at MULTI, though nothing has deadlines yet: within it cannot be asked."""
+    beside = talk(server)
+    beside("ACL", "SETUSER", "low", "on", "nopass", "~*", "+@all", "-hset")
+    try:
+        proxies = [start(), start()]
+        first = talk(proxies[0])
+        first("SADD", "set", "m")
+        first("MULTI")
+        proxies[1].process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            first("EXPIREMEMBER", "set", "m", 1000)
+            assert first("EXEC") == [1]
+            assert time.monotonic() - began > 0.2  # it waits for the other one, for a time
+        finally:
+            proxies[1].process.send_signal(signal.SIGCONT)
+    finally:
+        beside("ACL", "DELUSER", "low")
+
+
 def test_an_announcement_outlives_a_request_that_waits(server: Server, start: Start, talk: TalkTo) -> None:
     """A first deadline stands behind a request that blocks for longer than an announcement counts."""
     check_a_waiting_request(talk, start, 12.0)

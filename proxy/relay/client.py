@@ -159,6 +159,8 @@ class ClientConnection(asyncio.Protocol):
         self._claims: Claims | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Task[None] | None = None  # looks after a client that is not read
+        self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
         self._early = b""  # came before upstream was there
         self._held = 0  # bytes, as last accounted
@@ -191,11 +193,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
+        if self._watch is None and self._is_held_up():
+            self._watch = self._start_beside(self._look_after())
         if self._transport.is_closing():
             return
         wanted = self._state in _READING and not self._input_ended
         if self._state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
-            wanted = False
+            wanted = wanted and self._reads_on and not self._rests and not self._clogged and self._held < self._most()
         elif self._state in (State.HELD, State.FINISHING):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()
@@ -205,6 +209,24 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _is_held_up(self) -> bool:
+        """Return whether requests wait only for upstream to take or to answer what it has: as long as it likes."""
+        return self._upstream is not None and self._state in _JUDGING and self._is_stuffed()
+
+    async def _look_after(self) -> None:
+        """Find out whether the client has gone meanwhile, as nobody reads from it."""
+        try:
+            while self._upstream is not None and self._is_held_up():
+                heard = self._upstream.heard()
+                await asyncio.sleep(LOOK_SECONDS)
+                self._reads_on = self._upstream is not None and self._upstream.heard() == heard
+                self._regulate()
+                if self._is_held_up() and self._has_hung_up() and await self._blocks(self._is_held_up):
+                    self.abandon()
+                    return
+        finally:
+            self._watch, self._reads_on = None, False
 
     def _most(self) -> int:
         """Return how many bytes are taken from the client while replies are awaited."""
@@ -228,8 +250,12 @@ class ClientConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, run)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work)
-        self._task.add_done_callback(self._task_ended)
+        self._task = self._start_beside(work)
+
+    def _start_beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._task_ended)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -308,6 +334,8 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0
         self._early = b""
         upstream, self._upstream = self._upstream, None
+        if self._watch is not None:
+            self._watch.cancel()
         if upstream is not None:
             if self._replied is not None and not self._replied.done():
                 self._replied.set_result(None)
@@ -423,7 +451,11 @@ class ClientConnection(asyncio.Protocol):
             self._early += data
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
-            self._pass_on(lambda: self._session.receive(data, self._surroundings.now()))
+            session = self._session
+            if self._reads_on and self._is_held_up():
+                self._pass_on(lambda: session.keep(data))
+            else:
+                self._pass_on(lambda: session.receive(data, self._surroundings.now()))
             if len(data) >= LARGE and self._state is State.RELAYING:
                 self._rest()
 
@@ -569,18 +601,17 @@ class ClientConnection(asyncio.Protocol):
             self.send_out(sign or b"")
             self._regulate()
             while not (await asyncio.wait((replied,), timeout=LOOK_SECONDS))[0]:
-                if self._has_hung_up():
-                    await self._see_if_it_blocks()
+                if self._has_hung_up() and await self._blocks(lambda: not replied.done()):
+                    raise ClientGoneError
 
     def _has_hung_up(self) -> bool:
         """Return whether the client has closed its side, which the loop does not see while it does not read."""
         return self._state is State.ORPHANED or has_hung_up(self._transport)
 
-    async def _see_if_it_blocks(self) -> None:
+    async def _blocks(self, waits: Callable[[], bool]) -> bool:
         """Tell a server that is busy, or still sends replies, from one in which a request of this client blocks.
 
-        Raises:
-            ClientGoneError: it blocks, and the client has gone: a server that reads the client's end drops the client.
+        A server that reads the end of a client that blocks drops the client. `waits`: whether it still matters.
         """
         upstream = self._upstream
         heard = upstream.heard() if upstream is not None else 0
@@ -588,11 +619,8 @@ class ClientConnection(asyncio.Protocol):
             for _ in range(2):  # what came before the first question has been read when the second is answered
                 await self._surroundings.round_trip()
         except (OSError, TimeoutError):
-            return
-        if self._replied is None or self._replied.done() or upstream is None or not upstream.is_reading:
-            return
-        if upstream.heard() == heard:
-            raise ClientGoneError
+            return False
+        return waits() and upstream is not None and upstream.is_reading and upstream.heard() == heard
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""

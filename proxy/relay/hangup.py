@@ -1,4 +1,4 @@
-"""See whether the other side of a connection has closed, while nothing is read from it."""
+"""See whether a connection has ended or failed while nothing is read from it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ import select
 from typing import Final
 
 _GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+_FAILED: Final = select.POLLERR
 
 
 def has_hung_up(transport: asyncio.BaseTransport) -> bool:
     """Return whether the other side has closed, or the connection has been reset or closed here."""
+    return _shows(transport, _GONE)
+
+
+def has_failed(transport: asyncio.BaseTransport) -> bool:
+    """Return whether the connection has been reset, given up or closed here.
+
+    A mere close by the other side is none of these: what is still to be read stands before it.
+    """
+    return _shows(transport, _FAILED)
+
+
+def _shows(transport: asyncio.BaseTransport, events: int) -> bool:
     connection = transport.get_extra_info("socket")
     if connection is None or connection.fileno() < 0:
         return True
     poll = select.poll()
-    poll.register(connection.fileno(), _GONE)
-    return bool(poll.poll(0))
+    poll.register(connection.fileno(), events)
+    return any(found & events for _, found in poll.poll(0))

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
-from proxy.relay.hangup import has_hung_up
+from proxy.relay.hangup import has_failed
 from proxy.wire.reply import LoginEvidence, ReplySubstitution
 
 LINGER_SECONDS: Final = 30.0
@@ -162,15 +162,15 @@ class UpstreamConnection(Droppable):
                 self._await_resumption()
 
     def _await_resumption(self) -> None:
-        """Give up once the server has closed and the client has read nothing for long: while nothing is read from the
-        server, nothing tells."""
+        """Give up once the connection has failed and the client has read nothing for long: while nothing is read from
+        the server, nothing tells."""
         pauses = self._pauses
 
         def look() -> None:
             self._watch = None
             if self.closing or self._transport.is_reading():
                 return
-            if pauses == self._pauses and has_hung_up(self._transport):
+            if pauses == self._pauses and has_failed(self._transport):
                 self.abort()
             else:
                 self._await_resumption()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
@@ -23,6 +24,7 @@ from proxy.session.inquiry import Inquiry
 from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
+from proxy.session.permits import TOGETHER
 from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due
 from proxy.session.question import Question
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
@@ -188,9 +190,7 @@ class Session:
             RefusedAtItsHeadError: it is to be refused before it is complete.
             OvertakenError: it must not be completed any more.
         """
-        if not self._reader.within and not self.stranger:
-            expected = keys_expected(data, in_transaction=self.in_transaction)
-            self._expected = self._expected | expected if self._waiting else expected
+        self._expect(data)
         if not self._exact and (self._waiting or len(data) > self.turns.bytes):
             self._waiting.append(data)
             self._waiting_size += len(data)
@@ -201,6 +201,23 @@ class Session:
             out = self._receive(data, now)
         self._note_state()
         return out
+
+    def keep(self, data: bytes) -> bytes:
+        """Take bytes from the client that are to be judged later, by `go_on`. Nothing is to be sent for them yet."""
+        self._expect(data)
+        if self._exact:
+            self._reader.feed(data)
+            self._stopped = self.question is None
+        else:
+            self._waiting.append(data)
+            self._waiting_size += len(data)
+        self._note_state()
+        return b""
+
+    def _expect(self, data: bytes) -> None:
+        if not self._reader.within and not self.stranger:
+            expected = keys_expected(data, in_transaction=self.in_transaction)
+            self._expected = self._expected | expected if self._waiting else expected
 
     def _receive_slice(self, now: float) -> bytes:
         out = self._receive(self._next_slice(), now)
@@ -586,7 +603,7 @@ class Session:
             or ((rights.by_state or command.effect is Effect.EXPIRE) and is_own(command, request))
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
             or (rights.unasked and speaks_of_replies(request.arguments))
-            or (rights.unasked and bool(self._expected) and command.effect is Effect.MULTI)
+            or (rights.unasked and command.effect is Effect.MULTI)
         )
         if not concerned and not self._without.shows(command, request):
             return None
@@ -606,8 +623,13 @@ class Session:
             return Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
         if command is None or not standing.limited or not standing.askable:
             return None
-        opens = command.effect is Effect.MULTI
-        keys = self._expected if opens else self._announcing.first_keys(request.arguments)
+        keys: Collection[bytes]
+        if command.effect is Effect.MULTI:
+            keys = self._expected
+        elif speaks_of_replies(request.arguments):
+            keys = list(islice(self._announcing.keys_ahead(), TOGETHER))
+        else:
+            keys = self._announcing.first_keys(request.arguments)
         asked = standing.permits.to_ask(keys, self._announcing.keys_ahead()) if keys else []
         if not asked:
             return None
@@ -730,6 +752,7 @@ class Session:
             self._without.go_elsewhere()
         if command.effect is Effect.LOGIN:
             standing.rights.log_in(request.arguments)
+            self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:
