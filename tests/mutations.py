@@ -248,7 +248,9 @@ MUTATIONS = [
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # A client writes all that it has before it reads.
-    Mutation("session/outgoing.py", "and standing.replies.few", "", "written before it is read"),
+    Mutation(
+        "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"
+    ),
     # A transaction is looked at once more before it runs.
     Mutation("session/transaction.py", "self._keep(blind_keys, self._blind)", "pass", "queued blindly"),
     # Long pipelines.

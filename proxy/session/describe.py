@@ -129,8 +129,8 @@ def instead(
     amend = described.amend
     if amend is None:
         return sent
-    if not askable or standing.is_stranger or not standing.replies.few:
-        return None  # (a client may send all that it has before it reads: see `Outgoing.amends`)
+    if not askable or standing.is_stranger:
+        return None
     if standing.transaction is not None:
         return sent if out.amend(amend) else None
     crowded = standing.rights.by_state

@@ -81,14 +81,10 @@ class Outgoing:
 
     @property
     def amends(self) -> bool:
-        """Whether the reply to the next request of the client's can be amended; not within a transaction.
-
-        Nor without end: a client may send all that it has before it reads a reply, and what is done then (it is held,
-        and read on) is done for requests that wait for the engine.
-        """
+        """Whether the reply to the next request of the client's can be amended; not within a transaction."""
         standing = self._standing
         unsure = standing.is_stranger or standing.limited or standing.rights.by_state
-        return standing.transaction is None and standing.askable and standing.replies.few and not unsure
+        return standing.transaction is None and standing.askable and not unsure
 
     def replace_count(self, request: Request, instead: bytes) -> None:
         """Send something else in the place of a request, whose status is to be an integer. Only where that `amends`."""

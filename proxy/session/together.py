@@ -132,7 +132,6 @@ class Together:
             or standing.login is _STRANGER
             or standing.subscribed
             or standing.replies.silenced
-            or not standing.replies.few  # a client may send all that it has before it reads: see `Outgoing.amends`
             or self._known.blind
             or self._ground.streams.keys
             or rights.by_state

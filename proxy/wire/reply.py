@@ -20,9 +20,6 @@ _BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `", b"-ERR S
 
 _LINE: Final = re.compile(rb"-ERR (?:unknown command ['`]|Syntax error in HELLO option ')([0-9a-f]{32})")
 
-FEW: Final = 1000
-"""Replies outstanding up to which requests may add to them that could do without."""
-
 CROWD: Final = 4096
 """Replies outstanding from which on no more requests should be taken, so that what is remembered stays bounded."""
 
@@ -68,11 +65,6 @@ class ReplySubstitution:
     def crowded(self) -> bool:
         """Whether so many replies are outstanding that no more should be asked for."""
         return len(self._expected) >= CROWD and not self.silenced
-
-    @property
-    def few(self) -> bool:
-        """Whether so few replies are outstanding that there may be more without need."""
-        return len(self._expected) < FEW
 
     @staticmethod
     def unheard() -> bytes:
