@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import takewhile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -159,10 +160,22 @@ def test_the_pattern_frames_as_the_reader_does(requests: list[list[bytes]], data
     assert all(arguments[0] in (b"GET", b"get", b"HSET", b"ZADD") for _, arguments, _ in found)
 
 
+@given(frequent, st.binary(min_size=1, max_size=1))
+def test_the_pattern_ends_where_an_argument_begins_with_a_certain_byte(
+    requests: list[list[bytes]], never: bytes
+) -> None:
+    pattern = requests_pattern([b"GET", b"get", b"HSET", b"ZADD"], never)
+    fit = list(takewhile(lambda request: not any(word.startswith(never) for word in request[1:]), requests))
+    whole = pattern.match(b"".join(map(encode, requests)))
+    assert (whole.group() if whole else b"") == b"".join(map(encode, fit))
+
+
 COMPILED = """
 import importlib, pkgutil, re, re._parser
 import proxy
+from proxy.wire import pattern
 
+pattern.POSSESSIVE = False
 compiled, patterns = re.compile, []
 re.compile = lambda text, flags=0: patterns.append((text, flags)) or compiled(text, flags)
 for module in pkgutil.walk_packages(proxy.__path__, "proxy."):
@@ -185,7 +198,7 @@ assert len(patterns) > 20
 
 
 def test_nothing_is_left_to_what_old_pythons_have_wrong() -> None:
-    """A possessive repetition of a group (python/cpython issue 106052): `at_once` says it otherwise."""
+    """A possessive repetition of a group (python/cpython issue 106052): there, `at_once` says it otherwise."""
     done = subprocess.run([sys.executable, "-c", COMPILED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1000:]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Final
 
@@ -17,11 +18,6 @@ from proxy.wire.runs import Runs
 LARGEST: Final = 16 * 1024
 """Bytes of a chunk that is parsed here; a larger one is parsed in slices."""
 
-FREQUENT_REQUESTS: Final = requests_pattern(
-    spelled for name in sorted(FREQUENT, key=lambda name: (len(name), name)) for spelled in (name, name.lower())
-)
-"""Matches the requests that most traffic is made of."""
-
 REPEATED_REQUESTS: Final = Runs(spelled for name in REPEATED for spelled in (name, name.lower()))
 """Finds requests that may be sent on together."""
 
@@ -29,6 +25,17 @@ SHORTEST_RUN: Final = 108
 """Bytes that such requests take at least: in most chunks there is only one, and nothing to be found."""
 
 _STAR: Final = 0x2A
+
+
+@cache
+def frequent_requests(never: bytes) -> re.Pattern[bytes]:
+    """Return what matches the requests that most traffic is made of, as long as no argument begins with a byte.
+
+    Args:
+        never: the byte that the reserved names begin with: few others do.
+    """
+    names = sorted(FREQUENT, key=lambda name: (len(name), name))
+    return requests_pattern((spelled for name in names for spelled in (name, name.lower())), never)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,8 @@ def plain_check(
         that needs no look. False says nothing, and changes nothing.
     """
     # Everything is bound here once: each attribute and each call is a per cent of what a request costs. Requests that
-    # have the frequent form are not even parsed.
-    framed = FREQUENT_REQUESTS.fullmatch
+    # have the frequent form are not even parsed, nor their values looked at.
+    framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
     beginnings = known.beginnings
     deadlines = known.deadlines
@@ -82,7 +89,7 @@ def plain_check(
     key_of_run = REPEATED_REQUESTS.key_at_front
 
     def check(chunk: bytes) -> bool:
-        if known.blind or (first_of_prefix in chunk and reserved(chunk)):
+        if known.blind:
             return False
         for beginning in beginnings.found:
             if beginning in chunk:
@@ -92,7 +99,7 @@ def plain_check(
         else:
             if framed(chunk):
                 return True
-        if chunk[0] != _STAR or len(chunk) > LARGEST:
+        if chunk[0] != _STAR or len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):
             return False
         requests = parse(chunk)
         if requests is None:

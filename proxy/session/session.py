@@ -25,7 +25,7 @@ from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.permits import TOGETHER
-from proxy.session.plain import FREQUENT_REQUESTS, is_nothing_due
+from proxy.session.plain import is_nothing_due
 from proxy.session.question import Question
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
 from proxy.session.rights import Rights
@@ -394,11 +394,11 @@ class Session:
     def _plain_front(self, data: bytes) -> int:
         """Return how many bytes at the front are frequent requests that can go as they came."""
         known, standing = self._known, self._standing
-        if standing.transaction is not None or known.blind or standing.next is not _FREE or self._ground.prefix in data:
+        if standing.transaction is not None or known.blind or standing.next is not _FREE:
             return 0
         if any(beginning in data for beginning in known.beginnings.found):
             return 0
-        frequent = FREQUENT_REQUESTS.match(data)
+        frequent = self._ground.frequent.match(data)
         return frequent.end() if frequent else 0
 
     def _parse(self, data: bytes, now: float, *, progress: bool) -> bytes:

@@ -8,6 +8,7 @@ looks at each of them once: no two branches begin alike, and what has matched is
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -17,28 +18,36 @@ LONGEST: Final = 511
 MOST: Final = 6
 """Arguments of a request at most, its name included."""
 
+POSSESSIVE: Final = sys.version_info >= (3, 11, 5)
+"""Whether this Python is right about `(?:…)*+`: see python/cpython issue 106052."""
 
-def requests_pattern(names: Iterable[bytes]) -> re.Pattern[bytes]:
+
+def requests_pattern(names: Iterable[bytes], never: bytes = b"") -> re.Pattern[bytes]:
     """Make an expression that matches one or more requests of some commands, in the form that client libraries send.
 
     Args:
         names: the commands, each spelled as it should match. They are tried in this order.
+        never: a byte that no argument behind the name may begin with, or none. To look at one byte of each costs less
+            than to search the chunk for what begins with it.
 
     Returns:
         The expression. It matches as many whole requests, each with 1 to `MOST` - 1 arguments behind its name, as there
         are; `fullmatch` is for a chunk of nothing else.
     """
     name = name_pattern(names)
-    requests = "|".join(rf"\*{count}\r\n{name}{_arguments(count - 1)}" for count in range(2, MOST + 1))
+    argument = bulk_pattern(LONGEST, first=rf"[^\x{never[0]:02x}]") if never else ARGUMENT
+    requests = "|".join(rf"\*{count}\r\n{name}{_repeated(argument, count - 1)}" for count in range(2, MOST + 1))
     return re.compile(at_once(requests, "+").encode(), re.DOTALL)
 
 
 def at_once(repeated: str, quantifier: str) -> str:
     """Return the text of an expression for as many of something in a row as there are, none of them ever tried again.
 
-    `(?:…)*+` would say the same, but Python before 3.11.5 is wrong about it wherever one of them can fail half-way
+    Python before 3.11.5 is wrong about `(?:…)*+`, which costs less, wherever one of them can fail half-way
     (python/cpython issue 106052): it goes on behind the failed half. Of single bytes, as in `.*+`, it is right.
     """
+    if POSSESSIVE:
+        return f"(?:{repeated}){quantifier}+"
     return f"(?>(?:{repeated}){quantifier})"
 
 
@@ -47,19 +56,24 @@ def name_pattern(names: Iterable[bytes]) -> str:
     return _bulk([*str(len(name)), r"\r\n", *name.decode()] for name in names)
 
 
-def bulk_pattern(longest: int, byte: str = ".") -> str:
+def bulk_pattern(longest: int, byte: str = ".", first: str = "") -> str:
     """Return the text of an expression for a bulk string.
 
     Args:
         longest: bytes that it has at most.
         byte: what each of them may be, as an expression.
+        first: what the first of them may be, if that is something else.
     """
-    return _bulk([*str(size), rf"\r\n{byte}{{{size}}}+"] for size in range(longest + 1))
+
+    def content(size: int) -> str:
+        return rf"{first}{byte}{{{size - 1}}}+" if first and size else rf"{byte}{{{size}}}+"
+
+    return _bulk([*str(size), rf"\r\n{content(size)}"] for size in range(longest + 1))
 
 
-def _arguments(count: int) -> str:
+def _repeated(argument: str, count: int) -> str:
     # Two are spelled out: a repetition costs more than its text, and most requests have one or two.
-    return ARGUMENT * count if count <= 2 else at_once(ARGUMENT, f"{{{count}}}")
+    return argument * count if count <= 2 else at_once(argument, f"{{{count}}}")
 
 
 def _bulk(contents: Iterable[Sequence[str]]) -> str:
