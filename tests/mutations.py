@@ -115,6 +115,8 @@ MUTATIONS = [
         "pipeline",
     ),
     Mutation("session/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
+    Mutation("session/plain.py", "frequent_requests(prefix[:1]).full", "frequent_requests(b'').full", "refusals"),
+    Mutation("session/ground.py", "frequent_requests(prefix[:1])", "frequent_requests(b'')", "refusals in a pipeline"),
     Mutation("session/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
     Mutation("session/rewrite.py", "if name.startswith(prefix):", "if False:", "refusals"),
     Mutation(

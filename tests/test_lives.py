@@ -687,6 +687,21 @@ def test_a_request_that_names_the_proxys_own_keys_is_refused(
     assert "EXECABORT" in str(client("EXEC"))
 
 
+def test_the_proxys_own_keys_are_refused_within_a_pipeline(upstream: Server, proxy: Proxy) -> None:
+    """Anywhere among requests that go as they came."""
+    with proxy.connect() as client:
+        for size in (3, 40, 4_000):
+            for place in range(0, size, max(1, size // 7)):
+                pipeline = [request("SET", f"key:{number}", "_") for number in range(size)]
+                pipeline.insert(place, request("SET", PREFIX + b"probe", "v"))
+                client.send(b"".join(pipeline))
+                replies = client.replies(size + 1)
+                assert b"reserved" in replies.pop(place)
+                assert set(replies) == {b"+OK\r\n"}
+    assert upstream.command("EXISTS", PREFIX + b"probe") == b":0\r\n"
+    upstream.flush()
+
+
 def test_the_proxys_own_keys_can_be_named_for_maintenance(
     upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:

@@ -176,6 +176,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         KIND, place.start_server, place.start_proxy, place.talk
     ),
     "reserved names": lambda place: lives.test_the_proxys_own_keys_do_not_show(place.server, place.proxy(), place.talk),
+    "refusals in a pipeline": lambda place: lives.test_the_proxys_own_keys_are_refused_within_a_pipeline(
+        place.server, place.proxy()
+    ),
     "refusals": lambda place: lives.test_a_request_that_names_the_proxys_own_keys_is_refused(
         place.server, place.proxy(), place.talk, "index"
     ),
