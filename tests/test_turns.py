@@ -105,6 +105,31 @@ def test_what_has_been_answered_does_not_wait_for_all_others() -> None:
     assert [number for number in seen[:10] if number >= 100] == list(range(100, 105))
 
 
+def test_long_turns_of_what_has_been_answered_leave_every_second_one_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes as long as the sockets may wait, and its connection has another one at once."""
+    monkeypatch.setattr("proxy.relay.turns._SECONDS", 0.0)
+
+    async def run() -> list[str]:
+        queue, seen, ended = TurnQueue(Turns()), list[str](), asyncio.Event()
+
+        def go_on() -> None:
+            seen.append("answered")
+            if len(seen) < 100:
+                queue.join(go_on, answered=True)
+            else:
+                ended.set()
+
+        queue.join(go_on, answered=True)
+        for _ in range(3):
+            queue.join(partial(seen.append, "other"))
+        await ended.wait()
+        return seen
+
+    assert asyncio.run(run())[:8].count("other") == 3
+
+
 def test_a_turn_that_fails_takes_no_other_away() -> None:
     async def run() -> None:
         queue = TurnQueue(Turns())

@@ -25,6 +25,7 @@ class TurnQueue:
         self._turns = turns
         self._queue: deque[Callable[[], None]] = deque()
         self._answered: deque[Callable[[], None]] = deque()
+        self._lanes = self._answered, self._queue  # whose turn it is, and whose next
         self._runs = False
 
     @property
@@ -46,12 +47,13 @@ class TurnQueue:
 
     def _run(self) -> None:
         turns, end = self._turns, time.monotonic() + _SECONDS
-        first, second = self._answered, self._queue
+        first, second = self._lanes
         try:
             for _ in range(len(first) + len(second)):  # nobody gets two turns
                 turns.waiting -= 1
-                (first or second).popleft()()
-                first, second = second, first
+                work = (first or second).popleft()
+                self._lanes = first, second = second, first
+                work()
                 if time.monotonic() >= end:
                     break
         finally:
