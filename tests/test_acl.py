@@ -11,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from proxy.commands.described import Terms
+from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names, _tags
 from proxy.session.globs import may_match_beginning
+from proxy.session.rights import _ALL
 from proxy.wire.reply import ReplySubstitution
-from tests.conftest import StartProxy, StartServer
+from tests.conftest import StartProxy, StartServer, installed
 from tests.raw import Raw, about, request
 from tests.servers import KINDS, ROOT, Proxy, Server, until
 from tests.test_lives import asks_for_rights
@@ -427,6 +430,27 @@ def test_rights_are_asked_for_again_after_a_login(pair: Pair) -> None:
             assert client.command("SADD", "app:s", "a") == b":0\r\n"
         assert client.command("RESET") == b"+RESET\r\n"
         assert elements(client.command("KEYS", "*")) == [b"app:s"]
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+def test_each_right_that_scripts_use_counts(kind: str) -> None:
+    """Newer servers say whether a command is allowed only for as many arguments as it takes (Redis 8.2.9)."""
+    server = Server(installed(kind))
+    try:
+        keys = [b"k", NAMES.shadow(b"k"), NAMES.index]
+        asking = evaluation(Terms(writes=False, takes_memory=False, declared=True), "rights", keys, [_ALL, b"said "])
+        for name in sorted(set(_ALL.decode().split())):
+            made = server.command("ACL", "SETUSER", "some", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{name}")
+            if made.startswith(b"-ERR Error in ACL SETUSER modifier"):
+                assert server.command("COMMAND", "INFO", name).startswith((b"*1\r\n*-1\r\n", b"*1\r\n$-1\r\n"))
+                continue
+            assert made == b"+OK\r\n"
+            with server.connect() as client:
+                assert client.command("AUTH", "some", "any") == b"+OK\r\n"
+                client.send(asking)
+                assert client.reply() == b"+said 0\r\n", name
+    finally:
+        server.close()
 
 
 def test_rights_that_change_count_within_seconds(pair: Pair) -> None:

@@ -5,10 +5,15 @@
 -- Complexity: O(c) for c commands
 local key, other, index, free = KEYS[1], KEYS[2], KEYS[3], '1'
 if redis.acl_check_cmd then
+  local keys = {key, key, key, key, key, key, key}
   for name in ARGV[1]:gmatch('%S+') do
-    -- An error: the server has no such command.
-    -- All the arguments that it may have keys in: servers crash where a key belongs and none is.
-    local known, allowed = pcall(redis.acl_check_cmd, name, key, key, key, key, key)
+    -- Servers crash where a key belongs and none is, and newer ones (Redis 8.2.9) take only as many arguments as the
+    -- command has: the first that are taken are the most. An error to the last: the server has no such command.
+    local known, allowed
+    for arguments = 7, 0, -1 do
+      known, allowed = pcall(redis.acl_check_cmd, name, unpack(keys, 1, arguments))
+      if known then break end
+    end
     if known and not allowed then free = '0' end
   end
 else
