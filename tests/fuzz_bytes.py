@@ -154,7 +154,7 @@ _COMMANDS = [
     EVAL return(redis.call('hincrby',KEYS[1],ARGV[1],1)) 1 life FIELD
     INCR n; TYPE KEY; EXISTS KEY; TTL KEY; PERSIST set; MULTI; EXEC; DISCARD; DBSIZE; KEYS nothing*; EVAL return0 0
     SADD set 1 2 3 4 5 6; SADD set 1 2 3 4 5 6 7 8; SADD set; SADD str a; SADD set 1 2 3 4 5 6 7 8 9 10 11 12
-    MGET str x; nosuch MEMBER; SUNIONSTORE set2 set; SPOP x; AUTH PASSWORD; AUTH wrong; SELECT 0; HSET life FIELD
+    MGET str x; nosuch MEMBER; SUNIONSTORE set2 set; SPOP nothing; AUTH PASSWORD; AUTH wrong; SELECT 0; HSET life FIELD
     """.replace(b"\n", b";").split(b";")
     if line.split()
 ]
