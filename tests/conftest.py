@@ -50,7 +50,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     kinds = KINDS or ("no server",)
     marker = metafunc.definition.get_closest_marker("every_kind")
-    if marker is not None:
+    if metafunc.definition.get_closest_marker("one_kind") is not None:
+        kinds = (KIND,)
+    elif marker is not None:
         kinds = tuple(kind for kind in EVERY_KIND or kinds if _is_since(kind, marker.kwargs))
     metafunc.parametrize("kind", kinds, indirect=True)
 
@@ -179,8 +181,8 @@ def lazy_pairs() -> Iterator[Callable[[str], tuple[Server, Proxy]]]:
 def kind(request: pytest.FixtureRequest) -> str:
     """Every kind of server, such as ``redis-7.0``.
 
-    Those that are installed; for tests marked ``every_kind`` the newest too, and for those marked
-    ``every_kind(redis=(8,))`` the ones of that product that are at least as new, and no others.
+    Those that are installed; for tests marked ``every_kind`` the newest too, for those marked
+    ``every_kind(redis=(8,))`` the ones of that product that are at least as new, and for those marked ``one_kind`` one.
     """
     return installed(str(request.param))
 

@@ -108,6 +108,7 @@ def many_requests(count: int, seed: int) -> bytes:
 
 @pytest.mark.parametrize("deadlines", [False, True], ids=["plain", "deadlines"])
 @pytest.mark.parametrize("largest", [7, 3000, 100_000], ids=lambda size: f"up-to-{size}-bytes")
+@pytest.mark.one_kind
 def test_a_long_pipeline_cut_anywhere(upstream: Server, proxy: Proxy, largest: int, deadlines: bool) -> None:
     data = many_requests(1000 if largest < 10 else 10_000, seed=largest)
 
@@ -147,6 +148,7 @@ def test_a_long_pipeline_cut_anywhere(upstream: Server, proxy: Proxy, largest: i
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 16_383, 16_384, 16_385, 65_536, 1_000_003, 20 * MEGABYTE])
+@pytest.mark.one_kind
 def test_values_of_any_size(proxy: Proxy, size: int) -> None:
     value = (random.Random(size).randbytes(min(size, MEGABYTE)) * (size // MEGABYTE + 1))[:size]
     with proxy.connect(60) as client:
@@ -181,6 +183,7 @@ def test_values_of_any_size(proxy: Proxy, size: int) -> None:
         assert client.command("TTL", "known", value) == b":-1\r\n"
 
 
+@pytest.mark.one_kind
 def test_a_value_of_256_megabytes_passes_in_little_memory(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream)
     block = random.Random(256).randbytes(MEGABYTE)
@@ -253,6 +256,7 @@ def settled(measure: Callable[[], int]) -> int:
     return found[-1]
 
 
+@pytest.mark.one_kind
 def test_a_late_reader_makes_the_server_wait(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
     # A proxy that joins others is blind for a moment: it sends requests of its own then, whose replies it awaits.
     server = start_server(kind)
@@ -302,6 +306,7 @@ LOOKED_FOR: Final = {
 
 
 @pytest.mark.parametrize("which", LOOKED_FOR)
+@pytest.mark.one_kind
 def test_a_client_may_send_all_before_it_reads(upstream: Server, proxy: Proxy, which: str) -> None:
     """On a key with deadlines; each reply has to be looked for, or those of a few requests together."""
     upstream.flush()
@@ -315,6 +320,7 @@ def test_a_client_may_send_all_before_it_reads(upstream: Server, proxy: Proxy, w
 
 
 @pytest.mark.parametrize("which", LOOKED_FOR)
+@pytest.mark.one_kind
 def test_clients_that_go_while_their_requests_wait_are_noticed(upstream: Server, proxy: Proxy, which: str) -> None:
     """Behind a request that blocks; with a reset, as a process that dies with unread replies sends."""
     upstream.flush()
@@ -413,6 +419,7 @@ def test_a_request_beyond_the_limit_is_refused(upstream: Server, start_proxy: St
     assert upstream.command("EXISTS", "a") == b":0\r\n"
 
 
+@pytest.mark.one_kind
 def test_a_client_that_is_turned_away_gets_its_replies_first(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream, "--request-limit", "65536")
     with proxy.connect() as client:
@@ -430,6 +437,7 @@ def test_a_client_that_is_turned_away_gets_its_replies_first(upstream: Server, s
     assert "Traceback" not in proxy.process.output, proxy.process.output
 
 
+@pytest.mark.one_kind
 def test_a_client_that_is_turned_away_is_told_so_though_its_replies_do_not_come(
     upstream: Server, start_proxy: StartProxy
 ) -> None:

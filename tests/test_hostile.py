@@ -139,6 +139,7 @@ SLOW_TO_JUDGE = {
 
 
 @pytest.mark.parametrize("name", SLOW_TO_JUDGE)
+@pytest.mark.one_kind
 def test_what_is_long_is_judged_quickly(upstream: Server, lean_proxy: Proxy, name: str) -> None:
     process, requests = psutil.Process(lean_proxy.pid), SLOW_TO_JUDGE[name]
     with acl(upstream, "nobody", "-@all", "+ping") as password, lean_proxy.connect() as other:
@@ -152,6 +153,7 @@ def test_what_is_long_is_judged_quickly(upstream: Server, lean_proxy: Proxy, nam
             assert process.cpu_times().user - used < 1
 
 
+@pytest.mark.one_kind
 def test_a_script_whose_keys_have_come_is_not_judged_anew_with_every_byte(lean_proxy: Proxy) -> None:
     process = psutil.Process(lean_proxy.pid)
     with lean_proxy.connect() as client, lean_proxy.connect() as other:
@@ -190,6 +192,7 @@ def test_500_of_them_at_once(upstream: Server, proxy: Proxy) -> None:
             client.close()
 
 
+@pytest.mark.one_kind
 def test_an_impossible_reply_ends_the_connection(upstream: Server, start_proxy: StartProxy) -> None:
     """Though more comes behind it, in which the same would be met again."""
     upstream.flush()
@@ -222,6 +225,7 @@ def test_an_impossible_reply_ends_the_connection(upstream: Server, start_proxy: 
             proxy.close()
 
 
+@pytest.mark.one_kind
 def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Path) -> None:
     """Whatever goes wrong within a connection ends it: none is left half alive."""
     places = [
@@ -477,6 +481,7 @@ def test_refused_requests_without_replies_cost_little(start_server: StartServer,
     proxy.stop()
 
 
+@pytest.mark.one_kind
 def test_refused_requests_behind_a_blocking_one_are_not_taken_without_end(
     upstream: Server, start_proxy: StartProxy
 ) -> None:
@@ -497,6 +502,7 @@ def test_refused_requests_behind_a_blocking_one_are_not_taken_without_end(
     proxy.stop()
 
 
+@pytest.mark.one_kind
 def test_short_connections_leave_no_memory(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream)
     process = psutil.Process(proxy.pid)
@@ -515,6 +521,7 @@ def test_short_connections_leave_no_memory(upstream: Server, start_proxy: StartP
     proxy.stop()
 
 
+@pytest.mark.one_kind
 def test_idle_connections_take_little(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream)
     process = psutil.Process(proxy.pid)
@@ -551,6 +558,7 @@ def half_closed(connect: Callable[[], Raw], data: bytes) -> bytes:
         return client.rest()
 
 
+@pytest.mark.one_kind
 def test_what_is_held_when_the_client_leaves_still_runs(upstream: Server, start_proxy: StartProxy) -> None:
     """A client that does not wait for replies loses no request, not even one that waits for a removal."""
     proxy = start_proxy(upstream, "--no-sweep")
@@ -571,6 +579,7 @@ def test_what_is_held_when_the_client_leaves_still_runs(upstream: Server, start_
 
 
 @pytest.mark.parametrize("line", [b"\n", b"\r\n", b"a\n", b"get a\r\n", b"dbsize\n", b"ttl a b\n"])
+@pytest.mark.one_kind
 def test_a_flood_of_small_requests_holds_nobody_up(upstream: Server, proxy: Proxy, line: bytes) -> None:
     flood = line * (512 * 1024 // len(line))
     with proxy.connect() as client, worst_answer(proxy) as times:
@@ -586,6 +595,7 @@ def test_a_flood_of_small_requests_holds_nobody_up(upstream: Server, proxy: Prox
     "behind", [request("SADD", "known", "x"), request("EXPIREMEMBER", "known") * 9_000], ids=["waits", "refused"]
 )
 @pytest.mark.parametrize("leave", [Raw.close, Raw.reset])
+@pytest.mark.one_kind
 def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
     upstream: Server, start_proxy: StartProxy, leave: Callable[[Raw], None], behind: bytes
 ) -> None:
@@ -661,6 +671,7 @@ def test_replies_come_again_after_they_were_off(upstream: Server, start_proxy: S
     upstream.command("ACL", "DELUSER", "limited", "talkative")
 
 
+@pytest.mark.one_kind
 def test_no_reserved_name_passes_in_a_huge_request(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream)
     upstream.command("SET", "__expiremember__:probe", "x")
@@ -801,6 +812,7 @@ def test_what_is_voided_is_voided_behind_all_that_was_sent_before(upstream: Serv
             assert client.command("TTL", "h", "f") == b":-1\r\n"
 
 
+@pytest.mark.one_kind
 def test_who_is_refused_without_a_word_may_stay(upstream: Server, tmp_path: Path) -> None:
     """A server that sends no replies waits for the client's end."""
     patience = "PATIENCE_SECONDS: Final = 5.0"

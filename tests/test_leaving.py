@@ -68,6 +68,7 @@ def test_what_waits_behind_unread_replies_runs(upstream: Server, proxy: Proxy, l
     assert upstream.command("HGET", "known", "f") == b"$1\r\n2\r\n"
 
 
+@pytest.mark.one_kind
 def test_a_slow_reader_that_has_ended_its_requests_has_not_gone(upstream: Server, proxy: Proxy) -> None:
     """Nothing comes while it does not read: that is not the sign of a request that blocks."""
     a_known_hash(proxy)

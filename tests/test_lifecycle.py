@@ -524,6 +524,7 @@ def test_another_proxy_takes_over_the_sweeping(kind: str, start_server: StartSer
 # The end
 
 
+@pytest.mark.one_kind
 def test_running_requests_are_answered_before_the_end(upstream: Server, start_proxy: StartProxy) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         proxy = start_proxy(upstream)
@@ -542,6 +543,7 @@ def test_running_requests_are_answered_before_the_end(upstream: Server, start_pr
         assert upstream.command("DEL", "s") == b":1\r\n"
 
 
+@pytest.mark.one_kind
 def test_a_request_that_is_held_up_is_answered_before_the_end(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream, "--no-sweep")
     with proxy.connect() as client, upstream.connect() as straight:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from tests import test_acl as acl
@@ -39,7 +38,6 @@ from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.patience import impatience
 from tests.raw import Raw, request
 from tests.servers import KIND, KINDS, Proxy, Server
-from tests.test_model import Runner, play
 
 NEWEST: Final = "valkey-9.1"
 """The server for the checks of commands that only the newest have."""
@@ -119,14 +117,6 @@ class Place:
         return self.proxy(*args)
 
 
-def _programs(place: Place, proxies: int) -> None:
-    runner = Runner(place.server, [place.proxy() for _ in range(proxies)], 3)
-    try:
-        play(runner, proxies, 80, 50, derandomize=True, phases=[Phase.generate])
-    finally:
-        runner.close()
-
-
 def _removal(way: str) -> Callable[[Place], None]:
     def check(place: Place) -> None:
         lives.check_lives(lives.Bench(place.talk(place.proxy()), place.talk(place.server)), lives.REMOVALS[way])
@@ -144,7 +134,6 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "near deadlines": lambda place: proxies.check_near_deadlines(
         place.proxy(), place.proxy(), place.server, place.talk
     ),
-    "two proxies": lambda place: _programs(place, 2),
     "DEL": _removal("DEL"),
     "SPOP": _removal("SPOP"),
     "script": _removal("script"),
@@ -302,7 +291,6 @@ CHECKS |= {
     "removal on the oldest": _twins(refusals.check_removal_without_memory, OLDEST),
     "a subscriber": _twins(refusals.check_subscriber),
     "lives within a transaction": _twins(lambda twins: refusals.check_transaction_lives(twins, pieces=False)),
-    "what cannot be voided": _twins(lambda twins: refusals.check_void_refused(twins, "no replicas")),
 }
 
 
@@ -424,6 +412,10 @@ def a_place(own_server: Callable[[str], Server], folder: Path, check: str) -> It
     server.forget_users()
     with ExitStack() as stack:
         yield Place(server, folder, stack)
+
+
+def test_each_check_catches_a_break() -> None:
+    assert set(CHECKS) == {mutation.caught_by for mutation in MUTATIONS}
 
 
 @pytest.mark.parametrize("check", CHECKS)
