@@ -188,6 +188,7 @@ def test_control_connections_that_are_killed_at_any_time(
     assert not failures, (len(failures), failures[:5])
 
 
+@pytest.mark.one_kind
 def test_requests_that_need_much_are_answered_in_time(blind: Blind, talk: Connect) -> None:
     """Those that name many keys, and those that may give a key its first deadline, which nobody can be told now."""
     client = talk(blind.proxy)

@@ -148,6 +148,7 @@ def test_what_comes_before_a_request_that_the_server_refuses_is_answered(pair: t
     assert closed_too == closed
 
 
+@pytest.mark.one_kind
 def test_a_server_that_does_not_answer_makes_nobody_hold_much_for_strangers(
     pair: tuple[Server, Proxy, Server],
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_server_that_does_not_answer_makes_nobody_hold_much_for_strangers(
         assert process.memory_info().rss - before < 10_000_000
 
 
+@pytest.mark.one_kind
 def test_nobody_waits_for_requests_that_may_be_refused(
     pair: tuple[Server, Proxy, Server], start_proxy: StartProxy
 ) -> None:

@@ -80,6 +80,7 @@ def first_deadline_meanwhile(
 @pytest.mark.parametrize(
     ("name", "others_are_limited"), [(name, False) for name in UPLOADS] + [("SADD", True), ("EVAL", True)]
 )
+@pytest.mark.one_kind
 def test_a_first_deadline_waits_for_what_is_arriving(
     name: str,
     others_are_limited: bool,
@@ -102,6 +103,7 @@ def test_a_first_deadline_waits_for_what_is_arriving(
 
 
 @pytest.mark.parametrize("name", ["RESTORE"])
+@pytest.mark.one_kind
 def test_what_arrives_too_slowly_is_cut_off(
     name: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_member_that_goes_while_the_script_that_adds_it_arrives_begins_a_new_l
     assert client.say(f"TTL {key} m0") == -1
 
 
+@pytest.mark.one_kind
 def test_what_arrives_while_another_proxy_sets_the_first_deadline_is_cut_off(
     upstream: Server, proxy: Proxy, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -226,6 +229,7 @@ def moment(time_reply: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("slow", "others"), [("frequent", 0), ("looked at", 0), ("frequent", 9)])
+@pytest.mark.one_kind
 def test_a_first_deadline_waits_for_a_re_add_behind_a_long_pipeline(
     slow: str, others: int, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:

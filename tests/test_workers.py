@@ -122,6 +122,7 @@ def children(proxy: Proxy) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.one_kind
 def test_deadlines_hold_through_all_workers(
     workers: int,
     upstream: Server,
