@@ -80,7 +80,6 @@ def first_deadline_meanwhile(
 @pytest.mark.parametrize(
     ("name", "others_are_limited"), [(name, False) for name in UPLOADS] + [("SADD", True), ("EVAL", True)]
 )
-@pytest.mark.one_kind
 def test_a_first_deadline_waits_for_what_is_arriving(
     name: str,
     others_are_limited: bool,
@@ -229,7 +228,6 @@ def moment(time_reply: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("slow", "others"), [("frequent", 0), ("looked at", 0), ("frequent", 9)])
-@pytest.mark.one_kind
 def test_a_first_deadline_waits_for_a_re_add_behind_a_long_pipeline(
     slow: str, others: int, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
