@@ -91,8 +91,8 @@ MUTATIONS = [
         _LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "lives within a transaction"
     ),
     Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
-    Mutation(_LUA + "rename.lua", "call('rename', KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
-    Mutation(_LUA + "copy.lua", "call('copy', KEYS[2], KEYS[4], 'db', database, 'replace')", "0", "COPY"),
+    Mutation(_LUA + "rename.lua", "call(ARGV[1], KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
+    Mutation(_LUA + "copy.lua", "call(unpack(copy))", "0", "COPY"),
     Mutation(_LUA + "move.lua", "redis.pcall('zrem', index, key)", "", "index"),
     Mutation(_LUA + "move_member.lua", "call('zrem', right, member)", "", "SPOP"),
     Mutation(_LUA + "replace.lua", "drop(KEYS[1], KEYS[2], KEYS[3])", "", "SPOP"),
@@ -235,6 +235,9 @@ MUTATIONS = [
     Mutation("session/inquiry.py", "if not standing.may_expire(keys):", "if False:", "few cut off"),
     Mutation(_LUA + "may.lua", "allowed and ARGV[1] or ''", "ARGV[1]", "few who may nothing in scripts"),
     Mutation("session/permits.py", "if granted or self._singly or len(keys) == 1:", "if True:", "few together"),
+    Mutation("session/session.py", "and standing.rights.by_database", "and False", "few by database"),
+    Mutation(_LUA + "rename.lua", "need(ARGV[1], KEYS[2], KEYS[4])", "", "few by selectors"),
+    Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
     Mutation("session/session.py", "elif speaks_of_replies(request.arguments):", "elif False:", "few without replies"),
     Mutation(

@@ -18,6 +18,7 @@ from proxy.session.globs import may_match_beginning
 from proxy.session.rights import _ALL
 from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer, installed
+from tests.model import parse
 from tests.raw import Raw, about, request
 from tests.servers import KINDS, ROOT, Proxy, Server, until
 from tests.test_lives import asks_for_rights
@@ -734,8 +735,20 @@ def rights_table() -> list[tuple[str, str, list[str], list[str]]]:
     return rows
 
 
+def contents(server: Server) -> dict[tuple[int, bytes], bytes]:
+    """What the server has in its first two databases, but for the sweeper's lease."""
+    found = {}
+    for database in (0, 1):
+        with server.connect() as client:
+            client.command("SELECT", database)
+            for key in parse(client.command("KEYS", "*")):
+                if key != NAMES.lease:
+                    found[database, key] = client.command("DUMP", key)
+    return found
+
+
 def said_to(pair: Pair, command: str, kind: str, rules: list[str]) -> list[bytes]:
-    """What a user with these rules is told to the requests for a row, each on data of its own."""
+    """What a user with these rules is told to the requests for a row, each on data of its own, which refusals leave."""
     replies = []
     for before, line, _ in REQUESTS[command]:
         pair.server.flush()
@@ -749,8 +762,11 @@ def said_to(pair: Pair, command: str, kind: str, rules: list[str]) -> list[bytes
             if before in ("last", "gone"):
                 assert client.command(*REMOVING[kind].format("app:k").split()) == b":1\r\n"
         pair.user("exact", "-@all", *rules)
+        was = contents(pair.server)
         with pair.login("exact") as client:
             replies.append(client.command(*line.split()))
+        if replies[-1].startswith(b"-") and pair.server.version >= (7,):
+            assert contents(pair.server) == was, (line, rules, replies[-1])
     return replies
 
 
@@ -775,6 +791,66 @@ def test_exactly_the_rights_that_are_documented(pair: Pair, row: tuple[str, str,
                 refusal = straight.command("EVAL", "return 1", 1, KEYS[missing])
         assert refusal.startswith(b"-NOPERM"), missing
         assert refusal in replies, (missing, replies)
+
+
+@pytest.mark.every_kind
+def test_who_may_renamenx_and_not_rename_takes_deadlines_along(
+    start_server: StartServer, start_proxy: StartProxy, kind: str
+) -> None:
+    pair = Pair.__new__(Pair)
+    pair.server = start_server(kind)
+    pair.proxy = start_proxy(pair.server)
+    pair.give_deadlines("app:s", "to:s")
+    pair.server.command("DEL", "to:s")  # its deadlines are left over
+    pair.user("some", "~*", "+@all", "-rename")
+    with pair.login("some") as client:
+        assert client.command("RENAMENX", "app:s", "to:s") == b":1\r\n"
+        assert client.command("SADD", "app:s", "a") == b":1\r\n"
+    assert about(pair.ttl("to:s", "a"), FAR)
+    assert pair.ttl("app:s", "a") == -1
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+@pytest.mark.parametrize(
+    "line", ["RENAME app:s app:t", "COPY app:s app:t REPLACE", "COPY app:s t DB 1", "MOVE app:s 1"]
+)
+def test_a_right_that_a_selector_gives_to_some_keys_only_is_missed_before_anything_is_done(
+    start_server: StartServer, start_proxy: StartProxy, kind: str, line: str
+) -> None:
+    """The selector allows the request, the rules before it the script, and neither what that does to shadows."""
+    pair = Pair.__new__(Pair)
+    pair.server = start_server(kind)
+    pair.proxy = start_proxy(pair.server)
+    pair.give_deadlines("app:s")
+    assert pair.proxy.command("SADD", "app:t", "a") == b":1\r\n"
+    pair.user("selected", "~*", "+@all", f"-{line.split()[0]}", "(~app:* ~t +@all)")
+    with pair.login("selected") as client:
+        assert client.command(*line.split()).startswith(b"-NOPERM"), line
+        assert client.command("SCARD", "app:s") == b":3\r\n"
+        assert client.command("SCARD", "app:t") == b":1\r\n"
+        assert client.command("SELECT", 1) == b"+OK\r\n"
+        assert client.command("DBSIZE") == b":0\r\n"
+    assert about(b":%d\r\n" % pair.ttl("app:s", "a"), FAR)
+
+
+@pytest.mark.every_kind(valkey=(9, 1))
+def test_rights_that_differ_by_database_are_asked_for_again_in_another(
+    start_server: StartServer, start_proxy: StartProxy, kind: str
+) -> None:
+    pair = Pair.__new__(Pair)
+    pair.server = start_server(kind)
+    pair.proxy = start_proxy(pair.server)
+    with pair.proxy.connect() as client:
+        for database in (0, 1):
+            client.command("SELECT", database)
+            assert client.command("SADD", "s", "a", "b", "c") == b":3\r\n"
+            assert client.command("EXPIREMEMBER", "s", "a", FAR) == b":1\r\n"
+    pair.user("some", "~*", "+@all", "db=0", "(~* +@read +@write +@connection db=1)")
+    with pair.login("some") as client:
+        for database in (0, 1, 0, 1):
+            assert client.command("SELECT", database) == b"+OK\r\n"
+            assert client.command("SREM", "s", "a") in (b":0\r\n", b":1\r\n")
+            assert client.command("SADD", "s", "a") == b":1\r\n"
 
 
 # The smallest key patterns.

@@ -253,8 +253,8 @@ def check_removes(client: Talk, beside: Talk) -> None:
         client.say("SADD due m")
         return bool(client.say("PEXPIREMEMBER due m 50") == 1)
 
-    until(begun, 6, "a deadline")
-    until(lambda: not beside.say("EXISTS due"), 6, "the removal")
+    until(begun, 20, "a deadline")
+    until(lambda: not beside.say("EXISTS due"), 20, "the removal")
 
 
 def check_holds_out(proxy: Proxy, beside: Talk) -> None:

@@ -702,6 +702,14 @@ def test_the_proxys_own_keys_are_refused_within_a_pipeline(upstream: Server, pro
     upstream.flush()
 
 
+def test_a_member_may_have_a_name_like_the_proxys_own_keys(proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, member = talk(proxy), PREFIX + b"member"
+    assert client("SADD", "k", member) == 1
+    assert client("EXPIREMEMBER", "k", member, FAR) == 1
+    assert is_far(client("TTL", "k", member))
+    assert client("PERSIST", "k", member) == 1
+
+
 def test_the_proxys_own_keys_can_be_named_for_maintenance(
     upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -1399,7 +1407,7 @@ def test_what_is_due_goes_when_there_is_no_memory_left(
     beside.say("CONFIG SET maxmemory 1")
     wait_past(beside, deadline)
     assert client.say("SMEMBERS read") == [b"1"]
-    until(lambda: beside.say("SMEMBERS s") == [b"1"], 10, "the sweeper")
+    until(lambda: beside.say("SMEMBERS s") == [b"1"], 10, lambda: f"the sweeper: {swept.process.output}")
     assert "sweep failed" not in swept.process.output
     client.say("SELECT 1")
     assert client.say("SCARD read") == 2

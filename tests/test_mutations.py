@@ -255,6 +255,10 @@ NEWEST_CHECKS: dict[str, Callable[[Place], None]] = {
     ),
 }
 
+NEWEST_CHECKS["few by database"] = lambda place: acl.test_rights_that_differ_by_database_are_asked_for_again_in_another(
+    place.start_server, place.start_proxy, place.server.kind
+)
+
 CHECKS |= NEWEST_CHECKS
 
 
@@ -347,6 +351,14 @@ CHECKS |= {
         _pair(place), "scripts", "alone"
     ),
     "few together": lambda place: acl.test_a_refused_first_deadline_hides_no_other_of_its_pipeline(_pair(place)),
+    "few by selectors": lambda place: (
+        acl.test_a_right_that_a_selector_gives_to_some_keys_only_is_missed_before_anything_is_done(
+            place.start_server, place.start_proxy, place.server.kind, "RENAME app:s app:t"
+        )
+    ),
+    "few change nothing": lambda place: acl.test_exactly_the_rights_that_are_documented(
+        _pair(place), next(row for row in acl.rights_table() if row[:2] == ("PERSIST", "set"))
+    ),
     "few meanwhile": lambda place: acl.test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanwhile(
         _pair(place)
     ),

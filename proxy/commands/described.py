@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from proxy.commands.table import COMMANDS, Effect
 from proxy.wire.request import Blanks, Quoting
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
@@ -142,6 +143,8 @@ class ServerCommands:
         """Return the arguments of a request that may be keys."""
         name = arguments[0].upper()
         described = self._described.get(name)
+        if described is None and name in COMMANDS and COMMANDS[name].effect is Effect.EXPIRE:
+            return arguments[1:2]  # the proxy's own: a member may have any name
         if described is None or described.movable or name in _CONTAINERS:
             return arguments[1:]
         if not described.first:

@@ -44,7 +44,11 @@ class UserWatch:
                 await self._tracker.connected.wait()
             try:
                 lines = await self._engine.users()
-                self._users.take(frozenset(map(_name, lines)), unlimited=all_unlimited(lines))
+                self._users.take(
+                    frozenset(map(_name, lines)),
+                    unlimited=all_unlimited(lines),
+                    by_database=any(b"db=" in line for line in lines),
+                )
             except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
                 self._users.unlimited = False
                 log.debug("cannot list users", error=str(error))

@@ -49,17 +49,19 @@ class Users:
 
     Attributes:
         unlimited: whether each of them may run every command on every key, so that nobody has to be asked.
+        by_database: whether what one of them may do depends on the database (Valkey 9.1).
         names: those that the server had at the last look.
         looks: how often it has been looked.
     """
 
     unlimited: bool = False
+    by_database: bool = False
     names: frozenset[bytes] = frozenset()
     looks: int = 0
 
-    def take(self, names: frozenset[bytes], *, unlimited: bool) -> None:
+    def take(self, names: frozenset[bytes], *, unlimited: bool, by_database: bool = False) -> None:
         """Take over what a look has found."""
-        self.names, self.unlimited = names, unlimited
+        self.names, self.unlimited, self.by_database = names, unlimited, by_database
         self.looks += 1
 
 
@@ -153,7 +155,16 @@ class Rights:
         elif effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
             self._began_as_all = False
             # Old servers queue AUTH in a transaction; RESET brings the default user back.
-            self._asked, self.confinement = -float("inf"), b""
+            self.forget()
+
+    def forget(self) -> None:
+        """Have the server asked again."""
+        self._asked, self.confinement = -float("inf"), b""
+
+    @property
+    def by_database(self) -> bool:
+        """Whether the answer may hold only as long as the client stays in its database."""
+        return self._users is not None and (self._users.by_database or self._users.looks < self._listed)
 
 
 def _named(arguments: Sequence[bytes]) -> bytes | None:

@@ -756,6 +756,9 @@ class Session:
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:
+            if standing.transaction is None and standing.rights.by_database:
+                standing.rights.forget()
+                standing.permits.forget()
             visited = {strict_integer(argument) or 0 for argument in request.arguments[1:3]}
             if standing.login is _STRANGER:
                 self._strangers.visited |= visited & DATABASES

@@ -5,18 +5,19 @@
 -- Result: the request's own
 -- Complexity: O(n) for n deadlines, beside the request's own O(n)
 local database = ARGV[1]
-if database ~= '' then need('select', database) end
-need('unlink', KEYS[2])
-need('zrangebyscore', KEYS[2], 0, 0)
-need('zrevrangebyscore', KEYS[2], 0, 0)
+local copy = {'copy', KEYS[2], KEYS[4]}
+if database ~= '' then
+  need('select', database)
+  copy = {'copy', KEYS[2], KEYS[4], 'db', database}
+end
+copy[#copy + 1] = 'replace'
+need(unpack(copy))
+need('unlink', KEYS[4])
+need_refresh(KEYS[4])
 local reply = run(2)
 if reply ~= 1 then return reply end
-if database == '' then
-  if call('copy', KEYS[2], KEYS[4], 'replace') == 0 then call('unlink', KEYS[4]) end
-else
-  local copied = call('copy', KEYS[2], KEYS[4], 'db', database, 'replace')
-  call('select', database)
-  if copied == 0 then call('unlink', KEYS[4]) end
-end
+local copied = call(unpack(copy))
+if database ~= '' then call('select', database) end
+if copied == 0 then call('unlink', KEYS[4]) end
 refresh(KEYS[3], KEYS[4], KEYS[5])
 return reply

@@ -32,6 +32,7 @@ if condition ~= '' then
   if order == 'GT' and (not present or deadline <= present) then return 0 end
   if order == 'LT' and present and deadline >= present then return 0 end
 end
+need_refresh(shadow)
 if deadline <= moment then
   for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
   need('zrem', shadow, member)

@@ -5,10 +5,10 @@
 -- Result: the request's own
 -- Complexity: O(log n) for n keys in the index (O(m) for m deadlines where the other database has leftovers of them)
 need('exists', KEYS[2])
+need('move', KEYS[2], ARGV[1])
 need('unlink', KEYS[2])
 need('select', ARGV[1])
-need('zrangebyscore', KEYS[2], 0, 0)
-need('zrevrangebyscore', KEYS[2], 0, 0)
+need_refresh(KEYS[2])
 local reply = run(2)
 if reply ~= 1 then return reply end
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]

@@ -1,5 +1,5 @@
 -- Drops the deadline of a member.
--- uses: has, index, now, discard, overdue, passed
+-- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in a transaction that has seen to what is due in the key (clear_front.lua) 'cleared'
 -- Result: 1 dropped; 0 there was none, or it has passed, or no such key
@@ -11,8 +11,9 @@ local kind = call('type', key).ok
 if deadline > 0 and deadline <= moment and passed(kind, key, shadow, index, {member}, ARGV[2], deadline, moment) then
   return 0
 end
+local counts = kind == 'set' or kind == 'hash' or kind == 'zset' or kind == 'list'
+if counts and deadline < 0 then counts = not has(kind, key, member) end
+need_refresh(shadow)
 call('zrem', shadow, member)
 refresh(key, shadow, index)
-if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return 0 end
-if deadline < 0 and has(kind, key, member) then return 0 end
-return 1
+return counts and 1 or 0

@@ -5,13 +5,15 @@
 -- Result: the request's own
 -- Complexity: O(log n) for n keys in the index
 need('exists', KEYS[2])
-need('unlink', KEYS[2])
-need('zrangebyscore', KEYS[2], 0, 0)
-need('zrevrangebyscore', KEYS[2], 0, 0)
+-- Who may RENAMENX has not always the right to RENAME.
+need(ARGV[1], KEYS[2], KEYS[4])
+need('unlink', KEYS[4])
+need_refresh(KEYS[4])
 local reply = run(1)
 if failed(reply) or reply == 0 or KEYS[1] == KEYS[3] then return reply end
 if call('exists', KEYS[2]) == 1 then
-  call('rename', KEYS[2], KEYS[4])
+  call('unlink', KEYS[4])
+  call(ARGV[1], KEYS[2], KEYS[4])
   redis.pcall('zrem', KEYS[5], KEYS[1])
   refresh(KEYS[3], KEYS[4], KEYS[5])
 else

@@ -4,3 +4,8 @@
 local function need(name, ...)
   if redis.acl_check_cmd and not redis.acl_check_cmd(name, ...) then call(name, ...) end
 end
+-- The same for what `refresh` (index.lua) runs on a shadow behind a change of it.
+local function need_refresh(shadow)
+  need('zrangebyscore', shadow, 0, 0)
+  need('zrevrangebyscore', shadow, 0, 0)
+end
