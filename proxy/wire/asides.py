@@ -6,25 +6,19 @@ Nothing is held but a line that has not come whole, as long as it is short, and 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from proxy.wire.pattern import at_once, bulk_pattern
+from proxy.wire.leaves import LEAST, leaves_at_once
 
 _QUEUED: Final = b"+QUEUED\r\n"
 _SIZED: Final = b"$=!"
 _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
-_LEAF: Final = rf"(?:{bulk_pattern(255)}|\$-1\r\n|[-+:_#,(][^\r\n]*+\r\n)"
-_RUNS: Final = tuple((count, re.compile(at_once(_LEAF, f"{{{count}}}").encode(), re.DOTALL)) for count in (64, 8))
 LONGEST_LINE: Final = 64 * 1024
 """Bytes of a line that has not come whole that are kept. A script may answer with a status of any length."""
-
-_LEAST: Final = 8
-"""Parts in a row that have no parts themselves are taken so many at once: a million of them in a tenth of the time."""
 
 
 class Kind(Enum):
@@ -99,11 +93,11 @@ class Asides:
             if self._body:
                 piece = data[position : position + self._body]
                 self._body -= len(piece)
-            elif self._pending > _LEAST and not (singly or self._long) and (run := self._run(data, position)):
+            elif self._pending > LEAST and not (singly or self._long) and (run := self._run(data, position)):
                 piece = run
             else:
                 # What broke a run is among the next parts: another try in front of each would be for nothing.
-                singly = (singly or _LEAST) - 1
+                singly = (singly or LEAST) - 1
                 end = data.find(b"\r\n", position) + 2
                 if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:
                     self._begun = data[position:]
@@ -129,11 +123,12 @@ class Asides:
 
     def _run(self, data: bytes, position: int) -> bytes:
         """Return the parts that can be taken at once, none of which is the last that is pending."""
-        for count, leaves in _RUNS:
-            if self._pending > count and (run := leaves.match(data, position)):
-                self._pending -= count
-                return run.group()
-        return b""
+        run = leaves_at_once(data, position, self._pending)
+        if run is None:
+            return b""
+        count, end = run
+        self._pending -= count
+        return data[position:end]
 
     def _pass(self, piece: bytes, passed: list[bytes]) -> None:
         """Pass on a part of a reply, unless it is not for the client, or not yet."""

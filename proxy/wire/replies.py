@@ -1,0 +1,96 @@
+"""Cut a stream of replies into replies, however it comes: exactly, and without keeping what belongs to a long one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from proxy.wire.first_line import StrayReplyError
+from proxy.wire.leaves import LEAST, leaves_at_once
+from proxy.wire.pattern import ARGUMENT
+
+LONGEST_LINE: Final = 64 * 1024
+"""Bytes of a line that has not come whole that are kept. No reply to a request that is shared begins with a longer."""
+
+_SIZED: Final = b"$=!"
+_CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
+
+
+@cache
+def short_replies() -> Callable[[bytes], list[bytes]]:
+    """Return what finds the replies in a chunk that most traffic is made of, skipping what is no such reply.
+
+    The chunk is nothing but those, where their lengths add up to its own.
+    """
+    return re.compile(rf"[-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n".encode(), re.DOTALL).findall
+
+
+class Replies:
+    """What has come of the replies on one connection.
+
+    Attributes:
+        between: whether the stream stands between two replies.
+        left: bytes that are known to be still to come of a string.
+    """
+
+    def __init__(self) -> None:
+        self.between = True
+        self.left = 0
+        self._begun = b""  # a line that has not come whole
+        self._pending = 0  # parts to come of the reply that has begun
+
+    def cut(self, data: bytes) -> list[tuple[bytes, bool]]:
+        """Take bytes of the stream.
+
+        Returns:
+            Pieces of replies, in order, each with whether a reply ends with it.
+
+        Raises:
+            StrayReplyError: something else has come, such as a push message.
+        """
+        data, self._begun = self._begun + data, b""
+        pieces: list[tuple[bytes, bool]] = []
+        begin = position = 0
+        size = len(data)
+        while position < size:
+            if self.left:
+                step = min(self.left, size - position)
+                self.left -= step
+                position += step
+            elif self._pending > LEAST and (run := leaves_at_once(data, position, self._pending)) is not None:
+                count, position = run
+                self._pending -= count
+            else:
+                end = data.find(b"\r\n", position) + 2
+                if end < 2:
+                    if size - position > LONGEST_LINE:
+                        raise StrayReplyError(data[position : position + 100])
+                    break
+                self._take(data[position:end])
+                position = end
+            if not (self.left or self._pending):
+                pieces.append((data[begin:position], True))
+                begin = position
+        if position > begin:
+            pieces.append((data[begin:position], False))
+        self._begun = data[position:]
+        self.between = not (self._begun or self.left or self._pending)
+        return pieces
+
+    def _take(self, line: bytes) -> None:
+        """Take a line, which is a reply or begins one or a part of one."""
+        mark, rest = line[:1], line[1:-2]
+        if mark not in b"+-:$*_#,(=!~%|":
+            raise StrayReplyError(line[:100])
+        self._pending = max(self._pending, 1) - 1
+        if mark not in _SIZED and mark not in _CHILDREN:
+            return
+        if not rest.lstrip(b"-").isdigit():
+            raise StrayReplyError(line[:100])
+        count = int(rest)
+        if mark in _SIZED:
+            self.left = count + 2 if count >= 0 else 0
+        else:
+            self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
