@@ -52,6 +52,7 @@ from proxy.relay.client import ClientConnection
 from proxy.relay.fence import Fence
 from proxy.relay.heap import Heap
 from proxy.relay.idle import IdleWatch
+from proxy.relay.lanes import Lanes
 from proxy.relay.turns import TurnQueue
 from proxy.scripts.naming import Names
 from proxy.session.claims import Claims
@@ -132,7 +133,7 @@ class Server:
         self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
         self.held.on_freed = Heap().freed
-        self._ground = Ground(
+        self.ground = Ground(
             Rewriter(self._names, self._known, self._commands, metrics),
             self._known,
             self._names.prefix,
@@ -144,10 +145,13 @@ class Server:
             section=self._section,
             now=self._clock.latest,
         )
-        self.queue = TurnQueue(self._ground.turns)
-        self._underway = Underway(self._ground.streams, self.round_trip)
-        # Another proxy cannot be made to wait for an upload here: the time for its acknowledgement is short.
-        self._known.on_announced = self._ground.streams.cut_all
+        self.queue = TurnQueue(self.ground.turns)
+        self._underway = Underway(self.ground.streams, self.round_trip)
+        self.lanes: Lanes | None = None
+        if settings.share:
+            connect, streams = self.connect_upstream, self.ground.streams
+            self.lanes = Lanes(self._known, streams, connect, upstream, self.traffic, metrics, settings.share_after)
+        self._known.on_announced = self._announced
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
         self._tracker = Tracker(
             upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies, metrics
@@ -194,12 +198,21 @@ class Server:
 
     def new_session(self) -> Session:
         """Return a session for a new client."""
-        return Session(self._ground, stranger=self._logins.wanted, rights=Rights(self._names, self._users))
+        return Session(self.ground, stranger=self._logins.wanted, rights=Rights(self._names, self._users))
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
         """Returns whether a chunk of an ordinary session can go as it came."""
-        return self._ground.is_plain
+        return self.ground.is_plain
+
+    def _announced(self, keys: list[bytes]) -> None:
+        """Another proxy is about to give keys deadlines: what was judged without goes before that is acknowledged.
+
+        It cannot be made to wait for an upload here: the time for its acknowledgement is short.
+        """
+        if self.lanes is not None:
+            self.lanes.flush()
+        self.ground.streams.cut_all(keys)
 
     def _others_changed(self) -> None:
         """Follow the appearance of the first other proxy, or the end of the last."""
@@ -209,7 +222,7 @@ class Server:
     def orphan(self, claims: Claims) -> None:
         """Note that the server has closed the connection whose requests may still give these keys deadlines."""
         self._known.orphan(claims)
-        self._ground.streams.ran(claims)
+        self.ground.streams.ran(claims)
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
@@ -416,6 +429,8 @@ class Server:
                 healing = Healing(self._control, self._engine, self._names, self._known, self._tracker)
                 tasks.append(asyncio.create_task(healing.run()))
             tasks.append(asyncio.create_task(self.traffic.run()))
+            if self.lanes is not None:
+                tasks.append(asyncio.create_task(self.lanes.run()))
             tasks.append(asyncio.create_task(watch_delay(self.metrics.event_loop_delay_seconds)))
             if settings.idle_timeout:
                 tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))

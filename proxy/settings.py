@@ -191,6 +191,18 @@ class Settings(BaseSettings):
         description="Maximum size of all buffered requests of all clients together.",
         json_schema_extra=_BYTES,
     )
+    share: bool = Field(
+        default=False,
+        description="Send small requests of many clients over a few shared upstream connections, which makes "
+        "unpipelined traffic cheaper. Those clients share whose user is the proxy's own upstream user, as the server "
+        "(Redis 7.0 or newer) says.",
+    )
+    share_after: int = Field(
+        default=8,
+        ge=1,
+        description="Number of small requests in a row after which the server is asked whether a client may share.",
+        json_schema_extra={"unit": "requests"},
+    )
     sweep: bool = Field(
         default=True, description="Remove members when they are due. If off, members are removed on access."
     )

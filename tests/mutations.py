@@ -115,9 +115,19 @@ MUTATIONS = [
         "pipeline",
     ),
     Mutation("session/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
-    Mutation("session/plain.py", "frequent_requests(prefix[:1]).full", "frequent_requests(b'').full", "refusals"),
+    Mutation(
+        "session/plain.py",
+        "(prefix[:1]).fullmatch\n    parse = batch.parse_whole\n    beginnings = known.beginnings\n    deadlines",
+        "(b'').fullmatch\n    parse = batch.parse_whole\n    beginnings = known.beginnings\n    deadlines",
+        "refusals",
+    ),
     Mutation("session/ground.py", "frequent_requests(prefix[:1])", "frequent_requests(b'')", "refusals in a pipeline"),
-    Mutation("session/plain.py", "if beginning in chunk:", "if chunk.startswith(beginning):", "SPOP"),
+    Mutation(
+        "session/plain.py",
+        "if beginning in chunk:\n                if",
+        "if chunk.startswith(beginning):\n                if",
+        "SPOP",
+    ),
     Mutation("session/rewrite.py", "if name.startswith(prefix):", "if False:", "refusals"),
     Mutation(
         "session/inquiry.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"
@@ -180,12 +190,37 @@ MUTATIONS = [
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
-    Mutation("relay/client.py", "self._upstream.pause()", "pass", "late reader"),
+    Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     Mutation(
         "session/known.py",
         "        if coming:\n            passed",
         "        if False:\n            passed",
         "older answers",
+    ),
+    # Shared connections.
+    Mutation("relay/lane.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
+    Mutation("session/identity.py", 'said.get(b"flags") not in ORDINARY or ', "", "a state of its own"),
+    Mutation("relay/sharing.py", "if port.busy or not takers", "if not takers", "order of what is shared"),
+    Mutation(
+        "relay/sharing.py", "_refuse, writes.take, reads.take", "_refuse, writes.take, writes.take", "shared reads"
+    ),
+    Mutation(
+        "session/plain.py",
+        "if beginning in chunk:\n                break",
+        "if chunk is None:\n                break",
+        "shared, due",
+    ),
+    Mutation(
+        "relay/client.py",
+        "(self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)",
+        "pass",
+        "a push within a reply",
+    ),
+    Mutation(
+        "session/plain.py",
+        " or not keys.isdisjoint(requests[0]):\n                return none",
+        ":\n                return none",
+        "shared, due",
     ),
     # What strangers may do.
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),

@@ -314,6 +314,10 @@ class Server:
             return False
 
 
+FORCED = {"EXPIREMEMBER_SHARE": "true", "EXPIREMEMBER_SHARE_AFTER": "1"} if "SHARING" in os.environ else {}
+"""Settings with which clients share connections from their second request on, where that is asked for."""
+
+
 class Proxy:
     """The proxy as its users run it, a process with a log.
 
@@ -383,7 +387,7 @@ def proxy_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     env["PYTHONPATH"] = str(ROOT)
     # Hundreds of proxies are started: each would compile the package anew where the machine forbids to keep that.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    return {**env, **(more or {})}
+    return {**env, **FORCED, **(more or {})}
 
 
 def is_ready(line: str) -> bool:

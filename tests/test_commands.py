@@ -7,7 +7,7 @@ import re
 import pytest
 import redis
 
-from proxy.commands.table import COMMANDS, FREQUENT, STREAMED, Effect
+from proxy.commands.table import COMMANDS, FREQUENT, FREQUENT_READS, STREAMED, Effect
 from tests.servers import ROOT, Server
 
 pytestmark = pytest.mark.every_kind
@@ -71,6 +71,15 @@ def test_what_is_frequent_needs_no_look_while_it_touches_no_known_key(commands: 
         flags, _, (first, _, _) = commands[name]
         assert first == 1 or name == b"PUBLISH", name
         assert not flags & {"movablekeys", "blocking", "noscript"}, name
+
+
+def test_what_may_be_shared_changes_no_connection_and_reads_are_reads(commands: Described) -> None:
+    for name in FREQUENT & commands.keys():
+        assert not commands[name][1] & {"@connection", "@transaction", "@blocking", "@scripting", "@admin"}, name
+    assert FREQUENT_READS < FREQUENT
+    for name in FREQUENT_READS & commands.keys():
+        assert not commands[name][0] & {"write", "may_replicate"}, name
+        assert "readonly" in commands[name][0], name
 
 
 def test_the_documentation_says_what_each_of_them_does(commands: Described) -> None:

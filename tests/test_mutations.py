@@ -28,6 +28,7 @@ from tests import test_proxies as proxies
 from tests import test_refusals as refusals
 from tests import test_sentinel as sentinel
 from tests import test_sentinel_decisions as decisions
+from tests import test_sharing as sharing
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
@@ -295,6 +296,24 @@ CHECKS |= {
     "removal on the oldest": _twins(refusals.check_removal_without_memory, OLDEST),
     "a subscriber": _twins(refusals.check_subscriber),
     "lives within a transaction": _twins(lambda twins: refusals.check_transaction_lives(twins, pieces=False)),
+}
+
+
+CHECKS |= {
+    "another user": lambda place: sharing.test_another_user_does_not_share(place.server, place.proxy(*sharing.SHARING)),
+    "a state of its own": lambda place: sharing.test_a_state_of_its_own_keeps_a_client_from_sharing(
+        place.server, place.proxy(*sharing.SHARING), ["CLIENT", "NO-EVICT", "on"], ["CLIENT", "NO-EVICT", "off"]
+    ),
+    "order of what is shared": lambda place: sharing.test_order_is_kept_between_shared_and_own_connections(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "shared reads": lambda place: sharing.test_reads_go_on_while_writes_are_paused(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "shared, due": lambda place: sharing.test_who_shares_sees_no_member_that_is_due(place.server, place.start_proxy),
+    "a push within a reply": lambda place: sharing.test_a_push_does_not_come_into_the_midst_of_a_long_reply(
+        place.start_server, place.start_proxy
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection, State
 from proxy.relay.fence import Fence
+from proxy.relay.lanes import Lanes
 from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
@@ -27,6 +28,7 @@ from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import Session
 from proxy.session.turns import REQUESTS
+from proxy.wire.request import RequestReader
 
 
 class Wire(asyncio.Transport):
@@ -81,6 +83,41 @@ class Wire(asyncio.Transport):
             self._protocol.connection_lost(None)
 
 
+class Answering(Wire):
+    """A transport to a server that says whose a connection is, that it knows no other name, or OK."""
+
+    def __init__(self, *, halves: bool = True) -> None:
+        super().__init__(halves=halves)
+        self.silent = False
+        self._reader = RequestReader()
+
+    def write(self, data: Any) -> None:
+        super().write(data)
+        self._reader.feed(data)
+        asyncio.get_running_loop().call_soon(self.answer)
+
+    def answer(self) -> None:
+        """Answer all that has come."""
+        while not (self.silent or self.closed) and (request := self._reader.next_request()) is not None:
+            if request.arguments:
+                self._protocol.data_received(self._reply(request.arguments))  # type: ignore[union-attr]
+
+    @staticmethod
+    def _reply(words: list[bytes]) -> bytes:
+        if words == [b"CLIENT", b"INFO"]:
+            told = b"id=1 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 user=default resp=2\n"
+            return b"$%d\r\n%b\r\n" % (len(told), told)
+        if words[0].upper() in (b"GET", b"INCR", b"HSET", b"SMEMBERS", b"CLIENT"):
+            return b"+OK\r\n"
+        return b"-ERR unknown command '%b', with args beginning with: \r\n" % words[0]
+
+
+class Credentials:
+    """No password."""
+
+    login = ()
+
+
 class World:
     """A connection amid surroundings that answer when they are told to."""
 
@@ -91,6 +128,7 @@ class World:
         self.known.learn(b"known", 1e13, 0)
         self.known.learn(b"due", 500, 0)
         self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
+        self.lanes: Lanes | None = None
         self.queue = TurnQueue(self.ground.turns)
         self.held = HeldBudget(1 << 20, 1 << 20)
         self.metrics = Metrics()
@@ -105,6 +143,7 @@ class World:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.errors.append(context))
         self.client = ClientConnection(self)
         self.near, self.far = Wire(), Wire(halves=halves)
+        self.shared: list[Answering] = []  # connections
         self.near.set_protocol(self.client)
         self.client.connection_made(self.near)
 
@@ -152,6 +191,30 @@ class World:
         if not self.near.paused and not self.near.closed:
             self.client.data_received(data)
 
+    async def share(self) -> None:
+        """Have the client share."""
+        self.far = Answering(halves=self.far.can_write_eof())
+        streams = self.ground.streams
+        self.lanes = Lanes(self.known, streams, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
+        self.connected.set()
+        for _ in range(3):
+            await self.settle()
+            self.send(SMALL_REQUEST)
+        await self.settle()
+        assert [wire.written.count(SMALL_REQUEST) for wire in self.shared] == [0, 1], "it does not share"
+        assert self.near.written.count(b"+OK\r\n") == 3
+
+    async def _open_shared(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
+        wire, lane = Answering(), factory(Fence())
+        self.shared.append(wire)
+        wire.set_protocol(lane)
+        lane.connection_made(wire)
+
+    def shared_answers(self) -> None:
+        for wire in self.shared:
+            wire.silent = False
+            wire.answer()
+
     # What happens.
 
     def client_leaves(self) -> None:
@@ -171,6 +234,13 @@ class World:
     def proxy_gives_up(self) -> None:
         self.client.abandon()
 
+    def shared_goes(self) -> None:
+        for wire in self.shared:
+            wire.close()
+
+    def client_reads_nothing(self) -> None:
+        self.client.pause_writing()
+
     def server_is_stuffed(self) -> None:
         self.client.set_clogged(True)
 
@@ -185,10 +255,13 @@ EVENTS = (
     World.proxy_stops,
     World.proxy_gives_up,
     World.server_is_stuffed,
+    World.client_reads_nothing,
 )
 COUNT = REQUESTS + 10
 JUDGED = b"hset known f 5\n" + b"incr x\n" * COUNT
 """More than is judged in one turn, as it begins with a known key."""
+
+SMALL_REQUEST = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
 
 
 async def connecting(_: World) -> int:
@@ -228,6 +301,35 @@ async def held(world: World) -> int:
     await world.settle()
     assert world.state is State.HELD
     return count + COUNT
+
+
+async def sharing(world: World) -> int:
+    await world.share()
+    return 0
+
+
+async def sharing_with_a_request_to_be_sent(world: World) -> int:
+    await world.share()
+    world.send(SMALL_REQUEST)
+    assert [wire.written.count(SMALL_REQUEST) for wire in world.shared] == [0, 1]
+    return 0
+
+
+async def sharing_with_a_request_under_way(world: World) -> int:
+    await world.share()
+    world.shared[1].silent = True
+    world.send(SMALL_REQUEST)
+    await world.settle()
+    assert [wire.written.count(SMALL_REQUEST) for wire in world.shared] == [0, 2]
+    return 0
+
+
+async def leaving_what_is_shared(world: World) -> int:
+    await sharing_with_a_request_under_way(world)
+    world.send(b"incr x\n")
+    await world.settle()
+    assert b"incr x" not in world.far.written
+    return 1
 
 
 async def finishing(world: World) -> int:
@@ -305,6 +407,10 @@ STATES = (
     relaying_in_turns,
     relaying_stuffed,
     held,
+    sharing,
+    sharing_with_a_request_to_be_sent,
+    sharing_with_a_request_under_way,
+    leaving_what_is_shared,
     finishing,
     finishing_before_it_began,
     orphaned,
@@ -325,6 +431,7 @@ def test_every_event_in_every_state(
     """Whatever happens, twice: it ends, nothing fails or stays behind, and what came before has gone upstream."""
     failures: list[BaseException] = []
     monkeypatch.setattr(ClientConnection, "_fail", lambda _, error: failures.append(error))
+    monkeypatch.setattr("proxy.relay.lanes.AGAIN_SECONDS", 0)
 
     async def play(events: tuple[Callable[[World], None], ...]) -> None:
         world = World(halves=halves)
@@ -335,6 +442,7 @@ def test_every_event_in_every_state(
         world.answered.set()
         world.connected.set()
         world.server_is_free()
+        world.shared_answers()
         await world.settle()
         if not set(events) & _LOSING:
             assert world.far.written.count(b"incr x\n") == count
@@ -352,11 +460,34 @@ def test_every_event_in_every_state(
         assert not world.held.total
         assert len(asyncio.all_tasks()) == 1
 
-    for events in itertools.product(EVENTS, repeat=2):
+    for events in itertools.product(EVENTS if "shar" not in reach.__name__ else (*EVENTS, World.shared_goes), repeat=2):
         asyncio.run(play(events))
 
 
-_LOSING = {World.server_goes, World.proxy_gives_up}
+_LOSING = {World.server_goes, World.proxy_gives_up, World.shared_goes}
+
+
+def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> None:
+    """A key's first deadline is to come behind what was judged without it."""
+
+    async def play() -> None:
+        world = World()
+        await sharing_with_a_request_to_be_sent(world)
+        world.far, wire = Wire(), world.shared[1]
+        other, near = ClientConnection(world), Wire()
+        near.set_protocol(other)
+        other.connection_made(near)
+        await world.settle()
+        world.send(SMALL_REQUEST)
+        before = wire.written.count(SMALL_REQUEST)
+        other.data_received(b"*4\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nk\r\n$1\r\na\r\n$1\r\n5\r\n")
+        assert wire.written.count(SMALL_REQUEST) == before + 1
+        assert b"eval" in world.far.written.lower()
+        for wires in (near, world.near, *world.shared):
+            wires.close()
+        await world.settle()
+
+    asyncio.run(play())
 
 
 def test_what_goes_in_short_turns_is_long_all_the_same() -> None:

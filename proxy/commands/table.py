@@ -43,6 +43,7 @@ class Effect(Enum):
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
     DATABASE = "goes to another database"
+    WAIT = "waits until copies have what the client wrote: over shared connections too"
     LOGIN = "may change the user, or what it may do at present"
     CONNECTION = "may say how the next request is answered, or end the replies"
     DESCRIBE = "describes the server: the proxy too"
@@ -55,7 +56,7 @@ class Effect(Enum):
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return False  # if it goes as it came, what it may add is voided before
-            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:
                 return False  # what is left over is void when a member is added
@@ -73,7 +74,7 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -89,7 +90,7 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -111,7 +112,7 @@ class Effect(Enum):
                 return False
             case Effect.SCRIPT | Effect.ARRIVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
                 return False  # no script stands in for it
-            case Effect.READ | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
+            case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
@@ -273,6 +274,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
     put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
     put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
+    put(Effect.WAIT, "WAIT WAITAOF", _none, always=True)
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
     # In RESP2 a subscriber may do little else; it is to hear so of its own requests, not of scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
@@ -301,6 +303,13 @@ FREQUENT: frozenset[bytes] = frozenset(
     ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
 )
 """Commands that most traffic is made of, and that need no look while they touch no known key."""
+
+FREQUENT_READS: frozenset[bytes] = frozenset(
+    b"""EXISTS GET GETBIT GETRANGE HEXISTS HGET HGETALL HKEYS HLEN HMGET HSCAN HVALS LINDEX LLEN LRANGE MGET SCARD
+    SISMEMBER SMEMBERS SMISMEMBER SRANDMEMBER SSCAN STRLEN TYPE XLEN XRANGE ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZRANK
+    ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
+)
+"""Those of them that the server runs while it lets no client write."""
 
 REPEATED: frozenset[bytes] = frozenset(
     b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM

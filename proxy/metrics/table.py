@@ -68,6 +68,8 @@ class Metrics:
     client_connections_rejected_total: Counter[str] = tally("Clients turned away.", "reason", "max_clients", "tls_handshake", "upstream")
     received_bytes_total: Counter[str] = tally("Bytes received on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
     sent_bytes_total: Counter[str] = tally("Bytes sent on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
+    shared_connections: float = gauge("Upstream connections that clients share.")
+    shared_requests_total: int = counter("Requests sent over shared upstream connections.")
     requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "randomkey", "fail")
     requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reserved_name", "too_long", "not_announced", "overtaken", "deadlines", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")

@@ -16,11 +16,14 @@ from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_hung_up
+from proxy.relay.lanes import Lanes
+from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
 from proxy.relay.turns import TurnQueue
-from proxy.relay.upstream import LINGER_SECONDS, UpstreamConnection
+from proxy.relay.upstream import LINGER_SECONDS, Hold, UpstreamConnection
 from proxy.session.claims import Claims
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
+from proxy.session.ground import Ground
 from proxy.session.question import Question
 from proxy.session.session import TAIL_LIMIT, Session
 from proxy.session.streams import LONG
@@ -104,12 +107,16 @@ class Surroundings(Protocol):
         queue: gives connections their turns.
         metrics: where to count.
         traffic: counts bytes.
+        lanes: the shared connections, if there are any.
+        ground: what all sessions stand on.
     """
 
     held: HeldBudget
     queue: TurnQueue
     metrics: Metrics
     traffic: Traffic
+    lanes: Lanes | None
+    ground: Ground
 
     def new_session(self) -> Session:
         """Return a session for a new client, once `connect_upstream` has succeeded."""
@@ -153,6 +160,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
         self._session: Session
+        self._sharing: Sharing | None = None
         self._state = State.CONNECTING
         self._transport: asyncio.Transport
         self._upstream: UpstreamConnection | None = None
@@ -200,6 +208,8 @@ class ClientConnection(asyncio.Protocol):
         wanted = self._state in _READING and not self._input_ended
         if self._state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
             wanted = wanted and self._reads_on and not self._rests and not self._clogged and self._held < self._most()
+        elif self._sharing is not None and self._sharing.kept:
+            wanted = False
         elif self._state in (State.HELD, State.FINISHING):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()
@@ -305,6 +315,8 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._move(State.ORPHANED)
+        if self._sharing is not None:
+            self._sharing.silence()
         if self._upstream is not None:
             self._upstream.silence()
             self._relieved()
@@ -315,6 +327,8 @@ class ClientConnection(asyncio.Protocol):
             return False
         if self._upstream is None:
             return bool(self._early)
+        if self._sharing is not None and self._sharing.kept:
+            return True
         return self._session.question is not None or self._session.unfinished
 
     def _close(self) -> None:
@@ -334,6 +348,9 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0
         self._early = b""
         upstream, self._upstream = self._upstream, None
+        if self._sharing is not None:
+            self._sharing.end()
+            self._sharing = None
         if self._watch is not None:
             self._watch.cancel()
         if upstream is not None:
@@ -347,13 +364,15 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read fast enough: let upstream wait."""
+        if self._sharing is not None:
+            self._sharing.leave()
         if self._upstream is not None:
-            self._upstream.pause()
+            self._upstream.pause(Hold.FULL)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         if self._upstream is not None:
-            self._upstream.resume()
+            self._upstream.resume(Hold.FULL)
 
     # Requests.
 
@@ -386,6 +405,9 @@ class ClientConnection(asyncio.Protocol):
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._claims = session.claims
         session.claims.sender = Signs(session, upstream, self)
+        surroundings = self._surroundings
+        if surroundings.lanes is not None:
+            self._sharing = Sharing(self, self._transport.write, session, surroundings.ground, surroundings.lanes)
         if self._state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._state is State.ORPHANED:
@@ -412,7 +434,43 @@ class ClientConnection(asyncio.Protocol):
             else:
                 judge(data)
 
-        self._receive_by(receive)
+        self._receive_by(receive if self._sharing is None else self._sharing.receiver(receive))
+
+    # Shared connections (relay.sharing.Host).
+
+    def come_back(self, kept: bytes) -> None:
+        """Go on over the client's own connection, with what has come and has not been sent."""
+        self.rebind()
+        if kept and self._state in (State.RELAYING, State.HELD):
+            self.data_received(kept)
+        elif kept and self._state in _JUDGING:
+            self._pass_on(lambda: self._session.receive(kept, self._surroundings.now()))
+        if self._state in _JUDGING and not (self._session.unfinished or self._session.question is not None):
+            self._proceed()
+
+    def backlog(self) -> int:
+        """Return how many bytes wait for the client to read them."""
+        return self._transport.get_write_buffer_size()
+
+    def hold(self, *, midway: bool) -> None:
+        """Take nothing from the client's own connection while a reply comes over a shared one in parts; or go on."""
+        if self._upstream is not None:
+            (self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)
+
+    def regulate(self) -> None:
+        """Read from the client exactly while its bytes are wanted."""
+        self._regulate()
+
+    def fail(self, error: BaseException) -> None:
+        """End both sides."""
+        self._fail(error)
+
+    def _comes_back_first(self) -> bool:
+        """Return whether replies to what was sent over shared connections are to come first; `come_back` goes on."""
+        if self._sharing is None or not self._sharing.away:
+            return False
+        self._sharing.leave()
+        return True
 
     @property
     def sends(self) -> bool:
@@ -493,6 +551,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _pass_on(self, judge: Callable[[], bytes]) -> None:
         """Send upstream what a session makes of its input, and see to what it asks for."""
+        if self._surroundings.lanes is not None:
+            self._surroundings.lanes.flush()  # a key's first deadline goes behind what was judged without it
         session = self._session
         asked = session.question
         try:
@@ -665,7 +725,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_input(self) -> None:
         """Let the client's half close reach upstream, behind all that it has sent."""
-        if self._session.unfinished:
+        if self._session.unfinished or self._comes_back_first():
             return  # not yet: see `_proceed`
         upstream = self._upstream
         assert upstream is not None
@@ -781,6 +841,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _drain(self) -> None:
         """Close when all that was sent has been answered."""
+        if self._comes_back_first():
+            return
         if self._upstream is None or self._upstream.closing:
             self.abandon()
             return

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from enum import Enum
 from typing import Final, Protocol, cast
 
 from proxy.loop import Droppable
@@ -20,6 +21,13 @@ LINGER_SECONDS: Final = 30.0
 
 SALVAGED: Final = 64 * 1024
 """Bytes that are read at once of what is left in a connection that was reset."""
+
+
+class Hold(Enum):
+    """Why no replies are read from the server."""
+
+    FULL = "the client has to read what it has"
+    MIDWAY = "the client is in the midst of a reply that comes over a shared connection"
 
 
 class Downstream(Protocol):
@@ -67,6 +75,7 @@ class UpstreamConnection(Droppable):
         self._linger: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._pauses = 0
+        self._holds: set[Hold] = set()
         self._unheard = False  # a TLS connection on which nothing has come
         self._heard = 0  # how many chunks have been looked at
         self.lost = False
@@ -144,7 +153,8 @@ class UpstreamConnection(Droppable):
         self._deliver = _drop
         if direct:
             self._receive_by(_drop)
-        self.resume()  # a client that did not read holds nothing up any more
+        for hold in Hold:
+            self.resume(hold)  # such a client holds nothing up any more
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         if self.closing or self.data_received == receiver:
@@ -153,8 +163,9 @@ class UpstreamConnection(Droppable):
         # The loop looks the method up when the protocol is set.
         self._transport.set_protocol(self)
 
-    def pause(self) -> None:
+    def pause(self, why: Hold) -> None:
         """Read no replies for now."""
+        self._holds.add(why)
         if not self.closing:
             self._transport.pause_reading()
             self._pauses += 1
@@ -177,9 +188,10 @@ class UpstreamConnection(Droppable):
 
         self._watch = asyncio.get_running_loop().call_later(LINGER_SECONDS, look)
 
-    def resume(self) -> None:
-        """Read replies again."""
-        if not self.closing:
+    def resume(self, why: Hold) -> None:
+        """Read replies again, if nothing else is in the way."""
+        self._holds.discard(why)
+        if not (self._holds or self.closing):
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:

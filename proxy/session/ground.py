@@ -11,7 +11,7 @@ from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
 from proxy.session.describe import Descriptions
 from proxy.session.known import KnownKeys
-from proxy.session.plain import Names, frequent_requests, leased_check, plain_check
+from proxy.session.plain import Names, frequent_requests, leased_check, plain_check, share_check
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
 from proxy.session.turns import Turns
@@ -42,6 +42,7 @@ class Ground:
         descriptions: what COMMAND and INFO tell of the proxy.
         turns: how much of one connection is judged at once.
         long_lists: keys of lists in which members are looked for one by one.
+        shareable: returns over which shared connection a chunk that begins where a request does may go.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Ground:
         self.frequent = frequent_requests(prefix[:1])
         self._plain = plain_check(NAMES, known, prefix, self.batch, now)
         self._leased = leased_check(self._plain, known)
+        self.shareable = share_check(known, prefix, self.batch)
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:

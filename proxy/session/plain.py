@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cache
 from itertools import chain
 from typing import Final
 
-from proxy.commands.table import FREQUENT, REPEATED
+from proxy.commands.table import FREQUENT, FREQUENT_READS, REPEATED
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.wire.batch import BatchParser, is_disjoint
 from proxy.wire.pattern import requests_pattern
@@ -24,7 +25,11 @@ REPEATED_REQUESTS: Final = Runs(spelled for name in REPEATED for spelled in (nam
 SHORTEST_RUN: Final = 108
 """Bytes that such requests take at least: in most chunks there is only one, and nothing to be found."""
 
+SMALL: Final = 1024
+"""Bytes of a chunk that may go over a shared connection."""
+
 _STAR: Final = 0x2A
+_RETURN: Final = 0x0D
 
 
 @cache
@@ -140,3 +145,63 @@ def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[
         return clock() < known.trusted_until and check(chunk)
 
     return leased
+
+
+class Shared(IntEnum):
+    """Over which of the shared connections of its identity a chunk may go.
+
+    Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows them.
+    """
+
+    NONE = 0
+    WRITES = 1
+    READS = 2
+
+
+def share_check(known: KnownKeys, prefix: bytes, batch: BatchParser) -> Callable[[bytes], Shared]:
+    """Make the check whether a chunk may go over a shared connection.
+
+    Args:
+        known: the keys with deadlines.
+        prefix: what the reserved names begin with.
+        batch: parses what has not the frequent form.
+
+    Returns:
+        A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
+        a frequent one of few bytes, that touches no known key; so nothing in it can be due, however long it waits for
+        the end of the turn. Whether the keys are known at all it does not ask: that is asked when the chunk is sent.
+    """
+    framed = frequent_requests(prefix[:1]).fullmatch
+    parse = batch.parse_whole
+    beginnings = known.beginnings
+    keys = known.deadlines.keys()
+    reserved = re.compile(re.escape(prefix)).search
+    none, writes, reads = Shared
+    spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
+    reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
+
+    def check(chunk: bytes) -> Shared:
+        # One request: behind the end of an argument there begins no other, not even within a value.
+        if len(chunk) > SMALL or b"\r\n*" in chunk:
+            return none
+        for beginning in beginnings.found:
+            if beginning in chunk:
+                break
+        else:
+            if framed(chunk):
+                # *2 $3 GET, each line with its end: the length of a name has one digit or two.
+                name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
+                return reads if name in reading else writes
+        if chunk[0] != _STAR or reserved(chunk):
+            return none
+        requests = parse(chunk)
+        if requests is None or len(requests) != 1:
+            return none
+        try:
+            if requests[0][0] not in spelled or not keys.isdisjoint(requests[0]):
+                return none
+            return reads if requests[0][0] in reading else writes
+        except TypeError:  # an array in the place of an argument
+            return none
+
+    return check

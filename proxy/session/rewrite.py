@@ -292,7 +292,7 @@ class Rewriter:
                 return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return None  # the engine has voided what the request may add: see `Session`
-            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ:
+            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ | Effect.WAIT:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return None
@@ -333,7 +333,7 @@ class Rewriter:
                 return not self._concerns(arguments[1:2]) or self._is_script_determined(command, arguments, count)
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.LOGIN | Effect.CONNECTION:
                 return True
-            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE:
+            case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE | Effect.ARRIVE | Effect.SCRIPT:
                 return False

@@ -20,6 +20,7 @@ from proxy.session.claims import Claims, weight
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import NAMES, Ground
 from proxy.session.hearing import Hearing, speaks_of_replies
+from proxy.session.identity import WHO, Identity, who
 from proxy.session.inquiry import Inquiry
 from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
 from proxy.session.multi import Multi
@@ -36,8 +37,9 @@ from proxy.session.turns import REQUESTS, RUNS, STRANGERS_BYTES
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
+from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, strict_integer
+from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, encode, strict_integer
 from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
@@ -327,6 +329,30 @@ class Session:
             in part, so that no other can be put behind it.
         """
         return None if self._is_in_part else self._take_out() + self._out.expect(last_words)
+
+    def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
+        """Ask the server, behind all that has been sent, whose this connection is.
+
+        Args:
+            hear: gets the answer when all before it has been answered; None where others may not have the same.
+
+        Returns:
+            What to send. None where it cannot be asked now.
+        """
+        standing = self._standing
+        if not self.ordinary or not standing.askable or standing.caches or standing.has_quit:
+            return None
+
+        def take(said: bytes) -> bytes:
+            told, others = _apart(said)
+            hear(who(told))
+            return others
+
+        return self._take_out() + self.replies.enclose(WHO, take)
+
+    def share(self) -> None:
+        """Note that requests of the client's go over connections that are not its own."""
+        self._standing.shares = True
 
     def rest(self) -> bytes:
         """Return what the client has sent of a request that will not be completed: its stream has ended."""
@@ -700,6 +726,11 @@ class Session:
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
             return
         self._note_change(command, request)
+        if effect is Effect.WAIT and standing.shares and askable and standing.transaction is None:
+            # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
+            standing.shares = False
+            write = encode([b"PUBLISH", self._ground.prefix + b"wait", b""])
+            out.append(standing.replies.enclose(write, lambda said: _apart(said)[1]))
         if effect is Effect.CONNECTION:
             out.append(request.raw)
             self._hearing.hush(request.arguments)
@@ -789,3 +820,10 @@ class Session:
         out.append(request.raw)
         if request.kind is Kind.HEAD and transaction is None and command.effect in JUDGED | BLIND:
             self._upload.begin(command, request)
+
+
+def _apart(said: bytes) -> tuple[bytes, bytes]:
+    """Return the reply to a request of the proxy's own, which is no array, and what a subscriber gets beside it."""
+    parts = frames(said)
+    own = [part for part in parts if part[:1] not in b">*"]
+    return own[0] if own else b"", b"".join(part for part in parts if part[:1] in b">*")

@@ -44,6 +44,7 @@ class Standing:
         replies: the replies that are put in place on it.
         next: what its last request says of the next one.
         caches: whether it may have the server tell of changes to what it has read.
+        shares: whether requests of the client's may have gone over other connections since its last WAIT.
         queued_words: what each CLIENT in the open transaction says of replies.
     """
 
@@ -56,6 +57,7 @@ class Standing:
         "queued_words",
         "replies",
         "rights",
+        "shares",
         "subscribed",
         "transaction",
     )
@@ -66,6 +68,7 @@ class Standing:
         self.login = login
         self.subscribed = False
         self.caches = False
+        self.shares = False
         self.has_quit = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()

@@ -1,0 +1,360 @@
+"""A shared connection to the server: the requests of many clients go over it, and each reply to whom it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final, Protocol, cast
+
+import structlog
+
+from proxy.loop import Droppable
+from proxy.metrics.traffic import Traffic
+from proxy.relay.fence import Fence
+from proxy.session.claims import Claims, Passed, Sender
+from proxy.session.identity import WHO, Identity, who
+from proxy.wire.first_line import StrayReplyError
+from proxy.wire.replies import Replies, short_replies
+from proxy.wire.request import encode
+
+log = structlog.get_logger("proxy.relay")
+
+NAME: Final = b"expiremember-proxy:shared"
+"""What CLIENT LIST shows."""
+
+LARGE: Final = 64 * 1024
+"""Bytes to come of a reply from which on a lane takes nothing more until they have come."""
+
+_PING: Final = b"*1\r\n$4\r\nPING\r\n"
+
+
+class Hold(Protocol):
+    """Is told whether a reply has come in part."""
+
+    def __call__(self, *, midway: bool) -> None:
+        """`midway`: whether more of it is to come."""
+
+
+class Port:
+    """One client's access to lanes. It has at most one request under way, so a client's requests stay in order.
+
+    Args:
+        deliver: takes bytes of replies.
+
+    Attributes:
+        busy: whether a request is under way.
+        deliver: takes bytes of replies.
+        midway: whether a part of a reply has been delivered.
+        hold: is told when that changes.
+        settled: is called when the request has been answered, if it is set.
+        lost: is called when the answer will not come.
+        unsent: takes a request back that could not be sent.
+        backlog: returns how many bytes of replies wait for the client to read them.
+        broke: is called with an exception that `deliver` or `settled` raised.
+    """
+
+    __slots__ = ("backlog", "broke", "busy", "deliver", "hold", "lost", "midway", "settled", "unsent")
+
+    def __init__(self, deliver: Callable[[bytes], None]) -> None:
+        self.busy = False
+        self.deliver = deliver
+        self.midway = False
+        self.hold: Hold = _let
+        self.settled: Callable[[], None] | None = None
+        self.lost: Callable[[], None] = _nothing
+        self.unsent: Callable[[bytes], None] = _drop
+        self.backlog: Callable[[], int] = int
+        self.broke: Callable[[Exception], None] = _drop
+
+
+class State(Enum):
+    """Where a lane stands."""
+
+    OPENING = "it logs in, and the server says whose it is"
+    OPEN = "requests can go"
+    LOST = "it has ended"
+
+
+class Lane(Droppable):
+    """A connection that belongs to no client.
+
+    Args:
+        identity: whose requests go over it.
+        login: what AUTH is given; nothing where there is no need to log in.
+        traffic: counts bytes.
+        fence: keeps the connections to one server together.
+        changed: is called when it can take requests, or can no more.
+        ran: is called when what was sent while it `is_long` has run, or never will.
+
+    Attributes:
+        is_long: whether so much was sent at once that others may have to wait for it.
+        state: where it stands.
+        refusal: why it cannot be used, for people, where the server has said that.
+        claims: stands for what has been sent, where others wait for that to run.
+        replied: how many chunks of replies have come.
+        stalled: whether it seems to be held up.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        login: Iterable[str],
+        traffic: Traffic,
+        fence: Fence,
+        changed: Callable[[], None],
+        ran: Callable[[Claims], None],
+    ) -> None:
+        self._identity = identity
+        self._traffic = traffic
+        self._fence = fence
+        self._changed = changed
+        self._ran = ran
+        self.is_long = False
+        self._admitted = False
+        self._transport: asyncio.Transport
+        self._replies = Replies()
+        self._find = short_replies()
+        self._ports: deque[Port] = deque()  # whose requests are unanswered, in order
+        self._clogged = False
+        self._held_up_by: Port | None = None  # a client that reads its long reply too slowly
+        self._opening = self._greeting(tuple(login))
+        self._greeted: list[bytes] = [b""]
+        self.state = State.OPENING
+        self.refusal = ""
+        self.claims = Claims()
+        self.claims.sender = _Signs(self)
+        self.replied = 0
+        self.stalled = False
+        self.data_received = self._greet  # type: ignore[method-assign]
+
+    def _greeting(self, login: tuple[str, ...]) -> list[bytes]:
+        requests = [encode([b"AUTH", *(word.encode() for word in login)])] if login else []
+        if self._identity.protocol == 3:
+            requests.append(encode([b"HELLO", b"3"]))
+        if self._identity.database:
+            requests.append(encode([b"SELECT", b"%d" % self._identity.database]))
+        return [*requests, encode([b"CLIENT", b"SETNAME", NAME]), WHO]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Log in."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        self._admitted = self._fence.admit(self)
+        if not self._admitted:
+            self._transport.abort()
+            return
+        self._traffic.opened("upstream", transport)
+        self._transport.write(b"".join(self._opening))
+
+    def _greet(self, data: bytes) -> None:
+        try:
+            for piece, ends in self._replies.cut(data):
+                self._greeted[-1] += piece
+                if ends:
+                    self._greeted.append(b"")
+        except StrayReplyError as error:
+            self.refusal = repr(error.args[0])
+            self.abort()
+            return
+        answers = self._greeted[:-1]
+        if len(answers) < len(self._opening):
+            return
+        *before, _named, told = answers
+        self.refusal = next(
+            (answer[1:].strip().decode("utf-8", "replace") for answer in before if answer[:1] == b"-"), ""
+        )
+        if not self.refusal and who(told) != self._identity:
+            self.refusal = "the server says that it is another user's, or in another state"
+        if self.refusal:
+            self.abort()
+            return
+        self.state = State.OPEN
+        self.data_received = self._distribute  # type: ignore[method-assign]
+        self._transport.set_protocol(self)  # the loop looks the method up then
+        self._changed()
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests can go now, and are likely to be answered soon."""
+        return (
+            self.state is State.OPEN
+            and not (self._clogged or self.stalled or self._held_up_by is not None)
+            and self._replies.left <= LARGE
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether replies are to come."""
+        return bool(self._ports)
+
+    def send(self, ports: list[Port], data: bytes) -> None:
+        """Send requests, one of each port."""
+        self._ports.extend(ports)
+        self._transport.write(data)
+
+    def sign(self) -> Passed:
+        """Send a request of the proxy's own behind all others; return what tells whether it has been answered."""
+        port = Port(_drop)
+        port.busy = True
+        self.send([port], _PING)
+        return lambda: not port.busy
+
+    def _distribute(self, data: bytes) -> None:
+        self.replied += 1
+        ports = self._ports
+        if self._replies.between:
+            replies = self._find(data)
+            if len(replies) <= len(ports) and sum(map(len, replies)) == len(data):
+                for reply in replies:
+                    port = ports.popleft()
+                    port.busy = False
+                    try:
+                        port.deliver(reply)
+                        if port.settled is not None:
+                            port.settled()
+                    except Exception as error:  # noqa: BLE001 - one client's defect is not another's
+                        port.broke(error)
+                self._answered()
+                if self.stalled:
+                    self.stalled = False
+                    self._changed()
+                return
+        self._distribute_pieces(data)
+
+    def _distribute_pieces(self, data: bytes) -> None:
+        was_usable = self.usable
+        self.stalled = False
+        try:
+            for piece, ends in self._replies.cut(data):
+                if not self._ports:
+                    raise StrayReplyError(piece[:100])
+                port = self._ports[0]
+                if ends:
+                    self._ports.popleft()
+                    port.busy = False
+                try:
+                    if port.midway is ends:
+                        port.midway = not ends
+                        port.hold(midway=not ends)
+                    port.deliver(piece)
+                    if ends and port.settled is not None:
+                        port.settled()
+                except Exception as error:  # noqa: BLE001
+                    port.broke(error)
+                if not ends and port.backlog() > BACKLOG:
+                    self._hold_up(port)
+        except StrayReplyError as error:
+            log.error("shared connection closed: stray reply", reply=repr(error.args[0]))
+            self.abort()
+            return
+        self._answered()
+        if self.usable != was_usable:
+            self._changed()
+
+    def _answered(self) -> None:
+        if self.is_long and not self._ports:
+            self.is_long = False
+            self._ran(self.claims)
+
+    # A client that does not read.
+
+    def _hold_up(self, port: Port) -> None:
+        """Read no more until a client has read more of its reply: it alone, and those right behind it, wait."""
+        if self._held_up_by is None:
+            self._held_up_by = port
+            self._transport.pause_reading()
+            self._look_again(port, port.backlog(), 0)
+
+    def _look_again(self, port: Port, backlog: int, looks: int) -> None:
+        def look() -> None:
+            if self.state is State.LOST:
+                return
+            left = port.backlog()
+            if left <= BACKLOG // 2:
+                self._held_up_by = None
+                self._transport.resume_reading()
+                self._changed()
+            elif left < backlog:
+                self._look_again(port, left, 0)
+            elif looks < PATIENCE_LOOKS:
+                self._look_again(port, backlog, looks + 1)
+            else:
+                log.warning("client closed: it does not read a long reply", bytes=left)
+                port.lost()
+                self._look_again(port, backlog, 0)
+
+        asyncio.get_running_loop().call_later(LOOK_SECONDS, look)
+
+    # The connection.
+
+    def pause_writing(self) -> None:
+        """The server does not read fast enough."""
+        self._clogged = True
+        self._changed()
+
+    def resume_writing(self) -> None:
+        """The server has caught up."""
+        self._clogged = False
+        self._changed()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.state is not State.LOST:
+            self._transport.abort()
+
+    def dropped(self) -> None:
+        """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
+        if self._admitted:
+            self.abort()
+            self.connection_lost(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The server has closed: requests without a reply get none."""
+        if self.state is State.LOST:
+            return
+        self.state = State.LOST
+        if not self._admitted:
+            return
+        self._traffic.closed(self._transport)
+        self._fence.dismiss(self)
+        ports, self._ports = self._ports, deque()
+        for port in ports:
+            port.busy = False
+            port.lost()
+        self._answered()
+        self._changed()
+
+
+BACKLOG: Final = 16 * 1024 * 1024
+"""Bytes of a long reply that wait for its client from which on no more of it are read from the server."""
+
+LOOK_SECONDS: Final = 0.02
+PATIENCE_LOOKS: Final = 250
+"""How often in a row such a client may be seen not to have read anything: for 5 s."""
+
+
+class _Signs(Sender):
+    """Puts signs behind what has been sent over a lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def ask(self) -> Passed | None:
+        lane = self._lane
+        return lane.sign() if lane.state is State.OPEN else lambda: True
+
+    def heard(self) -> int | None:
+        return self._lane.replied
+
+
+def _drop(_: object) -> None:
+    """Take what nobody waits for."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _let(*, midway: bool) -> None:
+    """Do nothing about a reply that comes in parts."""

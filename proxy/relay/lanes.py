@@ -1,0 +1,243 @@
+"""All shared connections of a proxy: what clients send in one turn of the loop goes over each in one write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+from redis.exceptions import RedisError
+
+from proxy.logs import Seldom
+from proxy.metrics.table import Metrics
+from proxy.metrics.traffic import Traffic
+from proxy.relay.fence import Fence
+from proxy.relay.lane import Lane, Port, State
+from proxy.session.identity import Identity
+from proxy.session.known import KnownKeys, lease_clock
+from proxy.session.streams import LONG, Streams
+
+log = structlog.get_logger("proxy.relay")
+
+MOST_LANES: Final = 3
+"""Lanes of one kind: while one is held up others go on."""
+
+AGAIN_SECONDS: Final = 1.0
+"""How long after a failure another lane is opened."""
+
+TICK_SECONDS: Final = 0.1
+"""How often lanes are looked at: one that has said nothing for so long while it should is held up."""
+
+IDLE_TICKS: Final = 600
+"""How often a lane may be seen unused before it is closed."""
+
+OpenUpstream = Callable[[Callable[[Fence], asyncio.Protocol]], Awaitable[None]]
+
+
+class Sharer(Protocol):
+    """A client that shares."""
+
+    def look(self, now: float) -> None:
+        """Have the server asked anew, after some time. `now`: the loop's time, in s."""
+
+
+class HasLogin(Protocol):
+    """What the proxy logs in with."""
+
+    @property
+    def login(self) -> Iterable[str]:
+        """What AUTH is given; nothing where there is no need to log in. Raises RedisError."""
+
+
+class Lanes:
+    """The shared connections, by whose they are.
+
+    Args:
+        known: the keys with deadlines.
+        streams: the requests that are on their way.
+        connect: opens a connection to the server; raises OSError or TimeoutError.
+        credentials: what the proxy itself logs in with.
+        traffic: counts bytes.
+        metrics: where to count.
+        after: how many small requests a client sends in a row before the server is asked whose its connection is.
+
+    Attributes:
+        sharing: the clients that share at present.
+    """
+
+    def __init__(
+        self,
+        known: KnownKeys,
+        streams: Streams,
+        connect: OpenUpstream,
+        credentials: HasLogin,
+        traffic: Traffic,
+        metrics: Metrics,
+        after: int,
+    ) -> None:
+        self.known = known
+        self.streams = streams
+        self.connect = connect
+        self.credentials = credentials
+        self.traffic = traffic
+        self.metrics = metrics
+        self.after = after
+        self.sharing: set[Sharer] = set()
+        self._groups: dict[tuple[Identity, bool], Group] = {}
+        self._dirty: list[Group] = []  # that have something to send
+        self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
+
+    def group(self, identity: Identity, *, reads: bool) -> Group:
+        """Return the lanes for requests that are run as so and so; those that the server runs while none may write."""
+        group = self._groups.get((identity, reads))
+        if group is None:
+            group = self._groups[identity, reads] = Group(self, identity)
+        return group
+
+    def note(self, group: Group) -> None:
+        """Note that a group has something to send at the end of this turn, or before."""
+        if not self._dirty:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._dirty.append(group)
+
+    def flush(self) -> None:
+        """Send what has been taken: before anything is judged that may give a key a deadline, and as a turn ends."""
+        dirty = self._dirty
+        if dirty:
+            self._dirty = []
+            for group in dirty:
+                group.flush()
+
+    def say_refused(self, identity: Identity, refusal: str) -> None:
+        """Say that clients of a user cannot share."""
+        self._say_refused(user=identity.user.decode("utf-8", "replace"), error=refusal)
+
+    async def run(self) -> None:
+        """Look at the lanes now and then; ends when cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            for key, group in list(self._groups.items()):
+                if group.look():
+                    del self._groups[key]
+            now = asyncio.get_running_loop().time()
+            for sharer in list(self.sharing):
+                sharer.look(now)
+            self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
+
+
+class Group:
+    """The lanes of one identity that take the same kind of requests."""
+
+    def __init__(self, lanes: Lanes, identity: Identity) -> None:
+        self._all = lanes
+        self._identity = identity
+        self._lanes: list[Lane] = []
+        self._lane: Lane | None = None  # takes what comes
+        self._ports: list[Port] = []
+        self._requests: list[bytes] = []
+        self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
+        self._opening: asyncio.Task[None] | None = None
+        self._again = 0.0  # not before
+        self._used = False
+        self._unused = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a lane; if not, one is being opened."""
+        if self._lane is None:
+            self._open()
+        return self._lane is not None
+
+    @property
+    def open_lanes(self) -> int:
+        """How many lanes are open."""
+        return sum(lane.state is State.OPEN for lane in self._lanes)
+
+    def take(self, port: Port, request: bytes) -> bool:
+        """Take a request to be sent as this turn ends; return False where no lane is to be had.
+
+        Args:
+            port: whose it is; it must not be busy.
+            request: one whole request.
+        """
+        if self._lane is None:
+            return False
+        if not self._requests:
+            self._all.note(self)
+        port.busy = True
+        self._ports.append(port)
+        self._requests.append(request)
+        return True
+
+    def flush(self) -> None:
+        """Send what has been taken; give it back where the lane, or what is known of the keys, has been lost."""
+        ports, requests, lane = self._ports, self._requests, self._lane
+        self._ports, self._requests = [], []
+        known = self._all.known
+        if lane is None or known.blind or (known.shared and lease_clock() >= known.trusted_until):
+            for port, request in zip(ports, requests, strict=True):
+                port.busy = False
+                port.unsent(request)
+            return
+        self._used = True
+        out = b"".join(requests)
+        if len(out) > LONG:
+            lane.is_long = True
+            self._all.streams.lengthen(lane.claims)
+        self._all.metrics.shared_requests_total += len(ports)
+        lane.send(ports, out)
+
+    def look(self) -> bool:
+        """See which lanes are held up; return whether the group is not used any more and has no lanes."""
+        for lane in self._lanes:
+            if not lane.waits:
+                lane.stalled = False
+            elif self._heard.get(lane) == lane.replied:
+                lane.stalled = True
+        self._heard = {lane: lane.replied for lane in self._lanes}
+        self._unused = 0 if self._used else self._unused + 1
+        self._used = False
+        self._choose()
+        if self._unused >= IDLE_TICKS:
+            for lane in self._lanes:
+                if not lane.waits:
+                    lane.abort()
+        return self._unused > IDLE_TICKS and not self._lanes and not self._requests and self._opening is None
+
+    def _choose(self) -> None:
+        """Settle which lane takes what comes, and open another where none can."""
+        self._lanes = [lane for lane in self._lanes if lane.state is not State.LOST]
+        if self._lane is None or not self._lane.usable:
+            self._lane = next((lane for lane in self._lanes if lane.usable), None)
+            if self._lane is None and self._lanes and self._used:
+                self._open()
+
+    def _open(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._opening is None and len(self._lanes) < MOST_LANES and now >= self._again:
+            self._again = now + AGAIN_SECONDS
+            self._opening = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        made: list[Lane] = []
+
+        def make(login: Iterable[str], fence: Fence) -> Lane:
+            lanes = self._all
+            made.append(Lane(self._identity, login, lanes.traffic, fence, self._choose, lanes.streams.ran))
+            return made[-1]
+
+        try:
+            await self._all.connect(partial(make, self._all.credentials.login))
+            self._lanes.append(made[-1])
+            self._choose()
+            await asyncio.sleep(AGAIN_SECONDS)
+            if made[-1].state is State.OPENING:
+                made[-1].abort()
+            if made[-1].refusal:
+                self._all.say_refused(self._identity, made[-1].refusal)
+        except (OSError, TimeoutError, RedisError) as error:
+            self._all.say_refused(self._identity, str(error))
+        finally:
+            self._opening = None

@@ -1,0 +1,297 @@
+"""One client's part in the shared connections: when it may use them, and how it comes back to its own in good order.
+
+A client shares only while nothing of it is under way on its own connection, and goes back only when all that it has
+sent over shared ones has been answered. So its requests run, and are answered, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol
+
+from proxy.relay.lane import Port
+from proxy.relay.lanes import Lanes
+from proxy.session.ground import Ground
+from proxy.session.identity import Identity
+from proxy.session.plain import SMALL, Shared
+from proxy.session.session import Session
+
+ANEW_SECONDS: Final = 2.0
+"""How long a client shares before its next request goes over its own connection, and the server is asked again: a
+server that closes idle connections (`timeout`) is not to find that one idle while its client is at work."""
+
+MOST_PATIENCE: Final = 1024
+"""Small requests in a row, at most, after which the server is asked."""
+
+
+class State(Enum):
+    """Where a client stands."""
+
+    OWN = "everything goes over its own connection"
+    ASKED = "likewise; behind its last request the server has been asked whose the connection is"
+    SHARED = "its small requests go over shared connections"
+    STALE = "the next one goes over its own again, behind which the server is asked"
+    LEAVING = "what has come has to wait for the reply to what was sent over a shared connection"
+    NEVER = "it does not share"
+
+
+_AWAY: Final = frozenset((State.SHARED, State.STALE, State.LEAVING))
+
+
+class Host(Protocol):
+    """What sharing needs of the client's connection."""
+
+    def rebind(self) -> None:
+        """Judge what comes by the check that is right now."""
+
+    def send_out(self, out: bytes) -> None:
+        """Send requests over the client's own connection."""
+
+    def come_back(self, kept: bytes) -> None:
+        """Go on over the client's own connection, with what has come and has not been sent."""
+
+    def backlog(self) -> int:
+        """Return how many bytes wait for the client to read them."""
+
+    def abandon(self) -> None:
+        """Close without waiting for replies."""
+
+    def hold(self, *, midway: bool) -> None:
+        """Take nothing from the client's own connection, as it would come into the midst of a reply; or go on."""
+
+    def regulate(self) -> None:
+        """Read from the client exactly while its bytes are wanted."""
+
+    def fail(self, error: BaseException) -> None:
+        """End both sides."""
+
+
+class Sharing:
+    """What one client shares.
+
+    Args:
+        host: the client's connection.
+        deliver: takes bytes of replies for the client.
+        session: what judges its requests.
+        ground: what all sessions stand on.
+        lanes: the shared connections.
+
+    Attributes:
+        state: where it stands.
+        kept: bytes that wait for the reply to what was sent before them.
+    """
+
+    __slots__ = (
+        "_ground",
+        "_host",
+        "_lanes",
+        "_left",
+        "_patience",
+        "_port",
+        "_session",
+        "_since",
+        "_takers",
+        "kept",
+        "state",
+    )
+
+    def __init__(
+        self, host: Host, deliver: Callable[[bytes], None], session: Session, ground: Ground, lanes: Lanes
+    ) -> None:
+        self._host = host
+        self._session = session
+        self._ground = ground
+        self._lanes = lanes
+        self._patience = self._left = lanes.after
+        self._since = 0.0  # when it began to share
+        self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
+        self._port = port = Port(deliver)
+        port.lost = host.abandon
+        port.unsent = self._take_back
+        port.backlog = host.backlog
+        port.hold = host.hold
+        port.broke = host.fail
+        self.kept = b""
+        self.state = State.OWN
+
+    @property
+    def away(self) -> bool:
+        """Whether something may be under way, or may go, over a shared connection."""
+        return self.state in _AWAY
+
+    def receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Return what takes bytes from the client.
+
+        Args:
+            own: takes them where they go over the client's own connection.
+        """
+        if self.state is State.SHARED:
+            return self._shared_receiver()
+        if self.state is State.OWN:
+            return self._counting_receiver(own)
+        if self.state is State.ASKED:
+            return self._asked_receiver(own)
+        if self.state is State.STALE:
+            return self._leave
+        return own if self.state is State.NEVER else self._keep
+
+    def _shared_receiver(self) -> Callable[[bytes], None]:
+        port, shareable, takers, leave = self._port, self._ground.shareable, self._takers, self._leave
+
+        def receive(data: bytes) -> None:
+            if port.busy or not takers[shareable(data)](port, data):
+                leave(data)
+
+        return receive
+
+    def _counting_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        session, shareable = self._session, self._ground.shareable
+
+        def receive(data: bytes) -> None:
+            small = len(data) <= SMALL and session.ordinary and shareable(data) is not Shared.NONE
+            own(data)
+            if not small:
+                self._left = self._patience
+            elif self._left > 1:
+                self._left -= 1
+            elif self.state is State.OWN:
+                self._ask()
+
+        return receive
+
+    def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def receive(data: bytes) -> None:
+            # It has sent more without waiting for the reply: the answer comes too late to say that all is answered.
+            self._grow_patient()
+            self.state = State.OWN
+            self._host.rebind()
+            own(data)
+
+        return receive
+
+    def _ask(self) -> None:
+        """Ask behind what has just been sent. Of a client that waits for the reply the answer comes with it."""
+        asked = self._session.ask_who(self._hear)
+        self._left = self._patience
+        if asked is not None:
+            self.state = State.ASKED
+            self._host.rebind()
+            self._host.send_out(asked)
+
+    def _hear(self, identity: Identity | None) -> None:
+        """Take the answer, in front of which all that was sent has been answered."""
+        if self.state is not State.ASKED:
+            return
+        self.state = State.OWN
+        if identity is None:
+            self._grow_patient()
+        else:
+            writes, reads = (self._lanes.group(identity, reads=reads) for reads in (False, True))
+            ready = [writes.ready, reads.ready]
+            if all(ready):
+                self.state = State.SHARED
+                self._since = asyncio.get_running_loop().time()
+                self._takers = _refuse, writes.take, reads.take
+                self._lanes.sharing.add(self)
+                self._session.share()
+        self._host.rebind()
+
+    def _grow_patient(self) -> None:
+        """Ask later the next time: it has not been worth it. Where every request is to be asked about, go on so."""
+        if self._patience > 1:
+            self._patience = min(2 * self._patience, MOST_PATIENCE)
+        self._left = self._patience
+
+    # The way back.
+
+    def look(self, now: float) -> None:
+        """Have the server asked anew, after some time."""
+        if self.state is State.SHARED and now >= self._since + ANEW_SECONDS:
+            self._lanes.sharing.discard(self)
+            if self._port.busy:
+                self._port.settled = self._grow_stale
+            else:
+                self._grow_stale()
+
+    def _grow_stale(self) -> None:
+        self._port.settled = None
+        self.state = State.STALE
+        self._host.rebind()
+
+    def leave(self) -> None:
+        """Go back to the client's own connection."""
+        if self.state in (State.SHARED, State.STALE):
+            self._leave(b"")
+
+    def _leave(self, data: bytes) -> None:
+        self._lanes.sharing.discard(self)
+        if self._port.busy:
+            self.state = State.LEAVING
+            self.kept += data
+            self._port.settled = self._settle
+            self._host.rebind()
+            self._host.regulate()
+            return
+        if self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
+            self._left = 1  # it goes, and the question behind it
+        else:
+            if asyncio.get_running_loop().time() < self._since + 1:
+                self._grow_patient()
+            else:
+                self._patience = self._lanes.after
+            self._left = self._patience
+        self._come_back(data)
+
+    def _settle(self) -> None:
+        self._port.settled = None
+        self._left = self._patience
+        self._come_back(b"")
+
+    def _take_back(self, request: bytes) -> None:
+        """Take a request that could not be sent, in front of what has come since."""
+        self.kept = request + self.kept
+        self._port.settled = None
+        self._leave(b"")
+
+    def _come_back(self, data: bytes) -> None:
+        kept, self.kept = self.kept + data, b""
+        self.state = State.OWN
+        self._host.come_back(kept)
+
+    def _keep(self, data: bytes) -> None:
+        self.kept += data
+
+    def silence(self) -> None:
+        """The client has gone, and what it has sent before is still to be sent: replies are dropped."""
+        self._port.deliver = _drop
+
+    def end(self) -> None:
+        """Nothing more is sent for the client, and what comes for it is dropped."""
+        self._lanes.sharing.discard(self)
+        port = self._port
+        port.deliver = port.broke = port.unsent = _drop
+        port.settled = None
+        port.lost = _nothing
+        port.backlog = int
+        port.hold = _let
+        self.kept = b""
+        self.state = State.NEVER
+
+
+def _refuse(_port: Port, _data: bytes) -> bool:
+    """Take nothing."""
+    return False
+
+
+def _drop(_: object) -> None:
+    """Take what nobody waits for."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _let(*, midway: bool) -> None:
+    """Do nothing about a reply that comes in parts."""

@@ -1,0 +1,50 @@
+"""Whose a connection is, as the server itself says in CLIENT INFO: those of one identity may share a connection."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+WHO: Final = b"*2\r\n$6\r\nCLIENT\r\n$4\r\nINFO\r\n"
+
+ORDINARY: Final = (b"N", b"U")
+"""The flags of a connection that is in no particular state: none, or that it came through a Unix socket."""
+
+_FIELD: Final = re.compile(rb"([a-z-]+)=([^ \r\n]*)")
+_NOUGHT: Final = {b"sub": b"0", b"psub": b"0", b"ssub": b"0", b"watch": b"0"}
+"""Fields that tell of a state which replies depend on, as they are without it; older servers lack some. An open
+transaction shows in the flags: `multi` counts what is queued, and is nought or -1 afterwards."""
+
+
+class Identity(NamedTuple):
+    """What a request is run as.
+
+    Attributes:
+        user: the user.
+        database: the number of the database.
+        protocol: 2 or 3.
+    """
+
+    user: bytes
+    database: int
+    protocol: int
+
+
+def who(reply: bytes) -> Identity | None:
+    """Return whose a connection is.
+
+    Args:
+        reply: the server's reply to CLIENT INFO.
+
+    Returns:
+        None where the connection is in a state that others do not share, or the server does not say it all.
+    """
+    if reply[:1] not in (b"$", b"="):
+        return None
+    said = dict(_FIELD.findall(reply))
+    database, protocol, user = said.get(b"db", b""), said.get(b"resp", b""), said.get(b"user", b"")
+    if said.get(b"flags") not in ORDINARY or any(said.get(name, nought) != nought for name, nought in _NOUGHT.items()):
+        return None
+    if not (user and database.isdigit() and protocol in (b"2", b"3")):
+        return None
+    return Identity(user, int(database), int(protocol))

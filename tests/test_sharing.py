@@ -1,0 +1,735 @@
+"""Shared connections: who may use them, and that nobody can tell but by what goes faster."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.commands.table import FREQUENT, FREQUENT_READS
+from proxy.relay.lane import BACKLOG, NAME
+from proxy.relay.sharing import ANEW_SECONDS
+from proxy.scripts.naming import Names
+from proxy.session.identity import Identity, who
+from proxy.session.known import KnownKeys
+from proxy.session.plain import Shared, share_check
+from proxy.wire.batch import BatchParser
+from proxy.wire.first_line import StrayReplyError
+from proxy.wire.replies import Replies, short_replies
+from tests.conftest import StartProxy, StartServer
+from tests.raw import Raw, request
+from tests.servers import KIND, Proxy, Server, until
+
+SHARING = "--share", "--share-after", "1"
+on_each = pytest.mark.every_kind(redis=(7,), valkey=(8,))
+on_one = pytest.mark.one_kind
+
+OLD = "redis-6.2"
+"""A server that does not say which protocol a connection speaks."""
+
+
+@pytest.fixture
+def server(kind: str, start_server: StartServer) -> Server:
+    return start_server(kind)
+
+
+@pytest.fixture
+def sharing(server: Server, start_proxy: StartProxy) -> Proxy:
+    """A proxy whose clients share from their second request on."""
+    return start_proxy(server, *SHARING)
+
+
+def shared(proxy: Proxy) -> int:
+    """How many requests have gone over shared connections."""
+    told = proxy.command("INFO", "expiremember")
+    found = re.search(rb"shared_requests_total:(\d+)", told)
+    assert found is not None, told
+    return int(found[1])
+
+
+def shares(proxy: Proxy, client: Raw, *, tries: int = 50) -> bool:
+    """Whether a client's requests go over a shared connection, after some have gone."""
+    for _ in range(tries):
+        before = shared(proxy)
+        assert client.command("GET", "nothing")[:1] in b"$_"
+        if shared(proxy) > before:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def until_shares(proxy: Proxy, client: Raw) -> None:
+    until(lambda: shares(proxy, client, tries=1), what="a client that shares")
+
+
+def lanes(server: Server) -> list[bytes]:
+    """What the server says of the shared connections."""
+    told = server.command("CLIENT", "LIST")
+    return [line for line in told.split(b"\n") if b" name=%b " % NAME in line]
+
+
+def kill_lanes(server: Server) -> None:
+    for line in lanes(server):
+        found = re.match(rb"(?:txt:)?id=(\d+)", line)
+        assert found is not None
+        server.command("CLIENT", "KILL", "ID", found[1])
+
+
+# What it is for, and whose it is.
+
+
+@on_one
+def test_small_requests_of_many_clients_share(server: Server, sharing: Proxy) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(sharing.connect()) for _ in range(20)]
+        for client in clients:
+            until_shares(sharing, client)
+        for number in range(50):
+            for index, client in enumerate(clients):
+                client.send_command("SET", f"k{index}", f"{index}:{number}")
+            assert [client.reply() for client in clients] == [b"+OK\r\n"] * len(clients)
+            for index, client in enumerate(clients):
+                client.send_command("GET", f"k{index}")
+            for index, client in enumerate(clients):
+                value = f"{index}:{number}".encode()
+                assert client.reply() == b"$%d\r\n%b\r\n" % (len(value), value)
+        assert 1 <= len(lanes(server)) <= 4
+
+
+@on_one
+def test_every_client_keeps_its_own_connection(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as one, sharing.connect() as other:
+        ids = [client.command("CLIENT", "ID") for client in (one, other)]
+        assert one.command("CLIENT", "SETNAME", "one") == b"+OK\r\n"
+        until_shares(sharing, one)
+        until_shares(sharing, other)
+        assert [client.command("CLIENT", "ID") for client in (one, other)] == ids
+        assert one.command("CLIENT", "GETNAME") == b"$3\r\none\r\n"
+        assert other.command("CLIENT", "GETNAME")[:2] in (b"$-", b"_\r")
+
+
+@on_one
+def test_none_shares_where_it_is_off(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server)
+    with proxy.connect() as client:
+        for _ in range(50):
+            client.command("GET", "nothing")
+        assert shared(proxy) == 0
+        assert lanes(server) == []
+
+
+def test_an_old_server_does_not_say_enough(start_server: StartServer, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(start_server(OLD), *SHARING)
+    with proxy.connect() as client:
+        assert not shares(proxy, client, tries=10)
+
+
+@on_each
+def test_databases_and_protocols_are_kept_apart(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as one, sharing.connect() as other, sharing.connect() as newer:
+        assert other.command("SELECT", 3) == b"+OK\r\n"
+        newer.command("HELLO", 3)
+        for client in (one, other, newer):
+            until_shares(sharing, client)
+        assert one.command("SET", "k", "in 0") == other.command("SET", "k", "in 3") == b"+OK\r\n"
+        assert one.command("GET", "k") == newer.command("GET", "k") == b"$4\r\nin 0\r\n"
+        assert other.command("GET", "k") == b"$4\r\nin 3\r\n"
+        assert other.command("GET", "absent") == b"$-1\r\n"
+        assert newer.command("GET", "absent") == b"_\r\n"
+        newer.command("HSET", "h", "f", "v")
+        assert newer.command("HGETALL", "h") == b"%1\r\n$1\r\nf\r\n$1\r\nv\r\n"
+        assert one.command("SELECT", 3) == b"+OK\r\n"
+        assert one.command("GET", "k") == b"$4\r\nin 3\r\n"
+        until_shares(sharing, one)
+        assert one.command("GET", "k") == b"$4\r\nin 3\r\n"
+        newer.command("HELLO", 2)
+        assert newer.command("GET", "absent") == b"$-1\r\n"
+        until_shares(sharing, newer)
+        assert newer.command("GET", "absent") == b"$-1\r\n"
+
+
+@on_one
+def test_another_user_does_not_share(server: Server, sharing: Proxy) -> None:
+    server.command("ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all")
+    with sharing.connect() as client, sharing.connect() as other:
+        until_shares(sharing, other)
+        until_shares(sharing, client)
+        assert client.command("AUTH", "app", "pw") == b"+OK\r\n"
+        assert not shares_as(sharing, client, "app:k")
+        assert client.command("GET", "k").startswith(b"-NOPERM")
+        assert client.command("AUTH", "app", "wrong").startswith(b"-WRONGPASS")
+        assert client.command("GET", "k").startswith(b"-NOPERM")
+        assert other.command("GET", "k") == b"$-1\r\n"
+        assert client.command("RESET") == b"+RESET\r\n"
+        until_shares(sharing, client)
+
+
+def shares_as(proxy: Proxy, client: Raw, key: str) -> bool:
+    before = shared(proxy)
+    for _ in range(10):
+        assert client.command("GET", key) == b"$-1\r\n"
+    return shared(proxy) > before
+
+
+@on_one
+def test_users_share_where_they_are_the_proxys_own(server: Server, start_proxy: StartProxy) -> None:
+    server.command("CONFIG", "SET", "requirepass", "secret")
+    try:
+        proxy = start_proxy(server, *SHARING, env={"EXPIREMEMBER_UPSTREAM_PASSWORD": "secret"})
+        with proxy.connect() as client, proxy.connect() as stranger:
+            assert client.command("AUTH", "secret") == b"+OK\r\n"
+            for _ in range(50):
+                client.command("GET", "nothing")
+                assert stranger.command("GET", "k").startswith(b"-NOAUTH")
+            told = client.command("INFO", "expiremember")
+            assert re.search(rb"shared_requests_total:[1-9]", told), told
+            # A user who was deleted, or lost its rights, has lost them over shared connections too.
+            client.command("SET", "k", "v")
+            with server.connect() as admin:
+                admin.command("AUTH", "secret")
+                admin.command("ACL", "SETUSER", "default", "-get")
+                assert client.command("GET", "k").startswith(b"-NOPERM")
+                admin.command("ACL", "SETUSER", "default", "+get")
+            assert client.command("GET", "k") == b"$1\r\nv\r\n"
+    finally:
+        with server.connect() as admin:
+            admin.command("AUTH", "secret")
+            admin.command("CONFIG", "SET", "requirepass", "")
+
+
+@on_one
+def test_a_deleted_user_is_cut_off(server: Server, start_proxy: StartProxy) -> None:
+    server.command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
+    proxy = start_proxy(server, "--upstream", server.url.replace("redis://", "redis://app:pw@"), *SHARING)
+    with proxy.connect() as client, proxy.connect() as default:
+        assert client.command("AUTH", "app", "pw") == b"+OK\r\n"
+        until_shares_quietly(server, client)
+        server.command("ACL", "DELUSER", "app")
+        client.send_command("GET", "nothing")
+        assert client.rest() == b""
+        assert default.command("PING") == b"+PONG\r\n"
+
+
+def until_shares_quietly(server: Server, client: Raw) -> None:
+    """Wait until requests of a client go over shared connections, without asking the proxy."""
+
+    def goes_there() -> bool:
+        client.command("STRLEN", "nothing")
+        return any(b" cmd=strlen " in line for line in lanes(server))
+
+    until(goes_there, what="a client that shares")
+
+
+# States that others do not share.
+
+
+@on_each
+@pytest.mark.parametrize(
+    ("enter", "leave"),
+    [
+        (["MULTI"], ["DISCARD"]),
+        (["CLIENT", "NO-EVICT", "on"], ["CLIENT", "NO-EVICT", "off"]),
+        (["SUBSCRIBE", "channel"], ["UNSUBSCRIBE", "channel"]),
+    ],
+)
+def test_a_state_of_its_own_keeps_a_client_from_sharing(
+    server: Server, sharing: Proxy, enter: list[str], leave: list[str]
+) -> None:
+    with sharing.connect() as client:
+        client.command("HELLO", 3)
+        until_shares(sharing, client)
+        client.command(*enter)
+        before = shared(sharing)
+        for _ in range(10):
+            client.command("GET", "nothing")
+        assert shared(sharing) == before
+        client.command(*leave)
+        until_shares(sharing, client)
+
+
+@on_each
+def test_transactions_and_watched_keys(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client, sharing.connect() as other:
+        until_shares(sharing, other)
+        for expected, touch in ((b"*2\r\n+OK\r\n$1\r\n2\r\n", None), (b"*-1\r\n", other), (b"*-1\r\n", client)):
+            until_shares(sharing, client)
+            assert client.command("SET", "k", 1) == b"+OK\r\n"
+            assert client.command("WATCH", "k") == b"+OK\r\n"
+            for _ in range(3):
+                assert client.command("GET", "k") == b"$1\r\n1\r\n"
+            if touch is not None:
+                assert touch.command("SET", "k", 1) == b"+OK\r\n"
+            assert client.command("MULTI") == b"+OK\r\n"
+            assert client.command("SET", "k", 2) == client.command("GET", "k") == b"+QUEUED\r\n"
+            assert client.command("EXEC") == expected
+
+
+@on_each
+def test_tracking_is_told_of_what_others_share(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as reader, sharing.connect() as writer:
+        reader.command("HELLO", 3)
+        until_shares(sharing, reader)
+        until_shares(sharing, writer)
+        assert reader.command("CLIENT", "TRACKING", "on") == b"+OK\r\n"
+        for number in range(5):
+            for _ in range(3):
+                reader.command("GET", "k")
+            writer.command("SET", "k", number)
+            assert reader.reply() == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+        assert reader.command("CLIENT", "TRACKING", "off") == b"+OK\r\n"
+        until_shares(sharing, reader)
+
+
+@on_one
+def test_replies_that_are_not_wanted(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        client.send_command("CLIENT", "REPLY", "SKIP")
+        client.send_command("SET", "k", 1)
+        assert client.command("GET", "k") == b"$1\r\n1\r\n"
+        until_shares(sharing, client)
+        client.send_command("CLIENT", "REPLY", "OFF")
+        for number in range(20):
+            client.send_command("SET", "k", number)
+            time.sleep(0.002)
+        assert client.command("CLIENT", "REPLY", "ON") == b"+OK\r\n"
+        assert client.command("GET", "k") == b"$2\r\n19\r\n"
+        until_shares(sharing, client)
+
+
+@on_each
+def test_reads_go_on_while_writes_are_paused(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as reader, sharing.connect() as writer:
+        for client in (reader, writer):
+            client.command("SET", "k", "old")
+            until_shares(sharing, client)
+        server.command("CLIENT", "PAUSE", 600_000, "WRITE")
+        try:
+            writer.send_command("SET", "k", "new")
+            assert writer.silent(0.1)
+            for _ in range(20):
+                assert reader.command("GET", "k") == b"$3\r\nold\r\n"
+        finally:
+            server.command("CLIENT", "UNPAUSE")
+        assert writer.reply() == b"+OK\r\n"
+        assert reader.command("GET", "k") == b"$3\r\nnew\r\n"
+
+
+@on_each
+def test_wait_waits_for_what_was_shared(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    """WAIT looks at what its own connection did last."""
+    primary = start_server(kind)
+    port = primary.url.rpartition(":")[2]
+    replica = start_server(kind, "--replicaof", f"127.0.0.1 {port}")
+    until(lambda: b"master_link_status:up" in replica.command("INFO", "replication"))
+    proxy = start_proxy(primary, *SHARING)
+    with proxy.connect() as client:
+        until_shares(proxy, client)
+        assert client.command("SET", "k", 1) == b"+OK\r\n"
+        assert client.command("WAIT", 1, 20_000) == b":1\r\n"
+        until_shares(proxy, client)
+        assert replica.process is not None
+        replica.process.send_signal(19)
+        try:
+            before = shared(proxy)
+            assert client.command("SET", "k", 2) == b"+OK\r\n"
+            assert shared(proxy) > before
+            assert client.command("WAIT", 1, 200) == b":0\r\n"
+        finally:
+            replica.process.send_signal(18)
+
+
+# Order, and the way back.
+
+
+@on_one
+def test_order_is_kept_between_shared_and_own_connections(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        server.command("CLIENT", "PAUSE", 600_000, "WRITE")
+        try:
+            client.send_command("SET", "k", "v")
+            assert client.silent(0.1)
+            client.send_command("GET", "k")
+            assert client.silent(0.1)
+        finally:
+            server.command("CLIENT", "UNPAUSE")
+        assert client.reply() == b"+OK\r\n"
+        assert client.reply() == b"$1\r\nv\r\n"
+        until_shares(sharing, client)
+        for number in range(300):
+            # Two that could share, the second sent behind the first; one that cannot; and one more.
+            client.send(request("SET", "k", number))
+            client.send(request("APPEND", "k", "x"))
+            client.send(request("OBJECT", "ENCODING", "k") + request("GET", "k"))
+            value = b"%dx" % number
+            assert client.reply() == b"+OK\r\n"
+            assert client.reply() == b":%d\r\n" % len(value)
+            assert client.reply()[:1] == b"$"
+            assert client.reply() == b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+@on_one
+def test_the_last_request_of_a_client_that_ends_is_answered(server: Server, sharing: Proxy) -> None:
+    for number in range(30):
+        with sharing.connect() as client:
+            until_shares(sharing, client)
+            client.send_command("SET", "k", number)
+            client.end_of_requests()
+            assert client.rest() == b"+OK\r\n"
+
+
+@on_one
+def test_a_proxy_that_stops_answers_first(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server, *SHARING)
+    with proxy.connect() as client, proxy.connect() as reader:
+        until_shares(proxy, client)
+        until_shares(proxy, reader)
+        server.command("CLIENT", "PAUSE", 1000, "WRITE")
+        before = shared(proxy)
+        client.send_command("SET", "k", 1)
+        until(lambda: shared(proxy) > before, what="a request that goes over a shared connection")
+        proxy.process.send_signal(15)
+        assert client.rest() == b"+OK\r\n"
+        assert reader.rest() == b""
+    assert proxy.process.wait(20) == 0
+
+
+@on_one
+def test_deadlines_and_shared_requests(server: Server, sharing: Proxy) -> None:
+    """What is sent over a shared connection in the turn in which a key gets its first deadline goes before it."""
+    with sharing.connect() as adder, sharing.connect() as expirer:
+        until_shares(sharing, adder)
+        for number in range(300):
+            key = f"set:{number}"
+            adder.send_command("SADD", key, "a", "b")
+            expirer.send_command("EXPIREMEMBER", key, "a", 100)
+            assert adder.reply() == b":2\r\n"
+            given_one = expirer.reply() == b":1\r\n"
+            adder.command("SREM", key, "a")
+            adder.command("SADD", key, "a")
+            assert expirer.command("TTL", key, "a") == b":-1\r\n", (number, given_one)
+
+
+@on_one
+def test_who_shares_sees_no_member_that_is_due(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server, *SHARING, "--no-sweep")
+    with proxy.connect() as reader, proxy.connect() as expirer:
+        until_shares(proxy, reader)
+        for number in range(20):
+            key = f"set:{number}"
+            assert expirer.command("SADD", key, "a", "b") == b":2\r\n"
+            assert reader.command("SCARD", key) == b":2\r\n"
+            assert expirer.command("PEXPIREMEMBER", key, "a", 20) == b":1\r\n"
+            server.command("SET", "clock", 1, "PX", 21)
+            until(lambda: server.command("EXISTS", "clock") == b":0\r\n", what="the deadline")
+            assert reader.command("SMEMBERS", key) == b"*1\r\n$1\r\nb\r\n"
+
+
+@on_one
+@pytest.mark.parametrize("flush", [["SCRIPT", "FLUSH"], ["FUNCTION", "FLUSH"], ["FLUSHALL"]])
+def test_flushes_at_any_instant(server: Server, sharing: Proxy, flush: list[str]) -> None:
+    done = threading.Event()
+
+    def go_on() -> None:
+        with server.connect() as admin:
+            while not done.is_set():
+                admin.command(*flush)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        with sharing.connect() as client:
+            for number in range(200):
+                assert client.command("SADD", "k", number)[:1] == b":"
+                assert client.command("EXPIREMEMBER", "k", number, 100)[:1] == b":"
+                assert client.command("SCARD", "other")[:1] == b":"
+    finally:
+        done.set()
+        thread.join()
+
+
+# What is lost.
+
+
+@on_one
+def test_a_lost_shared_connection_is_replaced(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client:
+        for _ in range(3):
+            until_shares(sharing, client)
+            kill_lanes(server)
+            assert client.command("SET", "k", 1) == b"+OK\r\n"
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+
+
+@on_one
+def test_who_has_a_request_on_a_lost_one_is_closed(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as writer, sharing.connect() as reader:
+        until_shares(sharing, writer)
+        until_shares(sharing, reader)
+        server.command("CLIENT", "PAUSE", 600_000, "WRITE")
+        writer.send_command("SET", "k", 1)
+        assert writer.silent(0.1)
+        kill_lanes(server)
+        server.command("CLIENT", "UNPAUSE")
+        assert writer.rest() == b""
+        assert reader.command("GET", "k")[:1] == b"$"
+
+
+@on_one
+def test_a_client_that_is_killed_is_closed(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client, sharing.connect() as other:
+        number = client.command("CLIENT", "ID")[1:-2]
+        until_shares(sharing, client)
+        until_shares(sharing, other)
+        assert server.command("CLIENT", "KILL", "ID", number) == b":1\r\n"
+        assert client.rest() == b""
+        assert other.command("GET", "nothing") == b"$-1\r\n"
+
+
+@on_one
+def test_the_server_does_not_find_a_busy_client_idle(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        server.command("CONFIG", "SET", "timeout", int(ANEW_SECONDS) + 2)
+        try:
+            ends = time.monotonic() + ANEW_SECONDS + 5
+            while time.monotonic() < ends:
+                assert client.command("GET", "nothing") == b"$-1\r\n"
+                time.sleep(0.01)
+        finally:
+            server.command("CONFIG", "SET", "timeout", 0)
+
+
+# Long replies.
+
+
+def test_a_long_reply_holds_up_nobody_else(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(KIND)
+    proxy = start_proxy(server, *SHARING)
+    size = 500_000_000
+    server.command("SETRANGE", "long", size - 1, "x")
+    with proxy.connect(120) as client, proxy.connect() as other:
+        until_shares(proxy, client)
+        until_shares(proxy, other)
+        client.send_command("GET", "long")
+        other.command("SET", "k", 1)
+        head = client.line()
+        assert head == b"$%d\r\n" % size
+        for _ in range(100):
+            assert other.command("GET", "k") == b"$1\r\n1\r\n"
+        left = size + 2
+        while left:
+            left -= len(client.exactly(min(left, 1 << 20)))
+        assert client.command("GET", "k") == b"$1\r\n1\r\n"
+        assert memory(proxy) < 60 * 1024 * 1024 + 2 * BACKLOG
+
+
+def test_a_push_does_not_come_into_the_midst_of_a_long_reply(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """A connection to which others redirect what they are told does not show it."""
+    server = start_server(KIND)
+    proxy = start_proxy(server, *SHARING)
+    size = 3 * BACKLOG
+    server.command("SETRANGE", "long", size - 1, "x")
+    with proxy.connect() as client, proxy.connect() as other:
+        client.command("HELLO", 3)
+        number = client.command("CLIENT", "ID")[1:-2].decode()
+        assert other.command("CLIENT", "TRACKING", "on", "REDIRECT", number, "BCAST", "PREFIX", "told") == b"+OK\r\n"
+        for _ in range(3):
+            until_shares(proxy, client)
+            client.send_command("GET", "long")
+            assert client.line() == b"$%d\r\n" % size
+            got = len(client.exactly(1 << 20))
+            server.command("SET", "told", 1)
+            while got < size:
+                piece = client.exactly(min(1 << 20, size - got))
+                assert not piece.strip(b"\0x")
+                got += len(piece)
+            assert client.exactly(2) == b"\r\n"
+            assert client.reply() == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$4\r\ntold\r\n"
+
+
+def memory(proxy: Proxy) -> int:
+    status = Path(f"/proc/{proxy.pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+def test_a_client_that_stops_reading_is_closed_and_others_go_on(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(KIND)
+    proxy = start_proxy(server, *SHARING)
+    server.command("SETRANGE", "long", 200_000_000, "x")
+    with proxy.connect() as client, proxy.connect() as other:
+        until_shares(proxy, client)
+        until_shares(proxy, other)
+        client.send_command("GET", "long")
+        ends = time.monotonic() + 8
+        while time.monotonic() < ends:
+            began = time.monotonic()
+            assert other.command("GET", "nothing") == b"$-1\r\n"
+            assert time.monotonic() - began < 7
+        until(lambda: any("does not read" in line["event"] for line in proxy.log()))
+        until_shares(proxy, other)
+        assert memory(proxy) < 60 * 1024 * 1024 + 2 * BACKLOG
+
+
+# The parts.
+
+
+def of_replies() -> st.SearchStrategy[bytes]:
+    line = st.binary(max_size=20).map(lambda data: data.replace(b"\r", b"").replace(b"\n", b""))
+    leaves = st.one_of(
+        st.builds(lambda text: b"+%b\r\n" % text, line),
+        st.builds(lambda text: b"-ERR %b\r\n" % text, line),
+        st.integers().map(lambda number: b":%d\r\n" % number),
+        st.binary(max_size=600).map(lambda data: b"$%d\r\n%b\r\n" % (len(data), data)),
+        st.sampled_from(
+            [b"$-1\r\n", b"*-1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"*0\r\n", b"%0\r\n", b"=7\r\ntxt:abc\r\n"]
+        ),
+    )
+
+    def grow(parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+        return st.one_of(
+            st.lists(parts, max_size=30).map(lambda some: b"*%d\r\n%b" % (len(some), b"".join(some))),
+            st.lists(st.tuples(parts, parts), max_size=5).map(
+                lambda some: b"%%%d\r\n%b" % (len(some), b"".join(itertools.chain.from_iterable(some)))
+            ),
+        )
+
+    return st.recursive(leaves, grow, max_leaves=40)
+
+
+@given(replies=st.lists(of_replies(), max_size=10), cuts=st.lists(st.integers(0, 4000), max_size=8))
+def test_replies_are_cut_as_they_were_put_together(replies: list[bytes], cuts: list[int]) -> None:
+    stream, reader, found, begun = b"".join(replies), Replies(), [], b""
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    for begin, end in itertools.pairwise(places):
+        for piece, ends in reader.cut(stream[begin:end]):
+            begun += piece
+            if ends:
+                found.append(begun)
+                begun = b""
+    assert found == replies
+    assert not begun
+    assert reader.between
+    short = short_replies()(stream)
+    if sum(map(len, short)) == len(stream):
+        assert short == replies
+
+
+@pytest.mark.parametrize(
+    "stray", [b">2\r\n$1\r\na\r\n$1\r\nb\r\n", b"x\r\n", b"$x\r\n", b"*\r\n", b"+" + b"x" * 70_000]
+)
+def test_what_is_no_reply_is_told(stray: bytes) -> None:
+    with pytest.raises(StrayReplyError):
+        Replies().cut(stray)
+
+
+INFO = b"id=3 addr=1.2.3.4:5 name=%b flags=%b db=%b sub=0 psub=0 ssub=0 multi=-1 watch=0 user=%b resp=%b\n"
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def test_whose_a_connection_is() -> None:
+    ordinary = INFO % (b"", b"N", b"4", b"app", b"3")
+    assert who(bulk(ordinary)) == Identity(b"app", 4, 3)
+    assert who(b"=%d\r\ntxt:%b\r\n" % (len(ordinary) + 4, ordinary)) == Identity(b"app", 4, 3)
+    assert who(bulk(ordinary.replace(b"=N", b"=U"))) == Identity(b"app", 4, 3)
+    assert who(bulk(ordinary.replace(b"multi=-1", b"multi=0"))) == Identity(b"app", 4, 3)  # Valkey 9 after a DISCARD
+    for before, after in (
+        (b"flags=N", b"flags=x"),
+        (b"flags=N", b"flags=e"),
+        (b"flags=N", b"flags=tR"),
+        (b" sub=0", b" sub=1"),
+        (b"psub=0", b"psub=1"),
+        (b"ssub=0", b"ssub=2"),
+        (b"watch=0", b"watch=1"),
+        (b" resp=3", b""),
+        (b"resp=3", b"resp=4"),
+        (b" user=app", b""),
+        (b"db=4", b"db="),
+    ):
+        assert before in ordinary
+        assert who(bulk(ordinary.replace(before, after))) is None, after
+    assert who(b"-NOPERM this user has no permissions\r\n") is None
+    assert who(b"") is None
+
+
+def known_keys(*keys: bytes) -> KnownKeys:
+    known = KnownKeys()
+    known.blind = False
+    for key in keys:
+        known.learn(key, 1e13, 0)
+    return known
+
+
+NAMES = Names(b"__expiremember__:")
+words = st.one_of(
+    st.sampled_from([b"k", b"known", b"known2", b"__expiremember__:i", b"", b"_", b"\r\n*1\r\n", b"x" * 600]),
+    st.binary(max_size=12),
+)
+names = st.one_of(
+    st.sampled_from(sorted(FREQUENT)).flatmap(lambda name: st.sampled_from([name, name.lower(), name.title()])),
+    st.sampled_from([b"MULTI", b"AUTH", b"BLPOP", b"EVAL", b"WAIT", b"PING", b"SELECT"]),
+)
+
+
+@given(
+    requests=st.lists(st.builds(lambda name, rest: [name, *rest], names, st.lists(words, max_size=6)), max_size=3),
+    extra=st.sampled_from([b"", b"", b"", b"*1", b"\r\n", b"x"]),
+    unlike=st.booleans(),
+)
+def test_what_may_share_is_one_frequent_request_for_no_known_key(
+    requests: list[list[bytes]], extra: bytes, unlike: bool
+) -> None:
+    known = known_keys(b"known", b"other", *([b"a1", b"b2", b"c3", b"d4", b"e5"] if unlike else []))
+    chunk = b"".join(request(*arguments) for arguments in requests) + extra
+    if not chunk:
+        return
+    found = share_check(known, NAMES.prefix, BatchParser())(chunk)
+    if found is Shared.NONE:
+        return
+    assert len(requests) == 1
+    assert not extra
+    name, *arguments = requests[0]
+    assert name.upper() in FREQUENT
+    assert known.deadlines.keys().isdisjoint(arguments)
+    assert not any(argument.startswith(NAMES.prefix) for argument in arguments)
+
+
+@given(
+    name=st.sampled_from(sorted(FREQUENT)),
+    lower=st.booleans(),
+    arguments=st.lists(words.filter(bool), min_size=1, max_size=4),
+)
+def test_reads_and_writes_are_told_apart(name: bytes, lower: bool, arguments: list[bytes]) -> None:
+    spelled = name.lower() if lower else name
+    check = share_check(known_keys(), NAMES.prefix, BatchParser())
+    found = {check(request(spelled, *arguments)), check(request(spelled, "k", *arguments))} - {Shared.NONE}
+    assert found <= {Shared.READS if name in FREQUENT_READS else Shared.WRITES}
+
+
+def sample() -> Iterator[bytes]:
+    yield request("GET", "k")
+    yield request("set", "k", "v")
+
+
+def test_frequent_requests_share() -> None:
+    check = share_check(known_keys(), NAMES.prefix, BatchParser())
+    assert [check(chunk) for chunk in sample()] == [Shared.READS, Shared.WRITES]
+    assert check(b"".join(sample())) is Shared.NONE
+    assert check(request("SET", "k", "x" * 2000)) is Shared.NONE
