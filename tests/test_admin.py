@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from proxy.metrics.traffic import AT_ONCE, Traffic
 from tests.admin import PROBE, Admin, admin_of, with_admin
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
+from tests.patience import patience
 from tests.servers import BINARIES, Proxy, Server, free_port, proxy_environment, until
 
 
@@ -471,6 +473,45 @@ def test_peers_that_scrape_without_pause_leave_room_for_probes(admin: tuple[Prox
         over.set()
         for peer in peers:
             peer.join()
+
+
+def test_peers_that_keep_their_connections_leave_room_for_probes(admin: tuple[Proxy, Admin]) -> None:
+    """Each asks again as soon as it is answered, so none of them waits for a request for long."""
+    _, port = admin
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), port.connect() as peer:
+                while not over.is_set():
+                    peer.sendall(PROBE)
+                    if not peer.recv(4096):
+                        break
+
+    peers = [threading.Thread(target=ask, daemon=True) for _ in range(2 * admin_server.MOST)]
+    for peer in peers:
+        peer.start()
+    try:
+        for _ in range(20):
+            began = time.monotonic()
+            with port.connect() as probe:
+                probe.sendall(PROBE)
+                assert b" 200 " in probe.recv(4096)
+            assert time.monotonic() - began < patience(5)
+    finally:
+        over.set()
+        for peer in peers:
+            peer.join()
+
+
+def test_a_scraper_that_resets_its_connection_is_no_defect(admin: tuple[Proxy, Admin]) -> None:
+    proxy, port = admin
+    for _ in range(300):
+        with contextlib.suppress(OSError), port.connect() as peer:
+            peer.sendall(PROBE.replace(b"livez", b"metrics"))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: connections(proxy, port) == 0, timeout=20)
+    assert "internal error" not in proxy.process.output
 
 
 def test_slow_senders_are_closed_and_make_room(admin: tuple[Proxy, Admin]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.admin.http import HEAD_LIMIT, READ, BadRequestError, Conversation, Request, Response, State
+from proxy.admin.http import HEAD_LIMIT, LINES_LIMIT, READ, BadRequestError, Conversation, Request, Response, State
 from proxy.admin.pages import Pages
 from proxy.admin.readiness import Readiness
 
@@ -98,6 +98,7 @@ BAD: dict[str, tuple[bytes, int]] = {
     "an unknown coding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
     "a head without end": (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 3 * HEAD_LIMIT, 431),
     "headers without end": (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"x:y\r\n" * HEAD_LIMIT, 431),
+    "too many headers": (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"x:\r\n" * LINES_LIMIT + b"\r\n", 431),
     "no line at all": (b"x" * 3 * HEAD_LIMIT, 431),
 }
 

@@ -19,6 +19,9 @@ READ: Final = 2048
 HEAD_LIMIT: Final = 8 * 1024
 """Bytes of a request's head: Prometheus sends 250, a browser with many cookies some thousands."""
 
+LINES_LIMIT: Final = 100
+"""Lines of a request's head: Prometheus sends 7, a browser 20. Each takes time, however short it is."""
+
 TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -86,6 +89,7 @@ class Conversation:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self._closes = False
         self._is_head = False
+        self._lines = 0  # of the head that is awaited
 
     def receive(self, data: bytes) -> Request | None:
         """Take bytes: `READ` at most, none at the end of the input.
@@ -98,6 +102,11 @@ class Conversation:
         """
         assert self.state is State.AWAITING
         self._is_head = False
+        self._lines += data.partition(b"\r\n\r\n")[0].count(b"\n")
+        if self._lines > LINES_LIMIT:
+            self.state = State.ANSWERING
+            self._closes = True
+            raise BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields")
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
@@ -159,6 +168,7 @@ class Conversation:
         out += self._http.send(h11.EndOfMessage()) or b""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+            self._lines = 0
             self.state = State.AWAITING
         else:
             self.state = State.OVER

@@ -71,6 +71,7 @@ class AdminServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], float] = {}  # connections that await a request: since when
         self._scraping = 0  # scrapes that are being answered
+        self._is_crowded = False  # whether somebody waits for room
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
         self._say_internal = Seldom(log.error, "admin connection closed: internal error")
 
@@ -148,11 +149,13 @@ class AdminServer:
     async def _make_room(self) -> None:
         """Close the connection that has waited longest for a request, where there are too many."""
         while len(self._tasks) >= MOST:
+            self._is_crowded = True
             longest = min(self._waiting, key=self._waiting.__getitem__, default=None)
             if longest is not None and self._waiting[longest] <= time.monotonic() - YOUNG_SECONDS:
                 longest.cancel()
             # One that is being answered may come to wait for a request meanwhile, and one that waits for one, be young.
             await asyncio.wait(self._tasks, timeout=YOUNG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        self._is_crowded = False
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -186,9 +189,12 @@ class AdminServer:
             if request is None:
                 break
             answer = await self._answer(conversation, request, is_local)
+            if self._is_crowded:
+                conversation.close_after()  # to keep a connection for the next request is a courtesy
+            out = await self._turns.run(partial(conversation.respond, answer.response))
             if writer.is_closing():
                 return
-            writer.write(await self._turns.run(partial(conversation.respond, answer.response)))
+            writer.write(out)
             async with asyncio.timeout(REQUEST_SECONDS):
                 await writer.drain()
             if answer.then is not None:
