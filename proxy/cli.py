@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from proxy import __version__, logs, settings
 from proxy.bad_settings import nearest
 from proxy.events import options as telling
+from proxy.held_signals import release
 from proxy.keydb import options as importing
 from proxy.loading import loading
 from proxy.settings import Settings, SettingsError
@@ -80,6 +81,7 @@ def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 def _run(config: Path | None, **flags: Any) -> None:
     if click.get_current_context().invoked_subcommand is not None:
+        release()  # it ends by itself, or at once
         return
     chosen = _load(config, flags)
     logs.configure(chosen.log_level, chosen.log_format)

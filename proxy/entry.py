@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from proxy.check import probe
-from proxy.loading import loading
+from proxy.held_signals import hold
 
 
 def main() -> None:
     """Run what the arguments ask for."""
+    if "--probe" not in sys.argv:
+        hold()  # first of all: the rest takes time
+    from proxy.check import probe
+    from proxy.loading import loading
+
     status = probe.main()
     if status is not None:
         sys.exit(status)

@@ -11,6 +11,10 @@ from typing import Literal
 
 import structlog
 
+from proxy.log_stream import Patient
+
+log = structlog.get_logger("proxy.logs")
+
 
 def page_of(event: str) -> str:
     """Return where the documentation says what a warning or an error means, and what to do about it."""
@@ -57,7 +61,9 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    stream = Patient(sys.stderr)
+    stream.on_room = _say_lost
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -68,6 +74,10 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(threshold)
     logging.getLogger("asyncio").setLevel(max(threshold, logging.WARNING))
+
+
+def _say_lost(lines: int) -> None:
+    log.warning("log lines lost: nobody read them", lines=lines)
 
 
 class Seldom:

@@ -64,6 +64,7 @@ from proxy.session.rights import Rights, Users
 from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
+from proxy.upstream.certificates import listening_certificate_date
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import Follower
 from proxy.upstream.login import LoginWatch
@@ -474,6 +475,7 @@ class Server:
         if self._upstream.uses_tls and not settings.tls_verify:
             advice = "others on the network can read and change the data: set tls_ca_file instead"
             log.warning("upstream certificate not verified", advice=advice)
+        self._warn_of_dates()
         await self._logins.asked.wait()
         exposed = self._listeners.exposed()
         if exposed and not self._logins.wanted:
@@ -491,6 +493,12 @@ class Server:
                 log.error("certificates not reloaded: the old ones stay in use", error=str(error))
         if not failed:
             log.info("certificates reloaded")
+        self._warn_of_dates()
+
+    def _warn_of_dates(self) -> None:
+        if (date := listening_certificate_date(self._settings)) is not None:
+            advice = f"renew {self._settings.listen_tls_cert_file} and send SIGHUP, or set this machine's clock"
+            log.warning("certificate for clients is out of date", certificate=date, advice=advice)
 
     async def _finish(self) -> None:
         """Accept no more clients, wait for running requests for a bounded time, and close."""

@@ -356,5 +356,7 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
         raise SettingsError("; ".join(told)) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"configuration file {file}: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise SettingsError(f"configuration file {file}: nested too deeply") from None
+    except (OSError, ValueError) as error:  # such as UnicodeDecodeError, or a number of thousands of digits
         raise SettingsError(f"configuration file {file}: {error}") from None

@@ -10,6 +10,8 @@ from typing import Final
 
 import structlog
 
+from proxy.held_signals import release
+
 log = structlog.get_logger("proxy.server")
 
 TO_STOP: Final = (signal.SIGTERM, signal.SIGINT)
@@ -36,6 +38,7 @@ class Signals:
         for number in TO_STOP:
             loop.add_signal_handler(number, self._end)
         loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
+        release()
 
     def _end(self) -> None:
         # It may have been told to stop before: by the admin port, or by a worker that got the same signal.

@@ -6,6 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+EC = "ec"
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -33,14 +35,22 @@ class Authority:
         self.own = self._make(name, "-addext", "basicConstraints=critical,CA:TRUE")
         self.file = self.own.file
 
-    def sign(self, name: str, alternative: str = "") -> Certificate:
-        """Make a certificate for a name; `alternative` such as `IP:127.0.0.1` is what a client checks."""
-        more = ["-addext", f"subjectAltName={alternative}"] if alternative else []
-        return self._make(name, "-CA", str(self.own.file), "-CAkey", str(self.own.key), *more)
+    def sign(self, name: str, alternative: str = "", *, since: int = 0, kind: str = EC) -> Certificate:
+        """Make a certificate for a name.
 
-    def _make(self, name: str, *args: str) -> Certificate:
+        Args:
+            name: the name.
+            alternative: what a client checks, such as `IP:127.0.0.1`.
+            since: in how many days its two days begin.
+            kind: of its key, such as `rsa:4096`.
+        """
+        more = ["-addext", f"subjectAltName={alternative}"] if alternative else []
+        return self._make(name, "-CA", str(self.own.file), "-CAkey", str(self.own.key), *more, since=since, kind=kind)
+
+    def _make(self, name: str, *args: str, since: int = 0, kind: str = EC) -> Certificate:
         made = Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command = ["openssl", "req", "-x509", "-newkey", kind, "-nodes"]
+        command += ["-pkeyopt", "ec_paramgen_curve:prime256v1"] if kind == EC else []
         command += ["-subj", f"/CN={name}", "-days", "2", "-out", str(made.file), "-keyout", str(made.key), *args]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(["faketime", "-f", f"{since:+}d", *command], check=True, capture_output=True)
         return made

@@ -223,6 +223,7 @@ MUTATIONS = [
         "shared, due",
     ),
     # What strangers may do.
+    Mutation("listen/listener.py", "Unsecured(self._turns.join)", "Unsecured()", "handshakes"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -625,6 +626,49 @@ def test_a_second_signal_ends_it_at_once(server: Server, start_proxy: StartProxy
     assert "Traceback" not in proxy.process.output
     assert "stopped by a second signal" in proxy.process.output
     assert not path.exists()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_end_of_one_proxy_leaves_the_socket_of_the_next(
+    server: Server, start_proxy: StartProxy, short: Path, workers: str
+) -> None:
+    """It has removed its own already, and another has been started meanwhile; or somebody else has removed it."""
+    path = short / "proxy.sock"
+    for is_removed in (False, True):
+        old = start_proxy(server, "--workers", workers, "--shutdown-timeout", "3600", "--listen", f"unix://{path}")
+        with old.connect() as client:
+            client.send(request("PING") + request("BLPOP", "nope", 0))
+            client.reply()
+            if is_removed:
+                path.unlink()
+            else:
+                old.process.send_signal(signal.SIGTERM)
+                until(lambda: not path.exists())
+            new = start_proxy(server, "--listen", f"unix://{path}")
+            old.process.send_signal(signal.SIGTERM)
+            if is_removed:
+                old.process.line(lambda line: "stopping" in line)
+                old.process.send_signal(signal.SIGTERM)
+            assert old.process.wait(timeout=10) == 1
+        assert new.command("PING") == b"+PONG\r\n"
+        new.stop()
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_while_it_is_loaded_counts_once_it_has_begun(
+    server: Server, start_proxy: StartProxy, number: int
+) -> None:
+    for milliseconds in (100, 250, 400, 550):
+        proxy = start_proxy(server, ready=False)
+        time.sleep(milliseconds / 1000)  # the earliest of these is behind the interpreter's own start
+        proxy.process.send_signal(number)
+        if number == signal.SIGHUP:
+            proxy.process.line(lambda line: '"ready"' in line)
+            assert proxy.process.end() == 0
+        else:
+            assert proxy.process.wait(timeout=20) == 0
+        assert "Traceback" not in proxy.process.output
 
 
 def test_a_second_signal_leaves_no_embedded_server(start_proxy: StartProxy) -> None:

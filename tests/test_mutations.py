@@ -412,6 +412,7 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
     "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),
     "balance of workers": lambda place: workers.check_balance(place.proxy("--workers", "3")),

@@ -112,7 +112,17 @@ def test_a_bad_setting_is_named_in_one_line(flags: dict[str, object], said: str)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["nosuch = 1", "= broken", 'listen = "x:1"\nsweep = "perhaps"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nosuch = 1",
+        "= broken",
+        'listen = "x:1"\nsweep = "perhaps"',
+        "listen = " + "[" * 2000,
+        "max_clients = " + "9" * 5000,
+    ],
+    ids=["unknown", "no TOML", "two", "deep", "long"],
+)
 def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "proxy.toml"
     file.write_text(text)

@@ -42,3 +42,22 @@ def test_publishing_on_the_proxys_channels_is_refused_and_subscribing_is_not(ups
             assert subscriber.reply().startswith(b"*3\r\n$%d\r\n%s\r\n" % (len(word), word.lower().encode()))
         assert channel.encode() in client.command("PUBSUB", "CHANNELS")
         assert client.command("PUBLISH", channel, "x").startswith(b"-ERR expiremember-proxy: names that begin with")
+
+
+@pytest.mark.every_kind
+def test_what_a_refused_skip_was_to_skip_is_answered_in_words(proxy: Proxy) -> None:
+    reserved, skip = request("GET", "__expiremember__:index"), request("CLIENT", "REPLY", "SKIP")
+    refusal = b"-ERR expiremember-proxy: names that begin with"
+    with proxy.connect() as subscriber:
+        subscriber.send(request("SUBSCRIBE", "ch"))
+        subscriber.reply()
+        for _ in range(3):
+            subscriber.send(skip + reserved + request("PING"))
+            assert subscriber.reply().startswith(b"-ERR Can't execute 'client")
+            assert subscriber.reply().startswith(refusal)
+            assert subscriber.reply() == b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"
+    with proxy.connect() as client:
+        for _ in range(3):
+            client.send(skip + reserved + request("PING") + reserved)
+            assert client.reply() == b"+PONG\r\n"
+            assert client.reply().startswith(refusal)

@@ -21,7 +21,7 @@ import structlog
 from proxy.admin.http import READ, BadRequestError, Conversation, Request, Response, State
 from proxy.admin.pages import Answer, Pages
 from proxy.admin.turns import Turns
-from proxy.listen.sockets import bind, bind_path, clear_socket
+from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket
 from proxy.logs import Seldom
 from proxy.loop import look_up
 from proxy.settings import SettingsError, parse_address
@@ -67,6 +67,7 @@ class AdminServer:
         self._turns, self._scrapes = Turns(), Turns()
         self._listener: socket.socket | None = None
         self._path: Path | None = None
+        self._file: SocketFile | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], float] = {}  # connections that await a request: since when
@@ -86,7 +87,7 @@ class AdminServer:
             if isinstance(where, Path):
                 await clear_socket(where)
                 self._listener = bind_path(where)
-                self._path = where
+                self._path, self._file = where, SocketFile(where)
             else:
                 self._listener = bind(await look_up(where.host, where.port))
             self._listener.listen(_BACKLOG)
@@ -104,8 +105,8 @@ class AdminServer:
 
     def remove_path(self) -> None:
         """Remove the file of a Unix socket, and nothing else: the process is about to end."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.remove()
 
     async def close(self) -> None:
         """Stop listening, and close all connections. Harmless when not open."""

@@ -14,7 +14,7 @@ from proxy.check.probe import BUSY, PING, CertificateWantedError, NoAnswerError,
 from proxy.listen.sockets import bind, is_loopback
 from proxy.names import lookup
 from proxy.settings import Settings, SettingsError
-from proxy.upstream.certificates import listening_context
+from proxy.upstream.certificates import listening_certificate_date, listening_context
 
 _SUBJECT: Final = "listen"
 _LONGEST_PATH: Final = 107 if sys.platform.startswith("linux") else 103
@@ -33,6 +33,9 @@ def check_listening(settings: Settings) -> Iterator[Finding]:
             listening_context(settings)
         except SettingsError as error:
             yield Finding(Level.FAILURE, _SUBJECT, str(error))
+        if (date := listening_certificate_date(settings)) is not None:
+            text = f"the certificate {date}: renew {settings.listen_tls_cert_file}, or set this machine's clock"
+            yield Finding(Level.WARNING, _SUBJECT, text)
     for address in settings.listen:
         level, text = _look(address)
         yield Finding(level, _SUBJECT, f"{address} {text}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from proxy.listen.sockets import bind, bind_path, clear_socket
+from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket
 from proxy.loop import look_up
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
 from proxy.upstream import tcp
@@ -28,13 +28,13 @@ class Listener:
     Attributes:
         socket: the socket.
         tls: whether clients speak TLS there.
-        path: the file to remove in the end, if it is a Unix socket and this process's to remove.
+        file: what to remove in the end, if it is a Unix socket and this process's to remove.
         pause: the end of a pause in accepting, while there is one.
     """
 
     socket: socket.socket
     tls: bool = False
-    path: Path | None = None
+    file: SocketFile | None = None
     pause: asyncio.TimerHandle | None = field(default=None)
 
     @property
@@ -48,8 +48,8 @@ class Listener:
     def close(self) -> None:
         """Stop listening."""
         self.socket.close()
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        if self.file is not None:
+            self.file.remove()
 
 
 def shown(address: str, listener: Listener) -> str:
@@ -88,7 +88,7 @@ async def bind_all(settings: Settings, processes: int = 1) -> list[list[Listener
                 if isinstance(where, TCPAddress):
                     listeners.append(Listener(bound, tls=where.tls))
                 else:
-                    listeners.append(Listener(bound, path=None if number else where))
+                    listeners.append(Listener(bound, file=None if number else SocketFile(where)))
     except BaseException:
         for listeners in made:
             close_all(listeners)

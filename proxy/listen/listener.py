@@ -17,7 +17,10 @@ from proxy.listen.sockets import is_loopback
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.relay.client import ClientConnection
+from proxy.relay.turns import TurnQueue
+from proxy.session.turns import Turns
 from proxy.settings import Settings
+from proxy.tls import Unsecured, secure
 from proxy.upstream.certificates import listening_context
 
 log = structlog.get_logger("proxy.listen")
@@ -89,6 +92,7 @@ class Listeners:
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._turns = TurnQueue(Turns())  # in which handshakes go on
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
         self._say_failed = Seldom(log.error, "cannot accept clients")
@@ -134,8 +138,8 @@ class Listeners:
     def remove_paths(self) -> None:
         """Remove the files of Unix sockets, and nothing else: the process is about to end."""
         for listener in self._listeners:
-            if listener.path is not None:
-                listener.path.unlink(missing_ok=True)
+            if listener.file is not None:
+                listener.file.remove()
 
     def reload_certificates(self) -> None:
         """Read the certificate files again, for the clients to come.
@@ -214,12 +218,15 @@ class Listeners:
         self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None
     ) -> None:
         """Hand a client over to its protocol, after the TLS handshake if it needs one."""
-        seconds = self._settings.listen_tls_timeout if context is not None else None
+        loop = asyncio.get_running_loop()
         peer = _name(client) if context is not None else ""
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, client, ssl=context, ssl_handshake_timeout=seconds
-            )
+            if context is None:
+                await loop.connect_accepted_socket(lambda: connection, client)
+            else:
+                transport, _ = await loop.connect_accepted_socket(lambda: Unsecured(self._turns.join), client)
+                seconds = self._settings.listen_tls_timeout
+                await secure(connection, transport, context, server_side=True, seconds=seconds)
         except OSError as error:
             self.left(connection)
             client.close()

@@ -11,6 +11,33 @@ from pathlib import Path
 from proxy.names import Found
 
 
+class SocketFile:
+    """The file of a Unix socket that this process has bound.
+
+    Args:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path: Path | None = path
+        self._made = _marks(path)
+
+    def remove(self) -> None:
+        """Remove it, once, and only while it is that file: another process may have bound the path since."""
+        path, self._path = self._path, None
+        if path is not None and self._made is not None and _marks(path) == self._made:
+            path.unlink(missing_ok=True)
+
+
+def _marks(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells a file from another at its path. The numbers of files that are gone are used again."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an IP address can only be reached from this machine."""
     return host == "::1" or host.startswith(("127.", "::ffff:127."))

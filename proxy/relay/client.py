@@ -87,6 +87,9 @@ _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, Stat
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
 """Bytes that are taken from a client while the replies to what it has sent before are awaited."""
 
+FIRST_LOOK_SECONDS: Final = 0.02
+"""How long after the end of a client to check whether a request of it blocks, where the server is not told the end."""
+
 LOOK_SECONDS: Final = 1.0
 """How often to check, while replies are awaited, whether the client has gone: its socket is not read then."""
 
@@ -738,11 +741,24 @@ class ClientConnection(asyncio.Protocol):
             upstream.end()
         elif sign is not None and not self._session.replies.silenced:
             self.send_out(sign)
+            self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)
         elif sign is not None:
             upstream.leave()
         else:
             # A request was cut off: it will not run, and those before it have had their time.
             self._after(PATIENCE_SECONDS, upstream.leave)
+
+    def _look_whether_it_blocks(self) -> None:
+        """Find out whether a request blocks behind which the client has ended. The server does not see that end."""
+
+        async def look() -> None:
+            if await self._blocks(lambda: self._state is State.ENDED):
+                assert self._upstream is not None
+                self._upstream.leave()
+            elif self._state is State.ENDED:
+                self._after(LOOK_SECONDS, self._look_whether_it_blocks)
+
+        self._start_beside(look())
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""

@@ -68,8 +68,10 @@ class Outgoing:
 
     def refuse(self, request: Request, refusal: Refusal, *, skips: bool) -> None:
         """Have the client get an error in the place of a request's reply, unless it `skips` that."""
-        line = b"-%b\r\n" % refusal.message
-        self.replace(request, self._standing.replies.unheard() if skips else self.expect(line))
+        instead = self.expect(b"-%b\r\n" % refusal.message)
+        self.replace(request, instead)
+        if skips:  # unless the server has refused that; the next answer tells
+            self.append(self.expect(b""))
 
     def put_together(self, call: bytes, count: int, took_long: Callable[[], None]) -> None:
         """Send one call in the place of so many requests of the client's. Not within a transaction.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ssl
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +13,12 @@ from proxy.settings import Settings, SettingsError
 
 NO_TLS_THERE: Final = "check that the server speaks TLS on this port (redis:// is without TLS)"
 """What the operator can do where the server sends something else, or nothing: Redis waits for more of what it sees."""
+
+LARGEST: Final = 4 * 1024 * 1024
+"""Bytes of a file of certificates at most; all authorities that a system trusts take 0.2 MB."""
+
+_DATES: Final = {9: "is not valid yet", 10: "has expired"}
+"""OpenSSL's codes for a certificate whose time has not come, or is over."""
 
 _WRONG_NAME: Final = (62, 64)
 """OpenSSL's codes for a certificate that is for another host name, or for another IP address."""
@@ -22,6 +31,7 @@ def upstream_context(settings: Settings) -> ssl.SSLContext:
         SettingsError: a file cannot be used.
     """
     try:
+        _look_at(settings.tls_ca_file)
         context = ssl.create_default_context(cafile=settings.tls_ca_file)
     except OSError as error:
         raise _unusable(error, tls_ca_file=settings.tls_ca_file) from None
@@ -45,6 +55,7 @@ def listening_context(settings: Settings) -> ssl.SSLContext:
     if settings.listen_tls_ca_file is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
+            _look_at(settings.listen_tls_ca_file)
             context.load_verify_locations(settings.listen_tls_ca_file)
         except OSError as error:
             raise _unusable(error, listen_tls_ca_file=settings.listen_tls_ca_file) from None
@@ -60,9 +71,55 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
         raise ValueError("the key is encrypted; decrypt it for the proxy")
 
     try:
+        _look_at(certificate, key)
         context.load_cert_chain(certificate, key, no_password)
     except (OSError, ValueError) as error:
         raise _unusable(error, **files) from None
+
+
+def _look_at(*files: Path | None) -> None:
+    """See that files can be read at once: OpenSSL would wait for a writer to a pipe, and all clients with it.
+
+    Raises:
+        OSError: one is no regular file, or too large.
+    """
+    for file in files:
+        if file is None:
+            continue
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if found.st_size > LARGEST:
+            raise OSError(errno.EFBIG, f"it is larger than {LARGEST} bytes")
+
+
+def listening_certificate_date(settings: Settings) -> str | None:
+    """Return what is wrong with the dates of the certificate that clients are shown; None if nothing is.
+
+    A client that trusts that very certificate shakes hands with a server that shows it, in memory: the standard library
+    tells the dates of a certificate in no other way.
+    """
+    if settings.listen_tls_cert_file is None:
+        return None
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        _load(
+            server, listen_tls_cert_file=settings.listen_tls_cert_file, listen_tls_key_file=settings.listen_tls_key_file
+        )
+        client.load_verify_locations(settings.listen_tls_cert_file)
+        asking, shown = client.wrap_bio(far, near), server.wrap_bio(near, far, server_side=True)
+        for side in (asking, shown, asking):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return _DATES.get(error.verify_code)
+    except (OSError, SettingsError):
+        pass  # what else is wrong with it is told where it is used
+    return None
 
 
 def _unusable(error: Exception, **files: Path | None) -> SettingsError:
@@ -92,6 +149,8 @@ def _advice(error: ssl.SSLError, settings: Settings) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _WRONG_NAME:
             return "the server's certificate is for another name: write that name in upstream"
+        if error.verify_code in _DATES:
+            return f"the server's certificate {_DATES[error.verify_code]}: renew it, or set this machine's clock"
         authority = settings.tls_ca_file or "the system's certificates"
         return f"the server's certificate is not trusted: check tls_ca_file ({authority})"
     return _refused(settings) if "ALERT" in (error.reason or "") else NO_TLS_THERE

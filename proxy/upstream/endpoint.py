@@ -16,10 +16,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import __version__
 from proxy.settings import Settings
+from proxy.tls import Unsecured, secure
 from proxy.upstream import tcp
 from proxy.upstream.address import Address, UpstreamURL, parse_upstream
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
@@ -27,7 +27,7 @@ from proxy.upstream.credentials import Credentials
 from proxy.upstream.refusals import shown
 from proxy.upstream.sentinel import FIND_SECONDS
 from proxy.upstream.stay import Stay, Whereabouts
-from proxy.upstream.words import ProxyBehindError, in_words
+from proxy.upstream.words import ProxyBehindError, in_words, is_silent_from_the_start
 
 CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
@@ -206,7 +206,7 @@ class Upstream:
             if self._settings.upstream_password_file is not None:
                 return f"check the password in {self._settings.upstream_password_file}: it is read at each try"
             return "check user and password: upstream_password_file, upstream_password or upstream"
-        if self._tls is not None and isinstance(error, TimeoutError | RedisTimeoutError):
+        if self._tls is not None and is_silent_from_the_start(error):
             return NO_TLS_THERE
         return handshake_advice(error, self._settings) if self._tls is not None else None
 
@@ -235,16 +235,22 @@ class Upstream:
                 return
             if stay.address is None:
                 raise ConnectionError(self._where.missing)
-            host, port = stay.address
-            name = host if self._tls else None
-            opening = loop.create_connection(factory, host, port, ssl=self._tls, server_hostname=name)
-            transport, _ = await (stay.hold(opening) if self.sentinels else opening)
+            opening = self._open(factory, *stay.address)
+            transport = await (stay.hold(opening) if self.sentinels else opening)
         stay.check()
         connection = transport.get_extra_info("socket")
         if connection is not None:
             # It may have ended already, which uvloop tells by a ValueError: its protocol is told.
             with contextlib.suppress(OSError, ValueError):
                 tcp.configure(connection, self._settings.tcp_keepalive, self._settings.tcp_user_timeout)
+
+    async def _open(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Transport:
+        loop, context = asyncio.get_running_loop(), self._tls
+        if context is None:
+            return (await loop.create_connection(factory, host, port))[0]
+        transport, _ = await loop.create_connection(Unsecured, host, port)
+        await secure(factory(), transport, context, server_hostname=host)
+        return transport
 
     def control(self) -> Redis:
         """Make a client for the proxy's own requests (RESP2, replies as bytes; nothing connects yet)."""

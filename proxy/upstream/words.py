@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Iterator
 from typing import Final
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -41,7 +42,15 @@ def in_words(error: BaseException) -> str:
         return "its name cannot be looked up"
     if cause is not None and cause.errno:
         return os.strerror(cause.errno).lower()
-    return "it closed the connection" if text.startswith(("Connection closed", "Connection lost")) else text
+    closed = text.startswith(("Connection closed", "Connection lost")) or any(
+        isinstance(cause, ConnectionResetError) for cause in _causes(error)
+    )
+    return "it closed the connection" if closed else text
+
+
+def is_silent_from_the_start(error: BaseException) -> bool:
+    """Return whether the server has not even answered the connection, its TLS handshake included."""
+    return isinstance(error, RedisTimeoutError) and str(error).startswith("Timeout connecting")
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -51,10 +60,13 @@ def is_unreachable(error: BaseException) -> bool:
 
 def _system_error(error: BaseException | None) -> OSError | None:
     """Return the system's error that an error was made of, if there is one with a number."""
-    seen = 0
-    while error is not None and seen < 10:
-        if isinstance(error, OSError) and (error.errno is not None):
-            return error
+    return next((cause for cause in _causes(error) if isinstance(cause, OSError) and cause.errno is not None), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an error, and those that it was made of."""
+    for _ in range(10):
+        if error is None:
+            return
+        yield error
         error = error.__cause__ or error.__context__
-        seen += 1
-    return None

@@ -66,11 +66,6 @@ class ReplySubstitution:
         """Whether so many replies are outstanding that no more should be asked for."""
         return len(self._expected) >= CROWD and not self.silenced
 
-    @staticmethod
-    def unheard() -> bytes:
-        """Return a request in the place of one that is refused and gets no reply (CLIENT REPLY SKIP)."""
-        return encode([secrets.token_hex(16).encode()])
-
     def expect(self, reply: bytes, *, by_greeting: bool = False, found: Callable[[], None] | None = None) -> bytes:
         """Replace the answer to a request that is about to be sent.
 

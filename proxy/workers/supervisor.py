@@ -82,15 +82,15 @@ class Supervisor:
         Raises:
             SettingsError: a worker cannot use a setting.
         """
-        paths = [listener.path for listener in listeners[0] if listener.path is not None]
+        files = [listener.file for listener in listeners[0] if listener.file is not None]
         addresses = [
             shown(address, listener)
             for address, listener in zip(dict.fromkeys(self._settings.listen), listeners[0], strict=True)
         ]
 
         def remove_paths() -> None:
-            for path in paths:
-                path.unlink(missing_ok=True)
+            for file in files:
+                file.remove()
 
         self._signals.before_end.append(remove_paths)
         stopped = asyncio.create_task(self._signals.stop.wait())

@@ -19,6 +19,7 @@ import uvloop
 from proxy import logs
 from proxy.admin.turns import Turns
 from proxy.ending import end
+from proxy.held_signals import release
 from proxy.listen.binding import Listener
 from proxy.listen.listener import client_limit
 from proxy.loop import Loop
@@ -187,7 +188,7 @@ def _pass_signals_on(outlook: WorkerOutlook, signals: Signals) -> None:
     for number in TO_STOP:
         loop.add_signal_handler(number, outlook.tell, News.STOP)
     loop.add_signal_handler(signal.SIGHUP, lambda: signals.reload())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*TO_STOP, signal.SIGHUP))
+    release()
 
 
 async def _beat(board: Board, worker: int) -> None:

@@ -1,0 +1,81 @@
+"""Standard error as a stream that holds nobody up: what it does not take at once is dropped, and counted."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TextIO
+
+AT_ONCE: Final = 4096
+"""Bytes that a pipe takes whole or not at all (PIPE_BUF)."""
+
+
+class Patient:
+    """Writes lines to a stream whose reader may stand still: with its pipe full, a write would last until it goes on.
+
+    Args:
+        stream: where to write.
+
+    Attributes:
+        lost: how many lines have not been written.
+        on_room: called with that number when lines are written again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lost = 0
+        self.on_room: Callable[[int], None] = lambda _: None
+        self._stream = stream
+        self._cut = b""  # ends what was written of a line in part
+        self._send, self._release = _sender(stream)
+
+    def write(self, text: str) -> None:
+        """Write a line, if there is room."""
+        if self._send is None:
+            self._stream.write(text)
+            return
+        data = self._cut + text.encode("utf-8", "backslashreplace")
+        place = 0
+        try:
+            while place < len(data):
+                place += self._send(data[place : place + AT_ONCE])
+        except BlockingIOError:
+            self.lost += 1
+            self._cut = self._cut if place == 0 else b"\n"
+            return
+        self._cut = b""
+        if self.lost:
+            lost, self.lost = self.lost, 0
+            self.on_room(lost)
+
+    def close(self) -> None:
+        """Write no more. The stream itself stays open."""
+        self._release()
+
+    def flush(self) -> None:
+        """See that all is written."""
+        if self._send is None:
+            self._stream.flush()
+
+
+def _sender(stream: TextIO) -> tuple[Callable[[bytes], int] | None, Callable[[], object]]:
+    """Return what writes without waiting, and what to call in the end.
+
+    The first is None where a write does not wait, or nothing can be done about it.
+
+    Whether writes wait is a property of what is open, which other processes share: so it is opened anew.
+    """
+    try:
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISSOCK(mode):
+            connection = socket.socket(fileno=os.dup(descriptor))
+            return (lambda data: connection.send(data, socket.MSG_DONTWAIT)), connection.close
+        if stat.S_ISFIFO(mode):
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            return (lambda data: os.write(own, data)), partial(os.close, own)
+    except (OSError, ValueError):
+        pass  # a system without /proc, or another user's pipe
+    return None, lambda: None
