@@ -231,6 +231,7 @@ def test_limits_are_of_all_workers_together(server: Server, start_proxy: StartPr
         assert raws[2].line().startswith(b"-ERR expiremember-proxy: too many unfinished requests")
         line = proxy.process.line(lambda line: "client closed: held_limit reached" in line)
         assert json.loads(line)["worker"] == 3
+        until(lambda: admin.metrics()["held_bytes{worker=3}"] == 0, what="the end of what the third one held")
         for raw in raws[:2]:
             raw.send(b"x" * 50_000 + b"\r\n$1\r\nb\r\n$1\r\n2\r\n")
             assert raw.reply() == b"+OK\r\n"
