@@ -1,6 +1,6 @@
 """How many SET and GET a second go through the proxy, beside straight to Redis, through HAProxy and through nutcracker.
 
-    python -m benchmarks.relay [--known-keys 100000] [--bare] [--unix] [--admin] [--check]
+    python -m benchmarks.relay [--share] [--known-keys 100000] [--bare] [--unix] [--admin] [--check]
 
 Load comes from redis-benchmark (or valkey-benchmark): 50 connections, 64-byte values, random keys, without pipelining
 and 32 deep. All paths lead to one Redis, and none is busy while another is measured. A machine is never quiet, so every
@@ -10,6 +10,8 @@ measured within seconds of each other.
 
 HAProxy relays bytes in TCP mode, with one thread, as the proxy and Redis have (`--haproxy-threads 0`: as many as it
 chooses; on two cores that changes little). nutcracker has one server and one connection to it, as its authors advise.
+
+With `--share` the proxy is measured too with shared connections.
 
 With `--bare` a relay on the proxy's own event loop that looks at nothing is measured too: what is lost to HAProxy there
 is the loop's, and only the rest the proxy's.
@@ -22,7 +24,7 @@ With `--known-keys N` a second Redis holds N sets of one member each whose deadl
 it knows all N, and the traffic touches none of them. Its ratio is to the proxy in front of the first Redis, which holds
 as many keys, without deadlines.
 
-The last rows tell the processor time that each takes for a request, in µs.
+The last rows tell the processor time that each takes for a request, and that Redis takes behind it, in µs.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _RUN_SECONDS: Final = 120
 
 _REDIS, _HAPROXY, _NUTCRACKER = "Redis, straight", "HAProxy", "nutcracker"
 _PROXY, _KNOWING, _BARE, _UNIX = "proxy", "proxy, keys known", "bare uvloop relay", "proxy, Unix socket"
-_ADMIN = "proxy, scraped"
+_ADMIN, _SHARING = "proxy, scraped", "proxy, shared connections"
 
 
 class Load(NamedTuple):
@@ -119,6 +121,8 @@ def _set_up(stage: Stage, options: argparse.Namespace, admin_port: int) -> dict[
         _NUTCRACKER: stage.nutcracker(redis),
         _PROXY: stage.proxy(redis, *options.proxy_arg),
     }
+    if options.share:
+        paths[_SHARING] = stage.proxy(redis, *options.proxy_arg, "--share")
     if options.bare:
         paths[_BARE] = stage.bare(redis)
     if options.unix:
@@ -142,6 +146,7 @@ def measure(options: argparse.Namespace) -> Report:
         paths = _set_up(stage, options, admin_port)
         names = list(paths)
         costs: dict[Load, dict[str, list[float]]] = {load: {name: [] for name in names} for load in _LOADS}
+        behind: dict[Load, dict[str, list[float]]] = {load: {name: [] for name in names} for load in _LOADS}
         figures: dict[Load, dict[str, list[float]]] = {load: {name: [] for name in names} for load in _LOADS}
         for number in range(options.rounds):
             progress(f"round {number + 1} of {options.rounds}")
@@ -149,13 +154,15 @@ def measure(options: argparse.Namespace) -> Report:
             for load in _LOADS:
                 for name in names[first:] + names[:first]:
                     service = paths[name]
-                    before = service.cpu_seconds()
+                    server = paths[_REDIS]
+                    before, servers = service.cpu_seconds(), server.cpu_seconds()
                     with _scraped(admin_port if name == _ADMIN else 0):
                         figure = _requests_per_second(generator, service.port, load, options.requests)
                     figures[load][name].append(figure)
                     count = options.requests * (_PIPELINED_FACTOR if load.depth > 1 else 1)
                     costs[load][name].append((service.cpu_seconds() - before) / count * 1e6)
-    return _report(figures, costs, options)
+                    behind[load][name].append((server.cpu_seconds() - servers) / count * 1e6)
+    return _report(figures, costs, behind, options)
 
 
 def _ratio(figures: dict[str, list[float]], name: str, base: str) -> float:
@@ -163,7 +170,10 @@ def _ratio(figures: dict[str, list[float]], name: str, base: str) -> float:
 
 
 def _report(
-    figures: dict[Load, dict[str, list[float]]], costs: dict[Load, dict[str, list[float]]], options: argparse.Namespace
+    figures: dict[Load, dict[str, list[float]]],
+    costs: dict[Load, dict[str, list[float]]],
+    behind: dict[Load, dict[str, list[float]]],
+    options: argparse.Namespace,
 ) -> Report:
     names = list(figures[_LOADS[0]])
     comparisons = [(_PROXY, _HAPROXY), (_PROXY, _NUTCRACKER), (_PROXY, _REDIS)]
@@ -173,6 +183,15 @@ def _report(
         for load in _LOADS
         if load.depth > 1
     ]
+    if _SHARING in names:
+        comparisons += [(_SHARING, base) for base in (_HAPROXY, _NUTCRACKER, _REDIS, _PROXY)]
+        for load in _LOADS:
+            least = (0.95, 1.5) if load.depth > 1 else (1.3, 1.0, 0.95)
+            for base, bar in zip((_HAPROXY, _NUTCRACKER, _REDIS), least, strict=False):
+                bars.append(Bar(f"{load}: shared / {base}", _ratio(figures[load], _SHARING, base), bar))
+            if load.depth == 1:
+                saved = _ratio(behind[load], _REDIS, _SHARING)
+                bars.append(Bar(f"{load}: Redis's CPU, straight / behind shared connections", saved, 2.5))
     if _BARE in names:
         comparisons += [(_BARE, _HAPROXY), (_PROXY, _BARE)]
     if _UNIX in names:
@@ -193,12 +212,18 @@ def _report(
         [f"{name}: µs of CPU a request", *(f"{statistics.median(costs[load][name]):.2f}" for load in _LOADS)]
         for name in names
     ]
+    rows += [
+        [f"Redis behind {name}: µs", *(f"{statistics.median(behind[load][name]):.2f}" for load in _LOADS)]
+        for name in names
+        if name not in (_REDIS, _KNOWING)
+    ]
     text = table(["thousand requests a second: median (lowest to highest)", *map(str, _LOADS)], rows)
     data = {
         "rounds": options.rounds,
         "known_keys": options.known_keys,
         "requests_per_second": {str(load): figures[load] for load in _LOADS},
         "cpu_microseconds": {str(load): costs[load] for load in _LOADS},
+        "cpu_microseconds_of_redis": {str(load): behind[load] for load in _LOADS},
         "ratios": {
             f"{name} / {base}": {str(load): _ratio(figures[load], name, base) for load in _LOADS}
             for name, base in comparisons
@@ -219,6 +244,7 @@ def main() -> int:
         "--requests", type=int, default=100_000, help="requests of a measurement (100000); pipelined, 8 times as many"
     )
     parser.add_argument("--known-keys", type=int, default=0, metavar="N", help="measure with N known keys too (none)")
+    parser.add_argument("--share", action="store_true", help="measure the proxy with shared connections too")
     parser.add_argument("--bare", action="store_true", help="measure a relay on uvloop that looks at nothing too")
     parser.add_argument("--unix", action="store_true", help="measure the proxy with Redis on a Unix socket too")
     parser.add_argument("--admin", action="store_true", help="measure the proxy with a scraped admin port too")

@@ -39,8 +39,8 @@ OpenUpstream = Callable[[Callable[[Fence], asyncio.Protocol]], Awaitable[None]]
 class Sharer(Protocol):
     """A client that shares."""
 
-    def look(self, now: float) -> None:
-        """Have the server asked anew, after some time. `now`: the loop's time, in s."""
+    def wake(self) -> None:
+        """See what is to change, as the time that was asked for has passed."""
 
 
 class HasLogin(Protocol):
@@ -63,8 +63,6 @@ class Lanes:
         metrics: where to count.
         after: how many small requests a client sends in a row before the server is asked whose its connection is.
 
-    Attributes:
-        sharing: the clients that share at present.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class Lanes:
         self.traffic = traffic
         self.metrics = metrics
         self.after = after
-        self.sharing: set[Sharer] = set()
+        self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → who is to be woken so long after when
         self._groups: dict[tuple[Identity, bool], Group] = {}
         self._dirty: list[Group] = []  # that have something to send
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
@@ -114,6 +112,24 @@ class Lanes:
         """Say that clients of a user cannot share."""
         self._say_refused(user=identity.user.decode("utf-8", "replace"), error=refusal)
 
+    def wake_after(self, seconds: float, sharer: Sharer) -> None:
+        """Wake a client some time from now. `seconds`: one of few different numbers."""
+        alarms = self._alarms.setdefault(seconds, {})
+        alarms.pop(sharer, None)
+        alarms[sharer] = asyncio.get_running_loop().time()
+
+    def let_sleep(self, sharer: Sharer) -> None:
+        """Wake it no more."""
+        for alarms in self._alarms.values():
+            alarms.pop(sharer, None)
+
+    def _wake(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for seconds, alarms in self._alarms.items():
+            while alarms and (first := next(iter(alarms.items())))[1] + seconds <= now:
+                del alarms[first[0]]
+                first[0].wake()
+
     async def run(self) -> None:
         """Look at the lanes now and then; ends when cancelled."""
         while True:
@@ -121,9 +137,7 @@ class Lanes:
             for key, group in list(self._groups.items()):
                 if group.look():
                     del self._groups[key]
-            now = asyncio.get_running_loop().time()
-            for sharer in list(self.sharing):
-                sharer.look(now)
+            self._wake()
             self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
 
 

@@ -22,6 +22,12 @@ ANEW_SECONDS: Final = 2.0
 """How long a client shares before its next request goes over its own connection, and the server is asked again: a
 server that closes idle connections (`timeout`) is not to find that one idle while its client is at work."""
 
+DOZE_SECONDS: Final = 1.0
+"""How long a client that sends no small requests is not looked at."""
+
+DOZE_AFTER: Final = 64
+"""Chunks that cannot be shared, since it was last asked, after which that is so."""
+
 MOST_PATIENCE: Final = 1024
 """Small requests in a row, at most, after which the server is asked."""
 
@@ -30,6 +36,7 @@ class State(Enum):
     """Where a client stands."""
 
     OWN = "everything goes over its own connection"
+    DOZING = "likewise, and what comes is not looked at: of late all of it was large, or several requests"
     ASKED = "likewise; behind its last request the server has been asked whose the connection is"
     SHARED = "its small requests go over shared connections"
     STALE = "the next one goes over its own again, behind which the server is asked"
@@ -87,6 +94,7 @@ class Sharing:
         "_ground",
         "_host",
         "_lanes",
+        "_large",
         "_left",
         "_patience",
         "_port",
@@ -105,6 +113,7 @@ class Sharing:
         self._ground = ground
         self._lanes = lanes
         self._patience = self._left = lanes.after
+        self._large = 0  # chunks that could not be shared, since it was asked
         self._since = 0.0  # when it began to share
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
         self._port = port = Port(deliver)
@@ -135,7 +144,7 @@ class Sharing:
             return self._asked_receiver(own)
         if self.state is State.STALE:
             return self._leave
-        return own if self.state is State.NEVER else self._keep
+        return own if self.state in (State.NEVER, State.DOZING) else self._keep
 
     def _shared_receiver(self) -> Callable[[bytes], None]:
         port, shareable, takers, leave = self._port, self._ground.shareable, self._takers, self._leave
@@ -154,9 +163,13 @@ class Sharing:
             own(data)
             if not small:
                 self._left = self._patience
+                self._large += 1
+                if self._large >= DOZE_AFTER and self.state is State.OWN:
+                    self._doze()
             elif self._left > 1:
                 self._left -= 1
             elif self.state is State.OWN:
+                self._large = 0
                 self._ask()
 
         return receive
@@ -170,6 +183,11 @@ class Sharing:
             own(data)
 
         return receive
+
+    def _doze(self) -> None:
+        self.state = State.DOZING
+        self._host.rebind()
+        self._lanes.wake_after(DOZE_SECONDS, self)
 
     def _ask(self) -> None:
         """Ask behind what has just been sent. Of a client that waits for the reply the answer comes with it."""
@@ -194,7 +212,7 @@ class Sharing:
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
                 self._takers = _refuse, writes.take, reads.take
-                self._lanes.sharing.add(self)
+                self._lanes.wake_after(ANEW_SECONDS, self)
                 self._session.share()
         self._host.rebind()
 
@@ -206,10 +224,13 @@ class Sharing:
 
     # The way back.
 
-    def look(self, now: float) -> None:
-        """Have the server asked anew, after some time."""
-        if self.state is State.SHARED and now >= self._since + ANEW_SECONDS:
-            self._lanes.sharing.discard(self)
+    def wake(self) -> None:
+        """Look at what comes again; or have the server asked anew."""
+        if self.state is State.DOZING:
+            self._large = DOZE_AFTER - 8
+            self.state = State.OWN
+            self._host.rebind()
+        elif self.state is State.SHARED:
             if self._port.busy:
                 self._port.settled = self._grow_stale
             else:
@@ -226,7 +247,7 @@ class Sharing:
             self._leave(b"")
 
     def _leave(self, data: bytes) -> None:
-        self._lanes.sharing.discard(self)
+        self._lanes.let_sleep(self)
         if self._port.busy:
             self.state = State.LEAVING
             self.kept += data
@@ -269,7 +290,7 @@ class Sharing:
 
     def end(self) -> None:
         """Nothing more is sent for the client, and what comes for it is dropped."""
-        self._lanes.sharing.discard(self)
+        self._lanes.let_sleep(self)
         port = self._port
         port.deliver = port.broke = port.unsent = _drop
         port.settled = None
