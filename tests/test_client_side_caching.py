@@ -107,3 +107,18 @@ def check_reads(proxy: Proxy, other: Talk, beside: Talk, mode: str) -> None:
         heard = cache.heard_by("PING")
         assert b"s" in heard
         assert mode == "BCAST" or heard == {b"s"}
+
+
+@pytest.mark.parametrize("between", [["CLIENT GETNAME"], ["CLIENT REPLY ON"], ["CLIENT GETNAME", "CLIENT ID"]])
+def test_caching_lasts_over_other_client_commands(proxy: Proxy, talk: Callable[..., Talk], between: list[str]) -> None:
+    """As in the server; nothing of the proxy's own comes between."""
+    other = talk(proxy)
+    for read in (["SMEMBERS s"], ["MULTI", "SMEMBERS s", "EXEC"], ["MULTI", "SADD s m", "SMEMBERS s", "EXEC"]):
+        other.say("SADD s m n")
+        other.say(f"EXPIREMEMBER s m {FAR}")
+        with proxy.connect() as client:
+            cache = Cache(client, other, "OPTIN")
+            for line in ["CLIENT CACHING YES", *between, *read]:
+                client.command(*line.split())
+            other.say("SREM s n")
+            assert b"s" in cache.heard_by("PING"), read

@@ -51,6 +51,7 @@ _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Ef
 _TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))
 
 _FREE: Final = Next.FREE
+_JOINED: Final = Next.JOINED
 _SKIPPED: Final = Next.SKIPPED
 _OPEN: Final = Login.OPEN
 _STRANGER: Final = Login.STRANGER
@@ -713,7 +714,9 @@ class Session:
             out.append(out.expect(b"", found=self._promised))
             self._promised = None
         limited = standing.next is not _FREE and standing.limited  # nobody can be asked in between
-        skips, standing.next = standing.next is _SKIPPED, _FREE
+        skips = standing.next is _SKIPPED
+        if effect is not Effect.CONNECTION or standing.next is not _JOINED:  # CLIENT CACHING outlasts other CLIENT
+            standing.next = _FREE
         self._without.unaided = False
         standing.rights.note(effect)
         if standing.transaction is not None:
