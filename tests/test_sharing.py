@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from proxy.commands.table import FREQUENT, FREQUENT_READS
 from proxy.relay.lane import BACKLOG, NAME
+from proxy.relay.lanes import MOST_GROUPS
 from proxy.relay.sharing import ANEW_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who
@@ -102,6 +103,46 @@ def test_small_requests_of_many_clients_share(server: Server, sharing: Proxy) ->
                 value = f"{index}:{number}".encode()
                 assert client.reply() == b"$%d\r\n%b\r\n" % (len(value), value)
         assert 1 <= len(lanes(server)) <= 4
+
+
+@on_one
+def test_who_is_the_only_one_goes_back_to_its_own_connection(server: Server, start_proxy: StartProxy) -> None:
+    """Where no other's request goes with its own, a shared connection is only a longer way."""
+    proxy = start_proxy(server, "--share")
+
+    def share_of(clients: list[Raw], seconds: float) -> float:
+        before, sent, ends = shared(proxy), 0, time.monotonic() + seconds
+        while time.monotonic() < ends:
+            for client in clients:
+                client.send_command("GET", "nothing")
+            for client in clients:
+                client.reply()
+            sent += len(clients)
+        return (shared(proxy) - before) / sent
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.connect()) for _ in range(20)]
+        until(lambda: share_of(clients, 0.3) > 0.5, what="clients that share")
+        assert share_of(clients, 2) > 0.5
+        until(lambda: share_of(clients[:1], 0.3) == 0, what="one that does so no more")
+        assert share_of(clients[:1], 1) == 0
+        assert share_of(clients, 2) > 0.5
+
+
+@on_one
+def test_the_kinds_of_shared_connections_are_bounded(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(KIND, "--databases", "100")
+    proxy = start_proxy(server, *SHARING)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.connect()) for _ in range(100)]
+        for database, client in enumerate(clients):
+            client.command("SELECT", database)
+        for _ in range(30):
+            for database, client in enumerate(clients):
+                assert client.command("SET", "k", database) == b"+OK\r\n"
+            for database, client in enumerate(clients):
+                assert client.command("GET", "k") == b"$%d\r\n%d\r\n" % (len(str(database)), database)
+        assert 0 < len(lanes(server)) <= 3 * MOST_GROUPS
 
 
 @on_one

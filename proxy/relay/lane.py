@@ -49,13 +49,14 @@ class Port:
         midway: whether a part of a reply has been delivered.
         hold: is told when that changes.
         settled: is called when the request has been answered, if it is set.
+        retire: is called when it is the only one that sends something, so that to share does not pay.
         lost: is called when the answer will not come.
         unsent: takes a request back that could not be sent.
         backlog: returns how many bytes of replies wait for the client to read them.
         broke: is called with an exception that `deliver` or `settled` raised.
     """
 
-    __slots__ = ("backlog", "broke", "busy", "deliver", "hold", "lost", "midway", "settled", "unsent")
+    __slots__ = ("backlog", "broke", "busy", "deliver", "hold", "lost", "midway", "retire", "settled", "unsent")
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
         self.busy = False
@@ -63,6 +64,7 @@ class Port:
         self.midway = False
         self.hold: Hold = _let
         self.settled: Callable[[], None] | None = None
+        self.retire: Callable[[], None] = _nothing
         self.lost: Callable[[], None] = _nothing
         self.unsent: Callable[[bytes], None] = _drop
         self.backlog: Callable[[], int] = int

@@ -30,6 +30,12 @@ AGAIN_SECONDS: Final = 1.0
 TICK_SECONDS: Final = 0.1
 """How often lanes are looked at: one that has said nothing for so long while it should is held up."""
 
+MOST_GROUPS: Final = 32
+"""Kinds of lanes, at most: users, databases and protocols whose clients share. Others use their own connections."""
+
+SPARSE: Final = 1.5
+"""Requests of a batch, on average, below which to share does not pay: who is alone in one then goes its own way."""
+
 IDLE_TICKS: Final = 600
 """How often a lane may be seen unused before it is closed."""
 
@@ -62,7 +68,6 @@ class Lanes:
         traffic: counts bytes.
         metrics: where to count.
         after: how many small requests a client sends in a row before the server is asked whose its connection is.
-
     """
 
     def __init__(
@@ -87,12 +92,17 @@ class Lanes:
         self._dirty: list[Group] = []  # that have something to send
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
 
-    def group(self, identity: Identity, *, reads: bool) -> Group:
-        """Return the lanes for requests that are run as so and so; those that the server runs while none may write."""
-        group = self._groups.get((identity, reads))
-        if group is None:
-            group = self._groups[identity, reads] = Group(self, identity)
-        return group
+    def groups(self, identity: Identity) -> tuple[Group, Group] | None:
+        """Return the lanes for requests that are run as so and so: for writes, and for what runs while none may write.
+
+        None where there are too many already.
+        """
+        missing = [(identity, reads) for reads in (False, True) if (identity, reads) not in self._groups]
+        if len(self._groups) + len(missing) > MOST_GROUPS:
+            return None
+        for key in missing:
+            self._groups[key] = Group(self, identity)
+        return self._groups[identity, False], self._groups[identity, True]
 
     def note(self, group: Group) -> None:
         """Note that a group has something to send at the end of this turn, or before."""
@@ -125,7 +135,7 @@ class Lanes:
 
     def _wake(self) -> None:
         now = asyncio.get_running_loop().time()
-        for seconds, alarms in self._alarms.items():
+        for seconds, alarms in list(self._alarms.items()):
             while alarms and (first := next(iter(alarms.items())))[1] + seconds <= now:
                 del alarms[first[0]]
                 first[0].wake()
@@ -156,6 +166,8 @@ class Group:
         self._again = 0.0  # not before
         self._used = False
         self._unused = 0
+        self._batches = self._taken = 0  # since the last look
+        self._alone: Port | None = None  # whose request made the last batch of one
 
     @property
     def ready(self) -> bool:
@@ -196,6 +208,10 @@ class Group:
                 port.unsent(request)
             return
         self._used = True
+        self._batches += 1
+        self._taken += len(ports)
+        if len(ports) == 1:
+            self._alone = ports[0]
         out = b"".join(requests)
         if len(out) > LONG:
             lane.is_long = True
@@ -210,6 +226,10 @@ class Group:
                 lane.stalled = False
             elif self._heard.get(lane) == lane.replied:
                 lane.stalled = True
+        if self._alone is not None and self._taken < SPARSE * self._batches and self._all.after > 1:
+            self._alone.retire()
+        self._batches = self._taken = 0
+        self._alone = None
         self._heard = {lane: lane.replied for lane in self._lanes}
         self._unused = 0 if self._used else self._unused + 1
         self._used = False

@@ -25,6 +25,9 @@ server that closes idle connections (`timeout`) is not to find that one idle whi
 DOZE_SECONDS: Final = 1.0
 """How long a client that sends no small requests is not looked at."""
 
+RETIRE_SECONDS: Final = 10.0
+"""How long a client that was the only one to share is not looked at."""
+
 DOZE_AFTER: Final = 64
 """Chunks that cannot be shared, since it was last asked, after which that is so."""
 
@@ -36,7 +39,7 @@ class State(Enum):
     """Where a client stands."""
 
     OWN = "everything goes over its own connection"
-    DOZING = "likewise, and what comes is not looked at: of late all of it was large, or several requests"
+    DOZING = "likewise, and what comes is not looked at: of late it was large, or the client was the only one"
     ASKED = "likewise; behind its last request the server has been asked whose the connection is"
     SHARED = "its small requests go over shared connections"
     STALE = "the next one goes over its own again, behind which the server is asked"
@@ -98,6 +101,7 @@ class Sharing:
         "_left",
         "_patience",
         "_port",
+        "_retires",
         "_session",
         "_since",
         "_takers",
@@ -115,10 +119,12 @@ class Sharing:
         self._patience = self._left = lanes.after
         self._large = 0  # chunks that could not be shared, since it was asked
         self._since = 0.0  # when it began to share
+        self._retires = False  # when it comes back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
         self._port = port = Port(deliver)
         port.lost = host.abandon
         port.unsent = self._take_back
+        port.retire = self._retire
         port.backlog = host.backlog
         port.hold = host.hold
         port.broke = host.fail
@@ -206,9 +212,11 @@ class Sharing:
         if identity is None:
             self._grow_patient()
         else:
-            writes, reads = (self._lanes.group(identity, reads=reads) for reads in (False, True))
-            ready = [writes.ready, reads.ready]
-            if all(ready):
+            groups = self._lanes.groups(identity)
+            if groups is None:
+                self._grow_patient()
+            elif all([group.ready for group in groups]):  # noqa: C419 - each opens a lane if it has none
+                writes, reads = groups
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
                 self._takers = _refuse, writes.take, reads.take
@@ -240,6 +248,11 @@ class Sharing:
         self._port.settled = None
         self.state = State.STALE
         self._host.rebind()
+
+    def _retire(self) -> None:
+        if self.state is State.SHARED:
+            self._retires = True
+            self.leave()
 
     def leave(self) -> None:
         """Go back to the client's own connection."""
@@ -279,6 +292,10 @@ class Sharing:
     def _come_back(self, data: bytes) -> None:
         kept, self.kept = self.kept + data, b""
         self.state = State.OWN
+        if self._retires:
+            self._retires = False
+            self.state = State.DOZING
+            self._lanes.wake_after(RETIRE_SECONDS, self)
         self._host.come_back(kept)
 
     def _keep(self, data: bytes) -> None:
@@ -294,7 +311,7 @@ class Sharing:
         port = self._port
         port.deliver = port.broke = port.unsent = _drop
         port.settled = None
-        port.lost = _nothing
+        port.lost = port.retire = _nothing
         port.backlog = int
         port.hold = _let
         self.kept = b""
