@@ -296,6 +296,32 @@ def test_a_state_of_its_own_keeps_a_client_from_sharing(
         until_shares(sharing, client)
 
 
+@pytest.mark.every_kind(redis=(99,), valkey=(8,))
+def test_what_the_server_does_not_tell_keeps_a_client_from_sharing(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        assert client.command("CLIENT", "CAPA", "redirect") == b"+OK\r\n"
+        assert not shares(sharing, client, tries=20)
+
+
+@on_one
+def test_a_server_that_closes_idle_clients_finds_no_shared_connection_idle(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        client.command("SET", "k", 1)
+        until_shares(sharing, client)
+        ids = {line.split()[0] for line in lanes(server)}
+        server.command("CONFIG", "SET", "timeout", 2)
+        try:
+            ends = time.monotonic() + 6
+            while time.monotonic() < ends:
+                assert client.command("GET", "nothing") == b"$-1\r\n"  # nothing is written meanwhile
+                time.sleep(0.01)
+            assert {line.split()[0] for line in lanes(server)} == ids
+        finally:
+            server.command("CONFIG", "SET", "timeout", 0)
+
+
 @on_each
 def test_transactions_and_watched_keys(server: Server, sharing: Proxy) -> None:
     with sharing.connect() as client, sharing.connect() as other:
@@ -699,6 +725,7 @@ def test_whose_a_connection_is() -> None:
         (b"psub=0", b"psub=1"),
         (b"ssub=0", b"ssub=2"),
         (b"watch=0", b"watch=1"),
+        (b"flags=N", b"flags=N capa=r"),
         (b" resp=3", b""),
         (b"resp=3", b"resp=4"),
         (b" user=app", b""),

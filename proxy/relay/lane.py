@@ -76,6 +76,7 @@ class State(Enum):
 
     OPENING = "it logs in, and the server says whose it is"
     OPEN = "requests can go"
+    ENDING = "the proxy closes it"
     LOST = "it has ended"
 
 
@@ -302,8 +303,10 @@ class Lane(Droppable):
 
     def abort(self) -> None:
         """Close at once."""
-        if self.state is not State.LOST:
+        if self.state not in (State.ENDING, State.LOST):
+            self.state = State.ENDING
             self._transport.abort()
+            self._changed()
 
     def dropped(self) -> None:
         """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""

@@ -36,6 +36,10 @@ MOST_GROUPS: Final = 32
 SPARSE: Final = 1.5
 """Requests of a batch, on average, below which to share does not pay: who is alone in one then goes its own way."""
 
+PING_TICKS: Final = 5
+"""How often a lane may be seen unused before the server hears of it: it could close an idle one (`timeout`) just as that
+is used again."""
+
 IDLE_TICKS: Final = 600
 """How often a lane may be seen unused before it is closed."""
 
@@ -202,7 +206,12 @@ class Group:
         ports, requests, lane = self._ports, self._requests, self._lane
         self._ports, self._requests = [], []
         known = self._all.known
-        if lane is None or known.blind or (known.shared and lease_clock() >= known.trusted_until):
+        if (
+            lane is None
+            or lane.state is not State.OPEN
+            or known.blind
+            or (known.shared and lease_clock() >= known.trusted_until)
+        ):
             for port, request in zip(ports, requests, strict=True):
                 port.busy = False
                 port.unsent(request)
@@ -238,6 +247,10 @@ class Group:
             for lane in self._lanes:
                 if not lane.waits:
                     lane.abort()
+        elif self._unused and self._unused % PING_TICKS == 0:
+            for lane in self._lanes:
+                if lane.state is State.OPEN and not lane.waits:
+                    lane.sign()
         return self._unused > IDLE_TICKS and not self._lanes and not self._requests and self._opening is None
 
     def _choose(self) -> None:

@@ -35,6 +35,8 @@ class Hearing:
             ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
             if not (ends and self._standing.transaction is not None):  # that may be dropped
                 self._standing.caches = not ends
+        if len(arguments) > 2 and arguments[1].upper() == b"CAPA":
+            self._standing.unlike = True
         if not speaks_of_replies(arguments):
             return
         words = [word.upper() for word in arguments[1:]]

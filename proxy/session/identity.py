@@ -43,6 +43,8 @@ def who(reply: bytes) -> Identity | None:
         return None
     said = dict(_FIELD.findall(reply))
     database, protocol, user = said.get(b"db", b""), said.get(b"resp", b""), said.get(b"user", b"")
+    if said.get(b"capa"):
+        return None
     if said.get(b"flags") not in ORDINARY or any(said.get(name, nought) != nought for name, nought in _NOUGHT.items()):
         return None
     if not (user and database.isdigit() and protocol in (b"2", b"3")):

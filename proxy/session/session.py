@@ -341,7 +341,7 @@ class Session:
             What to send. None where it cannot be asked now.
         """
         standing = self._standing
-        if not self.ordinary or not standing.askable or standing.caches or standing.has_quit:
+        if not self.ordinary or not standing.askable or standing.caches or standing.unlike or standing.has_quit:
             return None
 
         def take(said: bytes) -> bytes:

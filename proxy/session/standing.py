@@ -44,6 +44,7 @@ class Standing:
         replies: the replies that are put in place on it.
         next: what its last request says of the next one.
         caches: whether it may have the server tell of changes to what it has read.
+        unlike: whether it may be in a state that the server does not tell of (CLIENT CAPA; Valkey before 9.0).
         shares: whether requests of the client's may have gone over other connections since its last WAIT.
         queued_words: what each CLIENT in the open transaction says of replies.
     """
@@ -60,6 +61,7 @@ class Standing:
         "shares",
         "subscribed",
         "transaction",
+        "unlike",
     )
 
     def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
@@ -68,6 +70,7 @@ class Standing:
         self.login = login
         self.subscribed = False
         self.caches = False
+        self.unlike = False
         self.shares = False
         self.has_quit = False
         self.transaction: Transaction | None = None
