@@ -96,22 +96,31 @@ class Unsecured(asyncio.Protocol):
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what comes behind a handshake until who it is for has been told of the connection."""
+    """Keeps what comes behind a handshake until who it is for has been told of the connection; then hands it on."""
 
     def __init__(self) -> None:
+        self._protocol: asyncio.Protocol | None = None
         self._happened: list[Callable[[asyncio.Protocol], object]] = []
 
     def data_received(self, data: bytes) -> None:
-        self._happened.append(lambda protocol: protocol.data_received(data))
+        self._note(lambda protocol: protocol.data_received(data))
 
     def eof_received(self) -> None:
-        self._happened.append(lambda protocol: protocol.eof_received())
+        self._note(lambda protocol: protocol.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._happened.append(lambda protocol: protocol.connection_lost(exc))
+        # The loop may call it late, as it has been scheduled before.
+        self._note(lambda protocol: protocol.connection_lost(exc))
+
+    def _note(self, happen: Callable[[asyncio.Protocol], object]) -> None:
+        if self._protocol is None:
+            self._happened.append(happen)
+        else:
+            happen(self._protocol)
 
     def tell(self, protocol: asyncio.Protocol) -> None:
-        """Tell a protocol what has happened."""
+        """Tell a protocol what has happened, and what will."""
+        self._protocol = protocol
         for happen in self._happened:
             happen(protocol)
 

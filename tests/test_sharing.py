@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from proxy.commands.table import FREQUENT, FREQUENT_READS
 from proxy.relay.lane import BACKLOG, NAME
 from proxy.relay.lanes import MOST_GROUPS
-from proxy.relay.sharing import ANEW_SECONDS
+from proxy.relay.sharing import ANEW_SECONDS, TOUCH_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who
 from proxy.session.known import KnownKeys
@@ -471,6 +471,61 @@ def test_a_proxy_that_stops_answers_first(server: Server, start_proxy: StartProx
 
 
 @on_one
+def test_what_piles_up_before_a_busy_server_goes_before_a_first_deadline(server: Server, sharing: Proxy) -> None:
+    """A server reads 16 KB of a connection, then others: no batch is long, but all together are."""
+    with contextlib.ExitStack() as stack:
+        fillers = [stack.enter_context(sharing.connect()) for _ in range(120)]
+        remover, adder, expirer, sleeper = (stack.enter_context(sharing.connect()) for _ in range(4))
+        for number in range(4):
+            key = f"set:{number}"
+            server.command("SADD", key, "m", "other")
+            for client in (*fillers, remover, adder):
+                until_shares(sharing, client)
+            sleeper.send_command("DEBUG", "SLEEP", "0.3")
+            time.sleep(0.05)  # in which it begins
+            for index, filler in enumerate(fillers):
+                filler.send_command("SET", f"filler:{index}", "x" * 480)
+                time.sleep(0.0005)  # each in a turn of its own
+            remover.send_command("SREM", key, "m")
+            time.sleep(0.005)
+            adder.send_command("SADD", key, "m")
+            time.sleep(0.005)
+            expirer.send_command("EXPIREMEMBER", key, "m", 100)
+            for client in fillers:
+                assert client.reply() == b"+OK\r\n"
+            assert [remover.reply(), adder.reply()] == [b":1\r\n", b":1\r\n"]
+            assert expirer.reply() == b":1\r\n"
+            assert sleeper.reply() == b"+OK\r\n"
+            # What has run in its order has the deadline; what came in between would have lost it or kept an old one.
+            assert expirer.command("TTL", key, "m") == b":100\r\n"
+            assert server.command("SCARD", key) == b":2\r\n"
+
+
+@on_one
+def test_an_idle_client_that_has_shared_is_let_go(server: Server, start_proxy: StartProxy) -> None:
+    """As the proxy stops, and as it leaves by itself."""
+    proxy = start_proxy(server, *SHARING)
+    with proxy.connect() as idle, proxy.connect() as leaving, proxy.connect() as busy:
+        for client in (idle, leaving):
+            until_shares(proxy, client)
+        busy.send(request("PING") + request("BLPOP", "list", 0))
+        busy.reply()
+        ends = time.monotonic() + ANEW_SECONDS + TOUCH_SECONDS + 1
+        for client in (idle, leaving):
+            client.command("GET", "nothing")
+        while time.monotonic() < ends:
+            time.sleep(0.05)
+        leaving.end_of_requests()
+        assert leaving.rest() == b""
+        proxy.process.send_signal(15)
+        assert idle.rest() == b""
+        server.command("RPUSH", "list", "job")
+        assert busy.rest().endswith(b"job\r\n")
+    assert proxy.process.wait(20) == 0
+    assert "Traceback" not in proxy.process.output
+
+
+@on_one
 def test_deadlines_and_shared_requests(server: Server, sharing: Proxy) -> None:
     """What is sent over a shared connection in the turn in which a key gets its first deadline goes before it."""
     with sharing.connect() as adder, sharing.connect() as expirer:
@@ -569,10 +624,10 @@ def test_the_server_does_not_find_a_busy_client_idle(server: Server, sharing: Pr
         until_shares(sharing, client)
         server.command("CONFIG", "SET", "timeout", int(ANEW_SECONDS) + 2)
         try:
-            ends = time.monotonic() + ANEW_SECONDS + 5
-            while time.monotonic() < ends:
+            for gap in (0.01,) * 200 + (0.5,) * 4 + (0.01,) * 150 + (2.4, 2.4, 0.01, 2.4):
                 assert client.command("GET", "nothing") == b"$-1\r\n"
-                time.sleep(0.01)
+                time.sleep(gap)
+            assert client.command("GET", "nothing") == b"$-1\r\n"
         finally:
             server.command("CONFIG", "SET", "timeout", 0)
 
@@ -609,11 +664,9 @@ def test_a_push_does_not_come_into_the_midst_of_a_long_reply(
     proxy = start_proxy(server, *SHARING)
     size = 3 * BACKLOG
     server.command("SETRANGE", "long", size - 1, "x")
-    with proxy.connect() as client, proxy.connect() as other:
-        client.command("HELLO", 3)
-        number = client.command("CLIENT", "ID")[1:-2].decode()
-        assert other.command("CLIENT", "TRACKING", "on", "REDIRECT", number, "BCAST", "PREFIX", "told") == b"+OK\r\n"
-        for _ in range(3):
+    for _ in range(2):
+        with proxy.connect() as client, proxy.connect() as other:
+            redirect(client, other)
             until_shares(proxy, client)
             client.send_command("GET", "long")
             assert client.line() == b"$%d\r\n" % size
@@ -625,6 +678,30 @@ def test_a_push_does_not_come_into_the_midst_of_a_long_reply(
                 got += len(piece)
             assert client.exactly(2) == b"\r\n"
             assert client.reply() == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$4\r\ntold\r\n"
+
+
+@on_one
+def test_a_reply_does_not_come_into_the_midst_of_a_long_push(server: Server, sharing: Proxy) -> None:
+    change = "for i = 1, 50000 do redis.call('SET', 'told:' .. i, 1) end"
+    for _ in range(3):
+        with sharing.connect() as client, sharing.connect() as other, server.connect() as writer:
+            redirect(client, other)
+            until_shares(sharing, client)
+            writer.send_command("EVAL", change, 0)
+            pushed = 0
+            while pushed < 50_000:
+                client.send_command("GET", "nothing")
+                while (reply := client.reply()).startswith(b">"):
+                    pushed += reply.count(b"\r\ntold:")
+                assert reply == b"_\r\n"
+            writer.reply()
+
+
+def redirect(client: Raw, other: Raw) -> None:
+    """Have a client told of changes by the server, as another one asks."""
+    client.command("HELLO", 3)
+    number = client.command("CLIENT", "ID")[1:-2].decode()
+    assert other.command("CLIENT", "TRACKING", "on", "REDIRECT", number, "BCAST", "PREFIX", "told") == b"+OK\r\n"
 
 
 def memory(proxy: Proxy) -> int:

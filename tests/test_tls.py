@@ -23,7 +23,7 @@ import redis
 import uvloop
 
 from proxy.settings import load
-from proxy.tls import Secured, Unsecured, secure
+from proxy.tls import Secured, Unsecured, _Early, secure
 from proxy.upstream.certificates import listening_certificate_date
 from tests.certificates import Authority, Certificate
 from tests.conftest import StartProxy, StartServer
@@ -660,6 +660,32 @@ def test_a_certificate_that_is_out_of_date_is_warned_of(files: Files, server: Se
     said = proxy.process.line(lambda line: "certificate for clients is out of date" in line)
     assert "has expired" in said
     proxy.stop()
+
+
+def test_what_happens_as_a_handshake_ends_is_told_in_order() -> None:
+    """Who gets the connection is told of it first."""
+
+    class Told(asyncio.Protocol):
+        def __init__(self) -> None:
+            self.events: list[object] = []
+
+        def data_received(self, data: bytes) -> None:
+            self.events.append(data)
+
+        def eof_received(self) -> None:
+            self.events.append("eof")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.events.append(exc)
+
+    early, told = _Early(), Told()
+    early.data_received(b"one")
+    early.data_received(b"two")
+    early.tell(told)
+    assert told.events == [b"one", b"two"]
+    early.eof_received()
+    early.connection_lost(None)
+    assert told.events == [b"one", b"two", "eof", None]
 
 
 def test_a_certificate_that_is_in_date_is_not(files: Files) -> None:

@@ -455,6 +455,11 @@ class ClientConnection(asyncio.Protocol):
         """Return how many bytes wait for the client to read them."""
         return self._transport.get_write_buffer_size()
 
+    def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
+        """Have what comes on the client's own connection taken by something; by the client again, if None."""
+        if self._upstream is not None and self._state is not State.ORPHANED:
+            self._upstream.deliver_by(hear or self._transport.write)
+
     def hold(self, *, midway: bool) -> None:
         """Take nothing from the client's own connection while a reply comes over a shared one in parts; or go on."""
         if self._upstream is not None:
@@ -698,6 +703,8 @@ class ClientConnection(asyncio.Protocol):
         """Take replies while some have to be replaced."""
         if self._upstream is None:
             return
+        if self._sharing is not None:
+            self._sharing.begun()
         if not self._session.replies.outstanding:
             self._settled()
         elif self._state in _JUDGING:

@@ -45,6 +45,7 @@ class Port:
 
     Attributes:
         busy: whether a request is under way.
+        used: whether one has been since this was set to False.
         deliver: takes bytes of replies.
         midway: whether a part of a reply has been delivered.
         hold: is told when that changes.
@@ -56,10 +57,10 @@ class Port:
         broke: is called with an exception that `deliver` or `settled` raised.
     """
 
-    __slots__ = ("backlog", "broke", "busy", "deliver", "hold", "lost", "midway", "retire", "settled", "unsent")
+    __slots__ = ("backlog", "broke", "busy", "deliver", "hold", "lost", "midway", "retire", "settled", "unsent", "used")
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
-        self.busy = False
+        self.busy = self.used = False
         self.deliver = deliver
         self.midway = False
         self.hold: Hold = _let
@@ -92,7 +93,8 @@ class Lane(Droppable):
         ran: is called when what was sent while it `is_long` has run, or never will.
 
     Attributes:
-        is_long: whether so much was sent at once that others may have to wait for it.
+        is_long: whether so much is under way that others may have to wait for it.
+        unanswered: bytes that have been sent since nothing was under way: a busy server reads them in pieces.
         state: where it stands.
         refusal: why it cannot be used, for people, where the server has said that.
         claims: stands for what has been sent, where others wait for that to run.
@@ -115,6 +117,7 @@ class Lane(Droppable):
         self._changed = changed
         self._ran = ran
         self.is_long = False
+        self.unanswered = 0
         self._admitted = False
         self._transport: asyncio.Transport
         self._replies = Replies()
@@ -256,9 +259,11 @@ class Lane(Droppable):
             self._changed()
 
     def _answered(self) -> None:
-        if self.is_long and not self._ports:
-            self.is_long = False
-            self._ran(self.claims)
+        if not self._ports:
+            self.unanswered = 0
+            if self.is_long:
+                self.is_long = False
+                self._ran(self.claims)
 
     # A client that does not read.
 

@@ -37,8 +37,7 @@ SPARSE: Final = 1.5
 """Requests of a batch, on average, below which to share does not pay: who is alone in one then goes its own way."""
 
 PING_TICKS: Final = 5
-"""How often a lane may be seen unused before the server hears of it: it could close an idle one (`timeout`) just as that
-is used again."""
+"""How often a lane may be seen unused before the server hears of it: else it might be closed just as it is used."""
 
 IDLE_TICKS: Final = 600
 """How often a lane may be seen unused before it is closed."""
@@ -196,7 +195,7 @@ class Group:
             return False
         if not self._requests:
             self._all.note(self)
-        port.busy = True
+        port.busy = port.used = True
         self._ports.append(port)
         self._requests.append(request)
         return True
@@ -222,7 +221,8 @@ class Group:
         if len(ports) == 1:
             self._alone = ports[0]
         out = b"".join(requests)
-        if len(out) > LONG:
+        lane.unanswered += len(out)
+        if lane.unanswered > LONG and not lane.is_long:
             lane.is_long = True
             self._all.streams.lengthen(lane.claims)
         self._all.metrics.shared_requests_total += len(ports)

@@ -18,9 +18,12 @@ from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
 from proxy.session.session import Session
 
-ANEW_SECONDS: Final = 2.0
+ANEW_SECONDS: Final = 1.0
 """How long a client shares before its next request goes over its own connection, and the server is asked again: a
 server that closes idle connections (`timeout`) is not to find that one idle while its client is at work."""
+
+TOUCH_SECONDS: Final = 0.25
+"""How long its next request is awaited then, before something else goes over its own connection."""
 
 DOZE_SECONDS: Final = 1.0
 """How long a client that sends no small requests is not looked at."""
@@ -68,6 +71,9 @@ class Host(Protocol):
     def abandon(self) -> None:
         """Close without waiting for replies."""
 
+    def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
+        """Have what comes on the client's own connection taken by something; by the client again, if None."""
+
     def hold(self, *, midway: bool) -> None:
         """Take nothing from the client's own connection, as it would come into the midst of a reply; or go on."""
 
@@ -98,6 +104,7 @@ class Sharing:
         "_host",
         "_lanes",
         "_large",
+        "_late",
         "_left",
         "_patience",
         "_port",
@@ -117,6 +124,7 @@ class Sharing:
         self._ground = ground
         self._lanes = lanes
         self._patience = self._left = lanes.after
+        self._late = b""  # came on the client's own connection, and waits for the end of a reply
         self._large = 0  # chunks that could not be shared, since it was asked
         self._since = 0.0  # when it began to share
         self._retires = False  # when it comes back
@@ -220,6 +228,7 @@ class Sharing:
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
                 self._takers = _refuse, writes.take, reads.take
+                self._port.used = False
                 self._lanes.wake_after(ANEW_SECONDS, self)
                 self._session.share()
         self._host.rebind()
@@ -238,6 +247,10 @@ class Sharing:
             self._large = DOZE_AFTER - 8
             self.state = State.OWN
             self._host.rebind()
+        elif self.state is State.STALE:
+            # The client has been at work, and is idle now: the server is to count from now on, not from before.
+            self._host.send_out(self._session.ask_who(lambda _: None) or b"")
+            self._leave(b"")
         elif self.state is State.SHARED:
             if self._port.busy:
                 self._port.settled = self._grow_stale
@@ -246,8 +259,12 @@ class Sharing:
 
     def _grow_stale(self) -> None:
         self._port.settled = None
-        self.state = State.STALE
-        self._host.rebind()
+        if self._port.used:
+            self.state = State.STALE
+            self._lanes.wake_after(TOUCH_SECONDS, self)
+            self._host.rebind()
+        else:
+            self._leave(b"")
 
     def _retire(self) -> None:
         if self.state is State.SHARED:
@@ -268,7 +285,7 @@ class Sharing:
             self._host.rebind()
             self._host.regulate()
             return
-        if self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
+        if data and self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
             self._left = 1  # it goes, and the question behind it
         else:
             if asyncio.get_running_loop().time() < self._since + 1:
@@ -292,6 +309,11 @@ class Sharing:
     def _come_back(self, data: bytes) -> None:
         kept, self.kept = self.kept + data, b""
         self.state = State.OWN
+        self._host.hear_own(None)
+        if self._late:
+            late, self._late = self._late, b""
+            self._port.deliver(late)
+            self._host.hold(midway=False)
         if self._retires:
             self._retires = False
             self.state = State.DOZING
@@ -300,6 +322,22 @@ class Sharing:
 
     def _keep(self, data: bytes) -> None:
         self.kept += data
+
+    def begun(self) -> None:
+        """All that was asked for on the client's own connection has come: look at what comes there unasked."""
+        if self.state is State.SHARED:
+            self._host.hear_own(self._hear_own)
+
+    def _hear_own(self, data: bytes) -> None:
+        """Take a push that others have redirected to this client: it must not come into the midst of a reply, nor a
+        reply into the midst of it. Such a client shares no more."""
+        self._session.share_no_more()
+        if self._port.busy:
+            self._late += data
+            self._host.hold(midway=True)
+        else:
+            self._port.deliver(data)
+        self.leave()
 
     def silence(self) -> None:
         """The client has gone, and what it has sent before is still to be sent: replies are dropped."""

@@ -147,6 +147,13 @@ class UpstreamConnection(Droppable):
         if self._replies is None and self._evidence is None and self.data_received == self._look:
             self._receive_by(self._deliver)
 
+    def deliver_by(self, deliver: Callable[[bytes], None]) -> None:
+        """Have replies taken by something else."""
+        direct = self.data_received == self._deliver
+        self._deliver = deliver
+        if direct:
+            self._receive_by(deliver)
+
     def silence(self) -> None:
         """Drop what comes for the client from now on: it has gone, or been told its last."""
         direct = self.data_received == self._deliver

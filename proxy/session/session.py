@@ -355,6 +355,10 @@ class Session:
         """Note that requests of the client's go over connections that are not its own."""
         self._standing.shares = True
 
+    def share_no_more(self) -> None:
+        """Note that the connection is in a state that the server does not tell of."""
+        self._standing.unlike = True
+
     def rest(self) -> bytes:
         """Return what the client has sent of a request that will not be completed: its stream has ended."""
         rest, self._tail = self._tail, b""

@@ -44,7 +44,7 @@ class Standing:
         replies: the replies that are put in place on it.
         next: what its last request says of the next one.
         caches: whether it may have the server tell of changes to what it has read.
-        unlike: whether it may be in a state that the server does not tell of (CLIENT CAPA; Valkey before 9.0).
+        unlike: whether it may be in a state that the server does not tell of (such as CLIENT CAPA before Valkey 9).
         shares: whether requests of the client's may have gone over other connections since its last WAIT.
         queued_words: what each CLIENT in the open transaction says of replies.
     """
