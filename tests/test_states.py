@@ -514,7 +514,7 @@ def test_a_reset_by_the_server_is_noticed_while_the_client_reads_nothing(
 ) -> None:
     """Nothing is read from it meanwhile, so the loop does not see it. Who reads on is left its time; and behind a mere
     close a reply may stand that is still to be read."""
-    monkeypatch.setattr("proxy.relay.upstream.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("proxy.relay.upstream.LINGER_SECONDS", 0.3)
 
     async def play() -> bool:
         world = World()
@@ -527,7 +527,7 @@ def test_a_reset_by_the_server_is_noticed_while_the_client_reads_nothing(
             near.shutdown(socket.SHUT_WR)
             world.far.socket = near
             world.client.pause_writing()
-            for number in range(40):
+            for number in range(80):
                 await asyncio.sleep(0.02)
                 if number == 20:
                     assert not world.far.closed
