@@ -579,6 +579,29 @@ def test_flushes_at_any_instant(server: Server, sharing: Proxy, flush: list[str]
         thread.join()
 
 
+@on_one
+def test_an_answer_counts_for_its_own_question(server: Server, start_proxy: StartProxy) -> None:
+    """A client is asked about again while the first question waits, and something of it blocks behind that."""
+    proxy = start_proxy(server, *SHARING)
+    with proxy.connect() as client, proxy.connect() as sleeper:
+        until_shares(proxy, client)
+        client.command("SET", "a", "1")
+        for _ in range(5):
+            sleeper.send_command("DEBUG", "SLEEP", "0.1")
+            time.sleep(0.03)
+            for words in (["OBJECT", "ENCODING", "a"], ["GET", "a"], ["BLPOP", "q", "0.5"], ["GET", "b"]):
+                client.send_command(*words)
+                time.sleep(0.005)
+            time.sleep(0.1)
+            client.send_command("STRLEN", "a")
+            assert sleeper.reply() == b"+OK\r\n"
+            assert client.reply()[:1] == b"$"
+            assert client.reply() == b"$1\r\n1\r\n"
+            assert client.reply() == b"*-1\r\n"
+            assert client.reply() == b"$-1\r\n"
+            assert client.reply() == b":1\r\n"
+
+
 # What is lost.
 
 

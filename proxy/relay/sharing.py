@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Final, Protocol
 
 from proxy.relay.lane import Port
@@ -108,6 +109,7 @@ class Sharing:
         "_left",
         "_patience",
         "_port",
+        "_questions",
         "_retires",
         "_session",
         "_since",
@@ -125,6 +127,7 @@ class Sharing:
         self._lanes = lanes
         self._patience = self._left = lanes.after
         self._late = b""  # came on the client's own connection, and waits for the end of a reply
+        self._questions = 0
         self._large = 0  # chunks that could not be shared, since it was asked
         self._since = 0.0  # when it began to share
         self._retires = False  # when it comes back
@@ -205,16 +208,17 @@ class Sharing:
 
     def _ask(self) -> None:
         """Ask behind what has just been sent. Of a client that waits for the reply the answer comes with it."""
-        asked = self._session.ask_who(self._hear)
+        self._questions += 1
+        asked = self._session.ask_who(partial(self._hear, self._questions))
         self._left = self._patience
         if asked is not None:
             self.state = State.ASKED
             self._host.rebind()
             self._host.send_out(asked)
 
-    def _hear(self, identity: Identity | None) -> None:
-        """Take the answer, in front of which all that was sent has been answered."""
-        if self.state is not State.ASKED:
+    def _hear(self, question: int, identity: Identity | None) -> None:
+        """Take the answer: if it is to the last question, all that was sent has been answered before it."""
+        if self.state is not State.ASKED or question != self._questions:
             return
         self.state = State.OWN
         if identity is None:
