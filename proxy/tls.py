@@ -77,7 +77,9 @@ class Unsecured(asyncio.Protocol):
         if self._tls is None:
             return False
         self._feed()
-        return self._tls.eof_received()
+        # Behind what came with the last part of the handshake, which TLS would drop.
+        asyncio.get_running_loop().call_soon(self._tls.eof_received)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is lost."""
