@@ -211,8 +211,8 @@ class ClientConnection(asyncio.Protocol):
         wanted = self._state in _READING and not self._input_ended
         if self._state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
             wanted = wanted and self._reads_on and not self._rests and not self._clogged and self._held < self._most()
-        elif self._sharing is not None and self._sharing.kept:
-            wanted = False
+        elif self._sharing is not None and self._sharing.leaving:
+            wanted = False  # what has come already is kept; the loop reads once before it can be told to pause
         elif self._state in (State.HELD, State.FINISHING):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()

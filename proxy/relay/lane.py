@@ -24,13 +24,14 @@ log = structlog.get_logger("proxy.relay")
 NAME: Final = b"expiremember-proxy:shared"
 """What CLIENT LIST shows."""
 
-LARGE: Final = 64 * 1024
-"""Bytes to come of a reply from which on a lane takes nothing more until they have come."""
+LARGE: Final = 16 * 1024
+"""Bytes of one reply, come or known to come, from which on a lane takes nothing more until it is whole; and who got it
+goes back to its own connection."""
 
 _PING: Final = b"*1\r\n$4\r\nPING\r\n"
 
 
-class Hold(Protocol):
+class Midway(Protocol):
     """Is told whether a reply has come in part."""
 
     def __call__(self, *, midway: bool) -> None:
@@ -48,6 +49,7 @@ class Port:
         used: whether one has been since this was set to False.
         deliver: takes bytes of replies.
         midway: whether a part of a reply has been delivered.
+        request: the last one.
         hold: is told when that changes.
         settled: is called when the request has been answered, if it is set.
         retire: is called when it is the only one that sends something, so that to share does not pay.
@@ -57,13 +59,27 @@ class Port:
         broke: is called with an exception that `deliver` or `settled` raised.
     """
 
-    __slots__ = ("backlog", "broke", "busy", "deliver", "hold", "lost", "midway", "retire", "settled", "unsent", "used")
+    __slots__ = (
+        "backlog",
+        "broke",
+        "busy",
+        "deliver",
+        "hold",
+        "lost",
+        "midway",
+        "request",
+        "retire",
+        "settled",
+        "unsent",
+        "used",
+    )
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
         self.busy = self.used = False
         self.deliver = deliver
         self.midway = False
-        self.hold: Hold = _let
+        self.request = b""
+        self.hold: Midway = _let
         self.settled: Callable[[], None] | None = None
         self.retire: Callable[[], None] = _nothing
         self.lost: Callable[[], None] = _nothing
@@ -89,6 +105,7 @@ class Lane(Droppable):
         login: what AUTH is given; nothing where there is no need to log in.
         traffic: counts bytes.
         fence: keeps the connections to one server together.
+        room: bounds what waits for clients.
         changed: is called when it can take requests, or can no more.
         ran: is called when what was sent while it `is_long` has run, or never will.
 
@@ -96,6 +113,7 @@ class Lane(Droppable):
         is_long: whether so much is under way that others may have to wait for it.
         unanswered: bytes that have been sent since nothing was under way: a busy server reads them in pieces.
         state: where it stands.
+        repeats: whether its requests may be sent once more: they change nothing.
         refusal: why it cannot be used, for people, where the server has said that.
         claims: stands for what has been sent, where others wait for that to run.
         replied: how many chunks of replies have come.
@@ -108,14 +126,17 @@ class Lane(Droppable):
         login: Iterable[str],
         traffic: Traffic,
         fence: Fence,
+        room: Room,
         changed: Callable[[], None],
         ran: Callable[[Claims], None],
     ) -> None:
         self._identity = identity
+        self._room = room
         self._traffic = traffic
         self._fence = fence
         self._changed = changed
         self._ran = ran
+        self._come = 0  # bytes of a reply that has come in part
         self.is_long = False
         self.unanswered = 0
         self._admitted = False
@@ -129,6 +150,7 @@ class Lane(Droppable):
         self._greeted: list[bytes] = [b""]
         self.state = State.OPENING
         self.refusal = ""
+        self.repeats = False
         self.claims = Claims()
         self.claims.sender = _Signs(self)
         self.replied = 0
@@ -186,6 +208,7 @@ class Lane(Droppable):
         return (
             self.state is State.OPEN
             and not (self._clogged or self.stalled or self._held_up_by is not None)
+            and self._come <= LARGE
             and self._replies.left <= LARGE
         )
 
@@ -236,6 +259,8 @@ class Lane(Droppable):
                 if not self._ports:
                     raise StrayReplyError(piece[:100])
                 port = self._ports[0]
+                come = self._come + len(piece)
+                self._come = 0 if ends else come
                 if ends:
                     self._ports.popleft()
                     port.busy = False
@@ -244,11 +269,13 @@ class Lane(Droppable):
                         port.midway = not ends
                         port.hold(midway=not ends)
                     port.deliver(piece)
+                    if ends and come > LARGE:
+                        port.retire()
                     if ends and port.settled is not None:
                         port.settled()
                 except Exception as error:  # noqa: BLE001
                     port.broke(error)
-                if not ends and port.backlog() > BACKLOG:
+                if not ends and come > LARGE and port.backlog() > self._room.of(port):
                     self._hold_up(port)
         except StrayReplyError as error:
             log.error("shared connection closed: stray reply", reply=repr(error.args[0]))
@@ -268,24 +295,40 @@ class Lane(Droppable):
     # A client that does not read.
 
     def _hold_up(self, port: Port) -> None:
-        """Read no more until a client has read more of its reply: it alone, and those right behind it, wait."""
+        """Read no more until a client has read more of its reply; those right behind it wait for a moment."""
         if self._held_up_by is None:
             self._held_up_by = port
             self._transport.pause_reading()
             self._look_again(port, port.backlog(), 0)
+            if self.repeats:
+                asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)
+
+    def _rescue(self) -> None:
+        """Let those behind a client that reads slowly ask again over their own connections; what comes here for them
+        is dropped."""
+        if self._held_up_by is None or self.state is not State.OPEN:
+            return
+        behind = {port: None for port in self._ports if port is not self._held_up_by and port.request}
+        self._ports = deque(Port(_drop) if port in behind else port for port in self._ports)
+        for port in behind:
+            port.busy = False
+            try:
+                port.unsent(port.request)
+            except Exception as error:  # noqa: BLE001 - one client's defect is not another's
+                port.broke(error)
 
     def _look_again(self, port: Port, backlog: int, looks: int) -> None:
         def look() -> None:
             if self.state is State.LOST:
                 return
             left = port.backlog()
-            if left <= BACKLOG // 2:
+            if left <= self._room.of(port) // 2:
                 self._held_up_by = None
                 self._transport.resume_reading()
                 self._changed()
             elif left < backlog:
                 self._look_again(port, left, 0)
-            elif looks < PATIENCE_LOOKS:
+            elif looks < (PATIENT_LOOKS if self.repeats else IMPATIENT_LOOKS):
                 self._look_again(port, backlog, looks + 1)
             else:
                 log.warning("client closed: it does not read a long reply", bytes=left)
@@ -339,9 +382,38 @@ class Lane(Droppable):
 BACKLOG: Final = 16 * 1024 * 1024
 """Bytes of a long reply that wait for its client from which on no more of it are read from the server."""
 
+ALL_BACKLOGS: Final = 64 * 1024 * 1024
+"""The same for all clients together."""
+
+LEAST_BACKLOG: Final = 256 * 1024
+"""What a client may have though the others have all that."""
+
+
+class Room:
+    """Bounds what of long replies waits in the proxy, for all clients together."""
+
+    def __init__(self) -> None:
+        self._ports: set[Port] = set()  # that have got part of one
+
+    def of(self, port: Port) -> int:
+        """Return how many bytes may wait for one client now."""
+        self._ports.add(port)
+        waiting = {other: other.backlog() for other in self._ports}
+        self._ports = {other for other, backlog in waiting.items() if backlog > LARGE}
+        others = sum(waiting.values()) - waiting[port]
+        return max(LEAST_BACKLOG, min(BACKLOG, ALL_BACKLOGS - others))
+
+
+RESCUE_SECONDS: Final = 0.1
+"""How long those behind such a client wait before they ask again elsewhere."""
+
 LOOK_SECONDS: Final = 0.02
-PATIENCE_LOOKS: Final = 250
-"""How often in a row such a client may be seen not to have read anything: for 5 s."""
+PATIENT_LOOKS: Final = 3000
+"""How often in a row such a client may be seen not to have read anything: for 60 s, as nobody has to wait for it. (Of
+one that reads slowly the system takes more only now and then.)"""
+
+IMPATIENT_LOOKS: Final = 250
+"""The same where others wait behind it, whose requests must not run twice: for 5 s."""
 
 
 class _Signs(Sender):

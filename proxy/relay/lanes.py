@@ -14,7 +14,7 @@ from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
-from proxy.relay.lane import Lane, Port, State
+from proxy.relay.lane import Lane, Port, Room, State
 from proxy.session.identity import Identity
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.session.streams import LONG, Streams
@@ -26,6 +26,9 @@ MOST_LANES: Final = 3
 
 AGAIN_SECONDS: Final = 1.0
 """How long after a failure another lane is opened."""
+
+REFUSED_SECONDS: Final = 60.0
+"""The same where the server has refused what would have made it one: another user, mostly."""
 
 TICK_SECONDS: Final = 0.1
 """How often lanes are looked at: one that has said nothing for so long while it should is held up."""
@@ -90,6 +93,7 @@ class Lanes:
         self.traffic = traffic
         self.metrics = metrics
         self.after = after
+        self.room = Room()
         self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → who is to be woken so long after when
         self._groups: dict[tuple[Identity, bool], Group] = {}
         self._dirty: list[Group] = []  # that have something to send
@@ -104,7 +108,7 @@ class Lanes:
         if len(self._groups) + len(missing) > MOST_GROUPS:
             return None
         for key in missing:
-            self._groups[key] = Group(self, identity)
+            self._groups[key] = Group(self, *key)
         return self._groups[identity, False], self._groups[identity, True]
 
     def note(self, group: Group) -> None:
@@ -157,8 +161,9 @@ class Lanes:
 class Group:
     """The lanes of one identity that take the same kind of requests."""
 
-    def __init__(self, lanes: Lanes, identity: Identity) -> None:
+    def __init__(self, lanes: Lanes, identity: Identity, reads: bool) -> None:
         self._all = lanes
+        self._reads = reads
         self._identity = identity
         self._lanes: list[Lane] = []
         self._lane: Lane | None = None  # takes what comes
@@ -196,6 +201,7 @@ class Group:
         if not self._requests:
             self._all.note(self)
         port.busy = port.used = True
+        port.request = request
         self._ports.append(port)
         self._requests.append(request)
         return True
@@ -272,7 +278,9 @@ class Group:
 
         def make(login: Iterable[str], fence: Fence) -> Lane:
             lanes = self._all
-            made.append(Lane(self._identity, login, lanes.traffic, fence, self._choose, lanes.streams.ran))
+            lane = Lane(self._identity, login, lanes.traffic, fence, lanes.room, self._choose, lanes.streams.ran)
+            lane.repeats = self._reads
+            made.append(lane)
             return made[-1]
 
         try:
@@ -283,6 +291,7 @@ class Group:
             if made[-1].state is State.OPENING:
                 made[-1].abort()
             if made[-1].refusal:
+                self._again = asyncio.get_running_loop().time() + REFUSED_SECONDS
                 self._all.say_refused(self._identity, made[-1].refusal)
         except (OSError, TimeoutError, RedisError) as error:
             self._all.say_refused(self._identity, str(error))

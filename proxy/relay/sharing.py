@@ -30,7 +30,7 @@ DOZE_SECONDS: Final = 1.0
 """How long a client that sends no small requests is not looked at."""
 
 RETIRE_SECONDS: Final = 10.0
-"""How long a client that was the only one to share is not looked at."""
+"""How long a client that was the only one to share, or got a long reply, is not looked at."""
 
 DOZE_AFTER: Final = 64
 """Chunks that cannot be shared, since it was last asked, after which that is so."""
@@ -43,7 +43,7 @@ class State(Enum):
     """Where a client stands."""
 
     OWN = "everything goes over its own connection"
-    DOZING = "likewise, and what comes is not looked at: of late it was large, or the client was the only one"
+    DOZING = "likewise, and what comes is not looked at: of late that, or a reply, was large, or no other shared"
     ASKED = "likewise; behind its last request the server has been asked whose the connection is"
     SHARED = "its small requests go over shared connections"
     STALE = "the next one goes over its own again, behind which the server is asked"
@@ -147,6 +147,11 @@ class Sharing:
         """Whether something may be under way, or may go, over a shared connection."""
         return self.state in _AWAY
 
+    @property
+    def leaving(self) -> bool:
+        """Whether what comes has to wait."""
+        return self.state is State.LEAVING
+
     def receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Return what takes bytes from the client.
 
@@ -235,6 +240,8 @@ class Sharing:
                 self._port.used = False
                 self._lanes.wake_after(ANEW_SECONDS, self)
                 self._session.share()
+            else:
+                self._grow_patient()
         self._host.rebind()
 
     def _grow_patient(self) -> None:
@@ -271,7 +278,7 @@ class Sharing:
             self._leave(b"")
 
     def _retire(self) -> None:
-        if self.state is State.SHARED:
+        if self.state in _AWAY:
             self._retires = True
             self.leave()
 
@@ -289,6 +296,7 @@ class Sharing:
             self._host.rebind()
             self._host.regulate()
             return
+        self._port.settled = None
         if data and self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
             self._left = 1  # it goes, and the question behind it
         else:
@@ -329,7 +337,12 @@ class Sharing:
 
     def begun(self) -> None:
         """All that was asked for on the client's own connection has come: look at what comes there unasked."""
-        if self.state is State.SHARED:
+        if self.state is not State.SHARED:
+            return
+        if self._session.replies.trailed:  # a push has begun behind the answer, and may not have come whole
+            self._session.share_no_more()
+            self.leave()
+        else:
             self._host.hear_own(self._hear_own)
 
     def _hear_own(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ _SMALL: Final = re.compile(at_once(rf"\*[1-9][0-9]?\r\n(?=\$)|{ARGUMENT}", "*").
 """Array headers, each with an argument behind it, and short arguments, in any order."""
 
 _MANY: Final = re.compile(rb"\*([1-9][0-9]{2,3})\r\n(?=\$)")
-_LONG: Final = re.compile(rb"\$([1-9][0-9]{3,8})\r\n")
+_LONG: Final = re.compile(rb"\$([1-9][0-9]{2,8})\r\n")
 _BEGUN: Final = re.compile(rb"\*(?:[1-9][0-9]{0,3}\r?)?|\$(?:[1-9][0-9]{0,7}\r?|0\r?)?|\*[1-9][0-9]{0,3}\r\n")
 _HEADER: Final = re.compile(rb"\$(0|[1-9][0-9]{0,7})\r\n")
 

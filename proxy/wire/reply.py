@@ -39,11 +39,12 @@ class ReplySubstitution:
 
     Attributes:
         outstanding: whether there are any.
+        trailed: whether something has come behind the last of them, in the same chunk.
         silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
     """
 
     def __init__(self) -> None:
-        self.outstanding = False
+        self.outstanding = self.trailed = False
         self._expected: deque[tuple[bytes, bytes]] = deque()
         self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
         self._settled = 0
@@ -180,6 +181,7 @@ class ReplySubstitution:
                 self._passage = opens
             position = end
         self.outstanding = False
+        self.trailed = position < len(stream)
         self._pass(stream[position:], passed)
         return b"".join(passed)
 
