@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.commands.table import FREQUENT, FREQUENT_READS
-from proxy.relay.lane import ALL_BACKLOGS, BACKLOG, LARGE, NAME
+from proxy.relay.lane import NAME
 from proxy.relay.lanes import MOST_GROUPS
+from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE
 from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who

@@ -6,13 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import structlog
 
 from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
+from proxy.relay.port import LARGE, Port, Room, drop
 from proxy.session.claims import Claims, Passed, Sender
 from proxy.session.identity import WHO, Identity, who
 from proxy.wire.first_line import StrayReplyError
@@ -24,68 +25,7 @@ log = structlog.get_logger("proxy.relay")
 NAME: Final = b"expiremember-proxy:shared"
 """What CLIENT LIST shows."""
 
-LARGE: Final = 16 * 1024
-"""Bytes of one reply, come or known to come, from which on a lane takes nothing more until it is whole; and who got it
-goes back to its own connection."""
-
 _PING: Final = b"*1\r\n$4\r\nPING\r\n"
-
-
-class Midway(Protocol):
-    """Is told whether a reply has come in part."""
-
-    def __call__(self, *, midway: bool) -> None:
-        """`midway`: whether more of it is to come."""
-
-
-class Port:
-    """One client's access to lanes. It has at most one request under way, so a client's requests stay in order.
-
-    Args:
-        deliver: takes bytes of replies.
-
-    Attributes:
-        busy: whether a request is under way.
-        used: whether one has been since this was set to False.
-        deliver: takes bytes of replies.
-        midway: whether a part of a reply has been delivered.
-        request: the last one.
-        hold: is told when that changes.
-        settled: is called when the request has been answered, if it is set.
-        retire: is called when it is the only one that sends something, so that to share does not pay.
-        lost: is called when the answer will not come.
-        unsent: takes a request back that could not be sent.
-        backlog: returns how many bytes of replies wait for the client to read them.
-        broke: is called with an exception that `deliver` or `settled` raised.
-    """
-
-    __slots__ = (
-        "backlog",
-        "broke",
-        "busy",
-        "deliver",
-        "hold",
-        "lost",
-        "midway",
-        "request",
-        "retire",
-        "settled",
-        "unsent",
-        "used",
-    )
-
-    def __init__(self, deliver: Callable[[bytes], None]) -> None:
-        self.busy = self.used = False
-        self.deliver = deliver
-        self.midway = False
-        self.request = b""
-        self.hold: Midway = _let
-        self.settled: Callable[[], None] | None = None
-        self.retire: Callable[[], None] = _nothing
-        self.lost: Callable[[], None] = _nothing
-        self.unsent: Callable[[bytes], None] = _drop
-        self.backlog: Callable[[], int] = int
-        self.broke: Callable[[Exception], None] = _drop
 
 
 class State(Enum):
@@ -224,7 +164,7 @@ class Lane(Droppable):
 
     def sign(self) -> Passed:
         """Send a request of the proxy's own behind all others; return what tells whether it has been answered."""
-        port = Port(_drop)
+        port = Port(drop)
         port.busy = True
         self.send([port], _PING)
         return lambda: not port.busy
@@ -309,7 +249,7 @@ class Lane(Droppable):
         if self._held_up_by is None or self.state is not State.OPEN:
             return
         behind = {port: None for port in self._ports if port is not self._held_up_by and port.request}
-        self._ports = deque(Port(_drop) if port in behind else port for port in self._ports)
+        self._ports = deque(Port(drop) if port in behind else port for port in self._ports)
         for port in behind:
             port.busy = False
             try:
@@ -379,31 +319,6 @@ class Lane(Droppable):
         self._changed()
 
 
-BACKLOG: Final = 16 * 1024 * 1024
-"""Bytes of a long reply that wait for its client from which on no more of it are read from the server."""
-
-ALL_BACKLOGS: Final = 64 * 1024 * 1024
-"""The same for all clients together."""
-
-LEAST_BACKLOG: Final = 256 * 1024
-"""What a client may have though the others have all that."""
-
-
-class Room:
-    """Bounds what of long replies waits in the proxy, for all clients together."""
-
-    def __init__(self) -> None:
-        self._ports: set[Port] = set()  # that have got part of one
-
-    def of(self, port: Port) -> int:
-        """Return how many bytes may wait for one client now."""
-        self._ports.add(port)
-        waiting = {other: other.backlog() for other in self._ports}
-        self._ports = {other for other, backlog in waiting.items() if backlog > LARGE}
-        others = sum(waiting.values()) - waiting[port]
-        return max(LEAST_BACKLOG, min(BACKLOG, ALL_BACKLOGS - others))
-
-
 RESCUE_SECONDS: Final = 0.1
 """How long those behind such a client wait before they ask again elsewhere."""
 
@@ -428,15 +343,3 @@ class _Signs(Sender):
 
     def heard(self) -> int | None:
         return self._lane.replied
-
-
-def _drop(_: object) -> None:
-    """Take what nobody waits for."""
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _let(*, midway: bool) -> None:
-    """Do nothing about a reply that comes in parts."""

@@ -14,7 +14,8 @@ from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
-from proxy.relay.lane import Lane, Port, Room, State
+from proxy.relay.lane import Lane, State
+from proxy.relay.port import Port, Room
 from proxy.session.identity import Identity
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.session.streams import LONG, Streams

@@ -12,8 +12,8 @@ from enum import Enum
 from functools import partial
 from typing import Final, Protocol
 
-from proxy.relay.lane import Port
 from proxy.relay.lanes import Lanes
+from proxy.relay.port import Port, drop, let, nothing
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
@@ -358,17 +358,17 @@ class Sharing:
 
     def silence(self) -> None:
         """The client has gone, and what it has sent before is still to be sent: replies are dropped."""
-        self._port.deliver = _drop
+        self._port.deliver = drop
 
     def end(self) -> None:
         """Nothing more is sent for the client, and what comes for it is dropped."""
         self._lanes.let_sleep(self)
         port = self._port
-        port.deliver = port.broke = port.unsent = _drop
+        port.deliver = port.broke = port.unsent = drop
         port.settled = None
-        port.lost = port.retire = _nothing
+        port.lost = port.retire = nothing
         port.backlog = int
-        port.hold = _let
+        port.hold = let
         self.kept = b""
         self.state = State.NEVER
 
@@ -376,15 +376,3 @@ class Sharing:
 def _refuse(_port: Port, _data: bytes) -> bool:
     """Take nothing."""
     return False
-
-
-def _drop(_: object) -> None:
-    """Take what nobody waits for."""
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _let(*, midway: bool) -> None:
-    """Do nothing about a reply that comes in parts."""

@@ -1,0 +1,103 @@
+"""One client's access to shared connections, and what may wait in the proxy of long replies that come over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+LARGE: Final = 16 * 1024
+"""Bytes of one reply, come or known to come, from which on a lane takes nothing more until it is whole; and who got it
+goes back to its own connection."""
+
+BACKLOG: Final = 16 * 1024 * 1024
+"""Bytes of a long reply that wait for its client from which on no more of it are read from the server."""
+
+ALL_BACKLOGS: Final = 64 * 1024 * 1024
+"""The same for all clients together."""
+
+LEAST_BACKLOG: Final = 256 * 1024
+"""What a client may have though the others have all that."""
+
+
+class Midway(Protocol):
+    """Is told whether a reply has come in part."""
+
+    def __call__(self, *, midway: bool) -> None:
+        """`midway`: whether more of it is to come."""
+
+
+class Port:
+    """One client's access to lanes. It has at most one request under way, so a client's requests stay in order.
+
+    Args:
+        deliver: takes bytes of replies.
+
+    Attributes:
+        busy: whether a request is under way.
+        used: whether one has been since this was set to False.
+        deliver: takes bytes of replies.
+        request: the last one.
+        midway: whether a part of a reply has been delivered.
+        hold: is told when that changes.
+        settled: is called when the request has been answered, if it is set.
+        retire: is called when to share does not pay: nobody else does, or it has got a long reply.
+        lost: is called when the answer will not come.
+        unsent: takes a request back that could not be sent.
+        backlog: returns how many bytes of replies wait for the client to read them.
+        broke: is called with an exception that `deliver` or `settled` raised.
+    """
+
+    __slots__ = (
+        "backlog",
+        "broke",
+        "busy",
+        "deliver",
+        "hold",
+        "lost",
+        "midway",
+        "request",
+        "retire",
+        "settled",
+        "unsent",
+        "used",
+    )
+
+    def __init__(self, deliver: Callable[[bytes], None]) -> None:
+        self.busy = self.used = False
+        self.deliver = deliver
+        self.midway = False
+        self.request = b""
+        self.hold: Midway = let
+        self.settled: Callable[[], None] | None = None
+        self.retire: Callable[[], None] = nothing
+        self.lost: Callable[[], None] = nothing
+        self.unsent: Callable[[bytes], None] = drop
+        self.backlog: Callable[[], int] = int
+        self.broke: Callable[[Exception], None] = drop
+
+
+class Room:
+    """Bounds what of long replies waits in the proxy, for all clients together."""
+
+    def __init__(self) -> None:
+        self._ports: set[Port] = set()  # that have got part of one
+
+    def of(self, port: Port) -> int:
+        """Return how many bytes may wait for one client now."""
+        self._ports.add(port)
+        waiting = {other: other.backlog() for other in self._ports}
+        self._ports = {other for other, backlog in waiting.items() if backlog > LARGE}
+        others = sum(waiting.values()) - waiting[port]
+        return max(LEAST_BACKLOG, min(BACKLOG, ALL_BACKLOGS - others))
+
+
+def drop(_: object) -> None:
+    """Take what nobody waits for."""
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def let(*, midway: bool) -> None:
+    """Do nothing about a reply that comes in parts."""
