@@ -31,6 +31,7 @@ from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
 from proxy.expiry.leftovers import Leftovers
+from proxy.expiry.resharding import SlotWatch
 from proxy.expiry.role import RoleWatch
 from proxy.expiry.sweeper import Sweeper
 from proxy.expiry.tasks import is_outage, one_line
@@ -313,8 +314,14 @@ class Server:
             log.info("clients are served again", upstream=str(self._upstream), ms=milliseconds)
 
     def upstream_error(self, error: Exception) -> bytes:
-        """Return the error line for a client when the upstream server cannot be reached, or does not answer."""
+        """Return the error line for a client when the upstream server cannot be reached, or does not answer.
+
+        Nothing in front of a cluster node: clients of a cluster turn to other nodes when a connection ends, and not
+        when they get an error.
+        """
         self.metrics.client_connections_rejected_total["upstream"] += 1
+        if self._names.slots is not None:
+            return b""
         reason = in_words(error)
         text = f"-ERR expiremember-proxy: upstream {self._upstream} is unavailable: {reason}\r\n"
         return text.encode("utf-8", "replace")
@@ -420,6 +427,7 @@ class Server:
             if self._follower is not None:
                 tasks.append(asyncio.create_task(self._follower.run()))
             tasks.append(asyncio.create_task(RoleWatch(self._engine, self._tracker, self._upstream).run()))
+            tasks.append(asyncio.create_task(SlotWatch(self._engine, self._tracker, self._names).run()))
             if not self._upstream.has_a_user_of_its_own:
                 watch = UserWatch(self._engine, self._tracker, self._users)
                 self._all_asked.append(watch.asked)
@@ -427,7 +435,7 @@ class Server:
             if settings.leftovers_rate:
                 leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate, self.metrics)
                 tasks.append(asyncio.create_task(leftovers.run()))
-                healing = Healing(self._control, self._engine, self._names, self._known, self._tracker)
+                healing = Healing(self._engine, self._names, self._known, self._tracker)
                 tasks.append(asyncio.create_task(healing.run()))
             tasks.append(asyncio.create_task(self.traffic.run()))
             if self.lanes is not None:

@@ -23,11 +23,13 @@ class Terms(NamedTuple):
         takes_memory: whether it is refused when there is no memory left.
         declared: whether the server reads in a script's first line on which terms to run it; else it learns them when
             the script calls something.
+        across: whether the script may look at keys of several slots of a cluster node.
     """
 
     writes: bool
     takes_memory: bool
     declared: bool
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,11 @@ class ServerCommands:
         if described is None or described.movable or name in _CONTAINERS:
             return False
         return described.first == described.last == 1
+
+    def has_keys_elsewhere(self, name: bytes) -> bool:
+        """Return whether the command of that upper-case name may have keys where only it can tell."""
+        described = self._described.get(name)
+        return described is None or described.movable
 
     def keys(self, arguments: list[bytes]) -> list[bytes]:
         """Return the arguments of a request that may be keys."""

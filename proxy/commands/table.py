@@ -43,6 +43,7 @@ class Effect(Enum):
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
     DATABASE = "goes to another database"
+    MIGRATE = "gives keys to another node of a cluster: their deadlines too"
     WAIT = "waits until copies have what the client wrote: over shared connections too"
     LOGIN = "may change the user, or what it may do at present"
     CONNECTION = "may say how the next request is answered, or end the replies"
@@ -58,7 +59,7 @@ class Effect(Enum):
                 return False  # if it goes as it came, what it may add is voided before
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
-            case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH:
+            case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.MIGRATE:
                 return False  # what is left over is void when a member is added
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -74,7 +75,7 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
+            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MIGRATE | Effect.WAIT:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -90,7 +91,7 @@ class Effect(Enum):
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
+            case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MIGRATE | Effect.WAIT:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -114,6 +115,8 @@ class Effect(Enum):
                 return False  # no script stands in for it
             case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
+            case Effect.MIGRATE:
+                return False  # no script stands in for it
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
         assert_never(self)
@@ -274,12 +277,13 @@ def _build() -> dict[bytes, Command]:
     put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
     put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
     put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
+    put(Effect.MIGRATE, "MIGRATE", _none, always=True)
     put(Effect.WAIT, "WAIT WAITAOF", _none, always=True)
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
     # In RESP2 a subscriber may do little else; it is to hear so of its own requests, not of scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
     put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it, likewise
-    put(Effect.CONNECTION, "CLIENT", _none, always=True)
+    put(Effect.CONNECTION, "CLIENT ASKING", _none, always=True)
     put(Effect.DESCRIBE, "COMMAND INFO", _none, always=True)
     return table
 

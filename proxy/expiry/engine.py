@@ -6,23 +6,25 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 
 from proxy.expiry.clock import ServerClock
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.told import count_told
 from proxy.scripts.calls import TELL, script
-from proxy.scripts.naming import Names
+from proxy.scripts.naming import Names, slot
 from proxy.session.known import AHEAD_MS, KnownKeys
+from proxy.session.order import DeadlineOrder
 from proxy.session.question import Question
 from proxy.session.voiding import Absent, voidings
+from proxy.upstream.nodes import myself
 
 log = structlog.get_logger("proxy.engine")
 
@@ -42,7 +44,19 @@ LEARNT_AT_ONCE: Final = 250
 """Keys whose deadlines are asked for at once: clients wait while the question is encoded."""
 
 PAGE: Final = 1000
-"""Entries of the index that are read at once."""
+"""Entries of an index that are read at once."""
+
+PAGE_OF_SLOT: Final = 100
+"""The same where there is one for each slot, of which as many are read at once as `SLOTS_AT_ONCE`."""
+
+SLOTS_AT_ONCE: Final = 100
+"""Slots whose indexes are read at once."""
+
+PRESENT_AT_ONCE: Final = 1000
+"""Slots of which a cluster node is asked at once whether they have an index, in some 1.6 ms."""
+
+LEAST_ROOM: Final = 16
+"""Members that a script removes at most where one is called for each of several slots, at least."""
 
 TELLING_SECONDS: Final = 60.0
 """How long after rules for events have been met the scripts that can tell are sent at once."""
@@ -52,6 +66,27 @@ _NEARLY: Final = 0.0002
 
 LEASE_MS: Final = 1000
 """How long the sweeper's lease lasts without renewal: another proxy takes over at the latest then."""
+
+
+Call: TypeAlias = tuple[list[bytes], list[bytes | int | str]]
+"""KEYS and ARGV of a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An index, and where to go on reading it.
+
+    Attributes:
+        database: the number of its database.
+        slot: its slot; None for the one index of a database.
+        cursor: the deadline to begin at, in Unix ms.
+        offset: how many entries with that very deadline have been read already.
+    """
+
+    database: int
+    slot: int | None
+    cursor: float = -math.inf
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +116,9 @@ class Engine:
         batch: members that one script removes at most.
         metrics: where to count what is removed.
 
+    Attributes:
+        misplaced: set when a cluster node has said of a key that it is not there.
+
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
 
@@ -104,27 +142,68 @@ class Engine:
         self._name = secrets.token_hex(8)
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
+        self.misplaced = asyncio.Event()
         self._looks = 0  # that have begun
         # Keys at which somebody looks: the number of the look, and its end, which tells whether it succeeded.
         self._busy: dict[bytes, tuple[int, asyncio.Future[bool]]] = {}
 
     async def _evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
-        keys = list(keys)
-        return await self._control.eval(script(name), len(keys), *keys, *arguments)  # type: ignore[arg-type]
+        [reply] = await self._call(script(name), [(list(keys), list(arguments))])
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
 
-    async def _remove(
-        self, trigger: Literal["sweep", "request"], name: str, keys: list[bytes], arguments: list[bytes | int | str]
-    ) -> Any:
-        """Run a script that removes: in its short form for as long as nobody has to be told of what expires."""
+    async def _call(self, text: bytes, calls: Sequence[Call]) -> list[Any]:
+        """Call a script, once for each slot concerned.
+
+        Returns:
+            The replies. Where a cluster node has not all keys of a slot, the error that says so stands for its reply.
+        """
+        slots = self._names.slots
+        if slots is None:
+            [(keys, arguments)] = calls
+            return [await self._control.eval(text, len(keys), *keys, *arguments)]  # type: ignore[arg-type]
+        pipeline = self._control.pipeline(transaction=False)
+        if not slots.primary:
+            pipeline.execute_command("READONLY")
+        for keys, arguments in calls:
+            pipeline.eval(text, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+        replies: list[Any] = (await pipeline.execute(raise_on_error=False))[-len(calls) :]
+        for reply in replies:
+            if isinstance(reply, Exception) and not is_elsewhere(reply):
+                raise reply
+        return replies
+
+    async def _remove(self, trigger: Literal["sweep", "request"], name: str, calls: Sequence[Call]) -> list[Any]:
+        """Run a script that removes, as `_call`: in its short form while nobody has to be told of what goes."""
         quiet = time.monotonic() >= self._telling_until
         try:
-            return await self._control.eval(script(name, quiet=quiet), len(keys), *keys, *arguments)  # type: ignore[arg-type]
+            return await self._call(script(name, quiet=quiet), calls)
         except ResponseError as error:
             if not str(error).startswith(TELL):
                 raise
             self._metrics.members_expired_total[trigger] += int(str(error).removeprefix(TELL))
         self._telling_until = time.monotonic() + TELLING_SECONDS
-        return await self._evaluate(name, keys, arguments)
+        return await self._call(script(name), calls)
+
+    def _involved(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the index, then each key followed by its shadow; the keys are of one slot."""
+        return [self._names.index_for(keys[0]), *(name for key in keys for name in (key, self._names.shadow(key)))]
+
+    async def _note_elsewhere(self, keys: Iterable[bytes]) -> None:
+        """Note that a cluster node does not have some keys, or not all that belongs to them.
+
+        Such a key is forgotten, unless its slot is the node's, or on its way: then it may have deadlines of which
+        nothing is known, until the slot's index has been read.
+        """
+        self.misplaced.set()
+        await self.look_at_slots()
+        slots, moment = self._names.slots, self._clock.now()
+        for key in keys:
+            self._known.learn(key, None, moment)
+            if slots is not None and slots.expects(number := slot(key)):
+                self._known.mark(key, math.inf, moment)
+                slots.unread.add(number)
 
     def _observe(self, sent: float, moment: int) -> None:
         self._clock.observe(sent, self._clock.local(), moment / 1000)
@@ -160,8 +239,21 @@ class Engine:
 
     async def has_traces(self) -> bool:
         """Return whether any database has keys of the proxy's own that need no deadline."""
+        slots = self._names.slots
+        if slots is not None:
+            return bool(slots.indexed)
         databases = sorted(self._known.databases)
         return bool(await self._evaluate("traces", [self._names.lease, self._names.events], databases))
+
+    async def look_at_slots(self) -> None:
+        """Ask a cluster node which slots it has."""
+        node, slots = myself(await self._ask("CLUSTER", "NODES")), self._names.slots
+        if slots is None:
+            return
+        before = slots.primary, slots.owned
+        slots.unread |= slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
+        if before != (slots.primary, slots.owned):
+            log.info("cluster node changed", role="primary" if slots.primary else "replica", slots=len(slots.owned))
 
     def _count_told(self, told: list[int | bytes]) -> None:
         """Count the events that a script has told, and warn of those that the server refused."""
@@ -188,11 +280,15 @@ class Engine:
         Returns:
             What is due, and for how many ms another proxy has the lease still (0: it does not).
         """
+        if self._known.order is not None:
+            return await self._look_at_known(self._known.order, for_sweep=for_sweep)
         databases = sorted(self._known.databases)
         who = self._name if for_sweep else ""
         sent = self._clock.local()
         moment, taken, found = await self._evaluate(
-            "due", [self._names.index, self._names.lease], [self._home, who, LEASE_MS, KEYS_AT_ONCE, *databases]
+            "due",
+            [self._names.index, self._names.lease],
+            [self._home, who, LEASE_MS, KEYS_AT_ONCE, *databases],
         )
         self._observe(sent, moment)
         looks = [
@@ -207,6 +303,21 @@ class Engine:
         self._known.databases.difference_update(set(databases) - {look.database for look in looks})
         return looks, float(taken)
 
+    async def _look_at_known(self, order: DeadlineOrder, *, for_sweep: bool) -> tuple[list[Look], float]:
+        """See what is due as far as is known: to look at an index for each slot would hold a server up for 9 ms."""
+        slots, sent = self._names.slots, self._clock.local()
+        seconds, micros = await self._control.time()
+        self._observe(sent, 1_000_000 * seconds + micros)
+        due, taken = [], 0.0
+        if slots is not None and slots.primary:
+            due = order.due(1000 * seconds + micros / 1000, KEYS_AT_ONCE)
+        if due and for_sweep:
+            [taken] = await self._call(script("lease"), [([self._names.lease], [self._home, self._name, LEASE_MS])])
+            if isinstance(taken, Exception):  # the slot has gone
+                self.misplaced.set()
+                taken = 0.0
+        return [Look(database, order.earliest, due) for database in sorted(self._known.databases)], float(taken)
+
     async def sweep(
         self, database: int, due: list[tuple[bytes, float]], *, trigger: Literal["sweep", "request"] = "sweep"
     ) -> int:
@@ -220,24 +331,38 @@ class Engine:
         Returns:
             How many members and deadlines went; fewer than a batch when nothing that is due is left.
         """
-        pairs = [name for key, _ in due for name in (key, self._names.shadow(key))]
+        before, gone = dict(due), 0
+        groups = self._names.by_slot(before)
+        room = self._room(groups)
         sent = self._clock.local()
         with self._known.asking() as freed:
-            moment, gone, left, members, told = await self._remove(
-                trigger, "sweep", [self._names.index, *pairs], [database, self._batch]
-            )
-            self._observe(sent, moment)
-            self._metrics.members_expired_total[trigger] += members
-            self._count_told(told)
+            calls: list[Call] = [(self._involved(group), [database, room]) for group in groups]
+            replies = await self._remove(trigger, "sweep", calls)
             alone = len(self._known.databases) == 1
-            for (key, before), after in zip(due, left, strict=False):
-                deadline = float(after) if after else None
-                # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
-                if members and deadline != before and trigger == "sweep" and math.isfinite(before):
-                    self._metrics.removal_delay_seconds.observe(moment / 1e6 - before / 1000)
-                if alone:
-                    self._known.learn(key, deadline, moment / 1000, freed=freed)
-        return int(gone)
+            for group, reply in zip(groups, replies, strict=True):
+                if isinstance(reply, Exception):
+                    await self._note_elsewhere(group)
+                    continue
+                moment, count, left, members, told = reply
+                gone += count
+                self._observe(sent, moment)
+                self._metrics.members_expired_total[trigger] += members
+                self._count_told(told)
+                for key, after in zip(group, left, strict=False):
+                    deadline = float(after) if after else None
+                    # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
+                    late = members and deadline != before[key] and trigger == "sweep" and math.isfinite(before[key])
+                    if late:
+                        self._metrics.removal_delay_seconds.observe(moment / 1e6 - before[key] / 1000)
+                    if alone:
+                        self._known.learn(key, deadline, moment / 1000, freed=freed)
+            if not alone and self._known.order is not None:
+                await self.learn(list(before))
+        return gone
+
+    def _room(self, groups: Sequence[Sequence[bytes]]) -> int:
+        """Return how many members a script removes at most that is called for each of some groups of keys."""
+        return self._batch if len(groups) < 2 else max(LEAST_ROOM, self._batch // len(groups))
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
         """Read the earliest deadlines of some keys, and make them known.
@@ -251,32 +376,81 @@ class Engine:
             databases = sorted(self._known.databases)
             sent = self._clock.local()
             with self._known.asking() as freed:
-                moment, found = await self._evaluate(
-                    "deadlines", [self._names.index], [len(databases), *databases, *page]
-                )
-                self._observe(sent, moment)
-                for key, deadline in zip(page, found, strict=True):
-                    self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
-                    if not deadline:
-                        without.append(key)
+                groups = self._names.by_slot(page)
+                calls: list[Call] = [
+                    ([self._names.index_for(group[0])], [len(databases), *databases, *group]) for group in groups
+                ]
+                for group, reply in zip(groups, await self._call(script("deadlines"), calls), strict=True):
+                    if isinstance(reply, Exception):
+                        await self._note_elsewhere(group)
+                        without.extend(group)
+                        continue
+                    moment, found = reply
+                    self._observe(sent, moment)
+                    for key, deadline in zip(group, found, strict=True):
+                        self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
+                        if not deadline:
+                            without.append(key)
         return without
 
-    async def read_index(self, database: int, cursor: float, offset: int) -> list[tuple[bytes, float]]:
-        """Read a page of a database's index, earliest first.
+    async def places(self, numbers: Iterable[int] | None = None) -> list[Place]:
+        """Return where the indexes of the known databases begin.
 
         Args:
-            database: its number.
-            cursor: the deadline to begin at, in Unix ms.
-            offset: how many entries with that very deadline have been read already.
+            numbers: of a cluster node, the slots to look at; None for all of its own.
+        """
+        slots, databases = self._names.slots, sorted(self._known.databases)
+        if slots is None:
+            return [Place(database, None) for database in databases]
+        found: list[Place] = []
+        wanted = sorted(slots.owned if numbers is None else numbers)
+        for database in databases:
+            for begin in range(0, len(wanted), PRESENT_AT_ONCE):
+                page = wanted[begin : begin + PRESENT_AT_ONCE]
+                names = [self._names.index_of(number) for number in page]
+                reply = await self._evaluate("present", [], [database, *names])
+                for number, present in zip(page, reply, strict=False):
+                    if present > 0:
+                        found.append(Place(database, number))
+                        slots.indexed.add(number)
+                    elif present < 0 and slots.expects(number):
+                        slots.unread.add(number)
+        return found
+
+    async def read_indexes(self, places: Sequence[Place]) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
+        """Read on in some indexes, `SLOTS_AT_ONCE` of a cluster node or one of another server, earliest deadline first.
 
         Returns:
-            Keys with their earliest deadlines in Unix ms; fewer than `PAGE` at the end.
+            For each the keys with their earliest deadlines in Unix ms, and where to go on; None at the end.
         """
-        flat = await self._evaluate("page", [self._names.index], [database, repr(cursor), offset, PAGE])
-        return [(flat[place], float(flat[place + 1])) for place in range(0, len(flat), 2)]
+        size = PAGE if self._names.slots is None else PAGE_OF_SLOT
+        calls: list[Call] = [
+            ([self._names.index_of(place.slot)], [place.database, repr(place.cursor), place.offset, size])
+            for place in places
+        ]
+        pages: list[tuple[list[tuple[bytes, float]], Place | None]] = []
+        for place, flat in zip(places, await self._call(script("page"), calls), strict=True):
+            if isinstance(flat, Exception):
+                if self._names.slots is not None and place.slot is not None:
+                    self._names.slots.unread.add(place.slot)
+                pages.append(([], None))
+                continue
+            page = [(flat[at], float(flat[at + 1])) for at in range(0, len(flat), 2)]
+            further = None
+            if len(page) >= size:
+                last = page[-1][1]
+                ties = sum(1 for _, deadline in page if deadline == last)
+                further = Place(place.database, place.slot, last, ties + place.offset * (last == place.cursor))
+            pages.append((page, further))
+        return pages
 
     async def answer(self, question: Question) -> None:
-        """Do what a session asks for; in whatever database the keys are."""
+        """Do what a session asks for; in whatever database the keys are. A replica of a cluster's removes nothing."""
+        slots = self._names.slots
+        if slots is not None and not slots.primary:
+            if question.unclear:
+                await self.learn(list(question.unclear))
+            return
         if question.everywhere:
             await self._remove_everything_due()
         if question.due:
@@ -332,31 +506,42 @@ class Engine:
             done.set_result(succeeded)
 
     async def _remove_due_page(self, keys: list[bytes]) -> None:
+        for group in self._names.by_slot(keys):
+            await self._remove_due_of_slot(group)
+        if self._known.due(keys, self._clock.latest(), AHEAD_MS):
+            # By the server's own clock it is some µs until then.
+            await asyncio.sleep(_NEARLY)
+
+    async def _remove_due_of_slot(self, keys: list[bytes]) -> None:
         databases = sorted(self._known.databases)
         found: dict[bytes, float | None] = dict.fromkeys(keys)
         at_once = max(1, PAIRS_AT_ONCE // len(keys))
         since = math.inf
         with self._known.asking() as freed:
             for begin in range(0, len(databases), at_once):
-                moment, left = await self._clear(keys, databases[begin : begin + at_once])
+                cleared = await self._clear(keys, databases[begin : begin + at_once])
+                if cleared is None:
+                    await self._note_elsewhere(keys)
+                    return
+                moment, left = cleared
                 since = min(since, moment)
                 for key, deadline in zip(keys, left, strict=True):
                     if deadline:
                         found[key] = min(float(deadline), found[key] or math.inf)
             for key, earliest in found.items():
                 self._known.learn(key, earliest, since, freed=freed)
-        if self._known.due(keys, self._clock.latest(), AHEAD_MS):
-            # By the server's own clock it is some µs until then.
-            await asyncio.sleep(_NEARLY)
 
-    async def _clear(self, keys: list[bytes], databases: list[int]) -> tuple[float, list[bytes]]:
-        """Remove what is due in some keys of some databases; return when that was, in Unix ms, and what is earliest."""
-        pairs = [name for key in keys for name in (key, self._names.shadow(key))]
+    async def _clear(self, keys: list[bytes], databases: list[int]) -> tuple[float, list[bytes]] | None:
+        """Remove what is due in some keys of some databases; return when that was, in Unix ms, and what is earliest.
+
+        None where a cluster node does not have them.
+        """
         while True:
             sent = self._clock.local()
-            moment, gone, left, _, members, told = await self._remove(
-                "request", "clear", [self._names.index, *pairs], [self._batch, 0, *databases]
-            )
+            [reply] = await self._remove("request", "clear", [(self._involved(keys), [self._batch, 0, *databases])])
+            if isinstance(reply, Exception):
+                return None
+            moment, gone, left, _, members, told = reply
             self._observe(sent, moment)
             self._metrics.members_expired_total["request"] += members
             self._count_told(told)
@@ -365,10 +550,15 @@ class Engine:
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]
+        text = script("void")
         for voiding in voidings(self._names, absent, databases, tentative=tentative):
-            place: list[bytes | int] = await self._evaluate("void", voiding.keys, voiding.arguments(()))
-            while place:
-                place = await self._evaluate("void", voiding.keys, voiding.arguments(place))
+            place: list[bytes | int] | None = None
+            while place is None or place:
+                [reply] = await self._call(text, [(voiding.keys, [*voiding.arguments(place or ())])])
+                if isinstance(reply, Exception):
+                    self.misplaced.set()
+                    break
+                place = reply
 
     async def void_page(self, database: int, key: bytes, cursor: bytes) -> tuple[bytes, int, int]:
         """Void, in a part of a key's shadow, the deadlines of absent members.
@@ -381,6 +571,49 @@ class Engine:
         Returns:
             The next cursor (b"0": that was the end), how many deadlines were looked at, and how many voided.
         """
-        names = [key, self._names.shadow(key), self._names.index]
-        cursor, seen, voided = await self._evaluate("void_page", names, [database, cursor, MEMBERS_AT_ONCE])
+        names = [key, self._names.shadow(key), self._names.index_for(key)]
+        [reply] = await self._call(script("void_page"), [(names, [database, cursor, MEMBERS_AT_ONCE])])
+        if isinstance(reply, Exception):
+            self.misplaced.set()
+            return b"0", 1, 0
+        cursor, seen, voided = reply
         return cursor, int(seen), int(voided)
+
+    async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
+        """Make the indexes true to the shadows of some keys, `KEYS_AT_ONCE` at most; return those that were wrong."""
+        calls: list[Call] = [(self._involved(group), [database]) for group in self._names.by_slot(keys)]
+        healed: list[bytes] = []
+        for reply in await self._call(script("heal"), calls):
+            if not isinstance(reply, Exception):
+                healed += reply
+        if healed:
+            await self.learn(healed)
+        return healed
+
+    async def own_names(
+        self, database: int, names: bytes, entries: bytes, number: int | None, pattern: bytes, step: int
+    ) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
+        """Find names of the proxy's own keys, and keys in an index, a step at a time.
+
+        Args:
+            database: its number.
+            names: the cursor among all names; b"" when it has come round.
+            entries: that in the index.
+            number: the slot of the index; None for the one index of a database.
+            pattern: the pattern of the names.
+            step: how many to look at.
+
+        Returns:
+            The two cursors; the names; the keys.
+        """
+        arguments: list[bytes | int | str] = [database, names, entries, pattern, step]
+        [reply] = await self._call(script("own_names"), [([self._names.index_of(number)], arguments)])
+        if isinstance(reply, Exception):
+            return b"", b"", [], []
+        further, others, found, keys = reply
+        return further, others, found, keys
+
+
+def is_elsewhere(error: Exception) -> bool:
+    """Return whether a cluster node says that it does not have a key, or not all keys of a request, or serves none."""
+    return isinstance(error, MovedError | AskError | TryAgainError | ClusterDownError)

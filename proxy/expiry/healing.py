@@ -12,12 +12,10 @@ import re
 from typing import Final
 
 import structlog
-from redis.asyncio import Redis
 
 from proxy.expiry.engine import KEYS_AT_ONCE, Engine
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
-from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys
 
@@ -37,15 +35,13 @@ class Healing:
     """The background pass over the proxy's own keys.
 
     Args:
-        control: the proxy's own connection.
-        engine: learns the deadlines that were missing.
+        engine: looks at the keys, and learns the deadlines that were missing.
         names: the names of the proxy's own keys.
         known: which databases there are.
         tracker: knows whether the server is reachable.
     """
 
-    def __init__(self, control: Redis, engine: Engine, names: Names, known: KnownKeys, tracker: Tracker) -> None:
-        self._control = control
+    def __init__(self, engine: Engine, names: Names, known: KnownKeys, tracker: Tracker) -> None:
         self._engine = engine
         self._names = names
         self._known = known
@@ -65,24 +61,25 @@ class Healing:
             await asyncio.sleep(BETWEEN_ROUNDS)
 
     async def _go_round(self, database: int) -> None:
-        names_cursor, index_cursor = b"0", b"0"
-        while names_cursor or index_cursor:
-            arguments = [database, names_cursor, index_cursor, self._pattern, STEP]
-            names_cursor, index_cursor, names, keys = await self._control.eval(
-                script("own_names"),  # type: ignore[arg-type]
-                1,
-                self._names.index,
-                *arguments,  # type: ignore[arg-type]
+        slots = self._names.slots
+        if slots is not None and not slots.primary:
+            return
+        names, entries = b"0", b"0" if slots is None else b""
+        number = None if slots is None else slots.first
+        indexes: list[int] = []  # of a cluster node, those that have been met and are still to be gone through
+        while names or entries or indexes:
+            if not entries and indexes:
+                number, entries = indexes.pop(), b"0"
+            names, entries, found, keys = await self._engine.own_names(
+                database, names, entries, number, self._pattern, STEP
             )
-            shadowed = [key for key in map(self._names.key, names) if key is not None]
+            indexes += [met for met in map(self._names.slot_of, found) if met is not None]
+            shadowed = [key for key in map(self._names.key, found) if key is not None]
             await self._heal(database, list(dict.fromkeys((*shadowed, *keys))))
             await asyncio.sleep(STEP_SECONDS)
 
     async def _heal(self, database: int, keys: list[bytes]) -> None:
         for begin in range(0, len(keys), KEYS_AT_ONCE):
-            page = keys[begin : begin + KEYS_AT_ONCE]
-            involved = [self._names.index, *(name for key in page for name in (key, self._names.shadow(key)))]
-            healed = await self._control.eval(script("heal"), len(involved), *involved, database)  # type: ignore[arg-type]
+            healed = await self._engine.heal(database, keys[begin : begin + KEYS_AT_ONCE])
             if healed:
                 log.warning("index corrected", keys=len(healed), database=database)
-                await self._engine.learn(healed)

@@ -38,6 +38,7 @@ class RoleWatch:
             if stay.as_primary or not self._tracker.connected.is_set():
                 continue
             try:
-                stay.as_primary = (await self._engine.greeting()).get(b"role") == b"master"
+                greeting = await self._engine.greeting()
+                stay.as_primary = greeting.get(b"role") == b"master" and greeting.get(b"mode") != b"cluster"
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
                 log.debug("cannot ask the upstream for its role", error=str(error))

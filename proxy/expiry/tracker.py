@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,14 +19,16 @@ from redis.exceptions import ResponseError
 from proxy.commands.described import ServerCommands
 from proxy.ending import end
 from proxy.expiry.clock import ServerClock
-from proxy.expiry.engine import PAGE, Engine
+from proxy.expiry.engine import SLOTS_AT_ONCE, Engine, Place
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
+from proxy.scripts.slots import Slots
 from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.nodes import myself
 from proxy.upstream.words import REACH, is_unreachable
 
 log = structlog.get_logger("proxy.tracker")
@@ -92,6 +95,7 @@ class Tracker:
         self._metrics = metrics
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
+        self._arrived: set[int] = set()  # slots whose indexes are to be read
         self._news = asyncio.Event()
         self._urgent = asyncio.Event()  # news that cannot wait
         self._unplaced = False  # whether something changed since the databases were last counted
@@ -148,7 +152,7 @@ class Tracker:
         connection = self._upstream.listening_connection(self._invalidated, self._proxies.received)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
-            await self._upstream.greet(connection)
+            await self._meet(connection, clustered=await self._upstream.greet(connection))
             await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
             await connection.read_response()
             self._changed.clear()
@@ -170,6 +174,25 @@ class Tracker:
         finally:
             await connection.disconnect(nowait=True)
 
+    async def _meet(self, connection: Any, *, clustered: bool) -> None:
+        """See which slots the server has, if it is a node of a cluster."""
+        if not clustered:
+            self._names.slots = None
+            return
+        await connection.send_command("CLUSTER", "NODES")
+        node = myself(await connection.read_response())
+        slots = self._names.slots
+        if slots is None or slots.node != node.name:
+            slots = self._names.slots = Slots(node.name)
+        slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
+        self._known.keep_order()
+
+    def read_slots(self, numbers: Iterable[int]) -> None:
+        """Read the indexes of slots of a cluster node, in which there may be deadlines of which nothing is known."""
+        self._arrived.update(numbers)
+        self._news.set()
+        self._urgent.set()
+
     async def _invalidated(self, push: list[Any]) -> object:
         self._known.ever = True
         names = push[1]
@@ -178,8 +201,11 @@ class Tracker:
             self._news.set()
             self._urgent.set()
             return PUSHED
+        slots = self._names.slots
         for name in names:
             key = self._names.key(name)
+            if key is None and slots is not None and (number := self._names.slot_of(name)) is not None:
+                slots.indexed.add(number)
             if key is not None:
                 self._changed.add(key)
                 self._known.suspect(key)
@@ -201,6 +227,10 @@ class Tracker:
             if self._everything:
                 self._everything = False
                 await self._load()
+            if self._arrived:
+                arrived = sorted(self._arrived)
+                self._arrived.clear()
+                await self._read(await self._engine.places(arrived))
             if self._changed:
                 await self._learn_changed()
             if self._unplaced:
@@ -210,7 +240,7 @@ class Tracker:
     async def _rest(self) -> None:
         """Wait for more news, unless some cannot wait."""
         self._urgent.clear()
-        if self._everything or any(map(self._known.is_urgent, self._changed)):
+        if self._everything or self._arrived or any(map(self._known.is_urgent, self._changed)):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_REST_SECONDS):
@@ -277,29 +307,13 @@ class Tracker:
         if not self.connected.is_set():
             await self._read_commands()
         await self._engine.find_databases()
+        await self._engine.look()  # for the clock, and which databases there are
+        slots = self._names.slots
+        if slots is not None:
+            slots.indexed.clear()
+        self._arrived.clear()
+        count = await self._read(await self._engine.places(), soon=self._clock.now() + SOON_MS)
         self._known.ever = self._known.ever or await self._engine.has_traces()
-        looks, _ = await self._engine.look()
-        soon = self._clock.now() + SOON_MS
-        cursors = {look.database: (-math.inf, 0) for look in looks}
-        count = 0
-        while cursors:
-            for database, (cursor, offset) in list(cursors.items()):
-                page = await self._engine.read_index(database, cursor, offset)
-                for key, deadline in page:
-                    self._unseen.discard(key)
-                    if key not in self._changed:
-                        self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)), -math.inf)
-                count += len(page)
-                if len(page) < PAGE:
-                    del cursors[database]
-                else:
-                    last = page[-1][1]
-                    ties = sum(1 for _, deadline in page if deadline == last)
-                    cursors[database] = (last, ties + offset if last == cursor else ties)
-            if self._changed:
-                await self._learn_changed()
-            if all(cursor > soon for cursor, _ in cursors.values()):
-                self._open()
         for key in self._unseen - self._changed:
             self._known.learn(key, None, -math.inf)
         self._unseen = set()
@@ -311,9 +325,34 @@ class Tracker:
         say(
             "deadlines loaded",
             keys=count,
-            databases=len(looks),
+            databases=len(self._known.databases),
             ms=round(1000 * (asyncio.get_running_loop().time() - started)),
         )
+
+    async def _read(self, places: list[Place], *, soon: float = math.inf) -> int:
+        """Read indexes to their ends, earliest deadlines first; let clients in when what is due until `soon` is known.
+
+        Returns:
+            How many keys there were.
+        """
+        at_once, count = 1 if self._names.slots is None else SLOTS_AT_ONCE, 0
+        while places:
+            further: list[Place] = []
+            for begin in range(0, len(places), at_once):
+                for page, place in await self._engine.read_indexes(places[begin : begin + at_once]):
+                    for key, deadline in page:
+                        self._unseen.discard(key)
+                        if key not in self._changed:
+                            self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)), -math.inf)
+                    count += len(page)
+                    if place is not None:
+                        further.append(place)
+            if self._changed:
+                await self._learn_changed()
+            places = further
+            if all(place.cursor > soon for place in places):
+                self._open()
+        return count
 
     def _open(self) -> None:
         if self.connected.is_set():

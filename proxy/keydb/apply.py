@@ -171,7 +171,15 @@ class Importer:
 
     def _request(self, batch: Batch, mode: Mode) -> Iterable[bytes | int | str]:
         names = list(chain.from_iterable((of_key.key, self._names.shadow(of_key.key)) for of_key in batch.keys))
-        yield from ("EVAL", script("import"), 1 + len(names), self._names.index, *names, batch.database, mode.value)
+        yield from (
+            "EVAL",
+            script("import"),
+            1 + len(names),
+            self._names.index,
+            *names,
+            batch.database,
+            mode.value,
+        )
         for of_key in batch.keys:
             yield from (of_key.expires, len(of_key.rows))
             for member, deadline, cut in of_key.rows:

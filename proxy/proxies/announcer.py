@@ -62,7 +62,8 @@ class Proxies:
         self._known = known
         self._changed = changed
         self._patience = patience
-        self._everybody = names.prefix + b"proxies"
+        self._names = names
+        self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
         self._lost = lease_clock()  # since when there is none
@@ -87,6 +88,9 @@ class Proxies:
         """
         self._distrust()
         self._pending = 0
+        # A cluster's messages go to all nodes: only those proxies talk that stand in front of the same one.
+        slots = self._names.slots
+        self._everybody = self._names.prefix + b"proxies" + (b"" if slots is None else b":" + slots.node)
         self._connection = connection
         refusal = await self._subscribe(connection)
         if refusal is not None:

@@ -53,7 +53,7 @@ def _head(terms: Terms) -> bytes:
         # A script's first write may be one that takes none, and after it the server allows all others.
         return _guard() if terms.takes_memory else b""
     if not terms.writes:
-        return b"#!lua flags=no-writes\n"
+        return b"#!lua flags=no-writes,allow-cross-slot-keys\n" if terms.across else b"#!lua flags=no-writes\n"
     return b"#!lua\n" if terms.takes_memory else b"#!lua flags=allow-oom\n"
 
 

@@ -10,14 +10,17 @@ whole key (Redis cluster specification, "Hash tags"). So, with P for the prefix:
     a}b             Ps:{1x9}a}b         neither: a short tag that hashes to the key's slot
 
 The letter after the prefix keeps the three apart, so a shadow names exactly one key.
+
+In front of a cluster node there is an index for each slot, P{tag}index, and the lease is in a slot of the node's own.
 """
 
 from __future__ import annotations
 
 from binascii import crc_hqx
+from collections.abc import Iterable
 from functools import lru_cache
 
-SLOTS = 16384
+from proxy.scripts.slots import SLOTS, Slots
 
 
 def hash_tag(key: bytes) -> bytes | None:
@@ -55,18 +58,25 @@ class Names:
 
     Raises:
         ValueError: the prefix is empty or contains a brace.
+
+    Attributes:
+        slots: what is known of the slots of the cluster node that the proxy stands in front of; None for a server
+            that is no such node.
+        index: the one index of each database of a server that has no slots.
     """
 
     def __init__(self, prefix: bytes) -> None:
         if not prefix or b"{" in prefix or b"}" in prefix:
             raise ValueError("the prefix must not be empty and must not contain { or }")
         self.prefix = prefix
-        self.index = prefix + b"index"
-        self.lease = prefix + b"sweeper"
+        self.slots: Slots | None = None
         self.events = prefix + b"events"  # the scripts know it by the index, whose last word it has in place of "index"
+        self.index = prefix + b"index"
+        self._lease = prefix + b"sweeper"
         self._tagged = prefix + b"t:"
         self._key = prefix + b"k:{"
         self._slot = prefix + b"s:{"
+        self._in_slot = prefix + b"{"
 
     def shadow(self, key: bytes) -> bytes:
         """Return the name of a key's shadow."""
@@ -86,3 +96,51 @@ class Names:
             end = shadow.find(b"}", len(self._slot))
             return shadow[end + 1 :] if end >= 0 else None
         return None
+
+    def index_for(self, key: bytes) -> bytes:
+        """Return the name of the index that has a key's earliest deadline, for a script that may write it."""
+        slots = self.slots
+        if slots is None:
+            return self.index
+        number = slot(key)
+        slots.indexed.add(number)
+        return self.index_of(number)
+
+    def index_of(self, number: int | None) -> bytes:
+        """Return the name of the index of a slot; None: of a server that has no slots."""
+        return self.index if number is None else b"%b%b}index" % (self._in_slot, _tags()[number])
+
+    def slot_of(self, index: bytes) -> int | None:
+        """Return the slot that a name is the index of, or None when it is no such name."""
+        if index.startswith(self._in_slot) and index.endswith(b"}index"):
+            return slot(index)
+        return None
+
+    @property
+    def lease(self) -> bytes:
+        """The name of the sweeper's lease."""
+        slots = self.slots
+        return self._lease if slots is None else b"%b%b}sweeper" % (self._in_slot, _tags()[slots.first])
+
+    @property
+    def own_slot(self) -> bytes:
+        """What a key begins with that belongs to the server at hand: nothing, where it has all keys."""
+        return b"" if self.slots is None else b"{%b}" % _tags()[self.slots.first]
+
+    def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those of some keys that a script may be called for together with the first of them."""
+        found = list(keys)
+        if self.slots is None or len(found) < 2:
+            return found
+        number = slot(found[0])
+        return [key for key in found if slot(key) == number]
+
+    def by_slot(self, keys: Iterable[bytes]) -> list[list[bytes]]:
+        """Return some keys in groups for each of which a script may be called."""
+        found = list(keys)
+        if self.slots is None or len(found) < 2:
+            return [found] if found else []
+        groups: dict[int, list[bytes]] = {}
+        for key in found:
+            groups.setdefault(slot(key), []).append(key)
+        return list(groups.values())

@@ -46,6 +46,14 @@ PATIENCE_MS: Final = _LOOKED_MS + 10
 them without end."""
 
 
+_ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ")
+"""What a cluster node says of keys that it does not have, or not all of: there is nothing to be done for them."""
+
+
+_NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""])
+"""What `clear` answers where it has done nothing."""
+
+
 class Alone:
     """The work for one connection, in the database that it is in.
 
@@ -103,12 +111,13 @@ class Alone:
             self._give_up(now)  # the reply has not come, and will not
         if self._has_given_up(now):
             return None
+        everywhere = everywhere and self._names.slots is None  # a cluster node has no one index to look at
         if everywhere and now >= self._looked:
             return self._look(replies, now)
         wanted = [*keys, *self._near] if everywhere else keys
         unchecked = [key for key in dict.fromkeys(wanted) if self._checked.get(key, 0) <= now]
         if unchecked and now < self._patient:
-            return self._clear(unchecked[:KEYS_AT_ONCE], replies, now)
+            return self._clear(self._names.of_one_slot(unchecked[:KEYS_AT_ONCE]), replies, now)
         if everywhere and self._crowded and now < self._patient:
             return self._look(replies, now)
         self._patient = math.inf
@@ -119,7 +128,7 @@ class Alone:
         self._voiding = None
         if self._has_given_up(now):
             return b""
-        wanted = dict.fromkeys([*keys, *self._near] if everywhere else keys)
+        wanted = dict.fromkeys([*keys, *self._near] if everywhere and self._names.slots is None else keys)
         fresh = [key for key in wanted if key not in self._fronted]
         if not fresh:
             return b""
@@ -132,7 +141,11 @@ class Alone:
             if not isinstance(reply, list) or reply[1] >= 2 * MEMBERS_AT_ONCE:
                 self._checked.clear()
 
-        return self._send("clear", self._keys(fresh), [b"%d" % (2 * MEMBERS_AT_ONCE), b"0", b""], replies, now, hear)
+        arguments = [b"%d" % (2 * MEMBERS_AT_ONCE), b"0", b""]
+        return b"".join(
+            self._send("clear", self._keys(group), arguments, replies, now, hear)
+            for group in self._names.by_slot(fresh)
+        )
 
     def _has_given_up(self, now: float) -> bool:
         return 0 <= now - self._given_up < GIVEN_UP_MS
@@ -143,8 +156,8 @@ class Alone:
         self._given_up = now
         self._checked.clear()
 
-    def _keys(self, keys: Iterable[bytes]) -> list[bytes]:
-        return [self._names.index, *(name for key in keys for name in (key, self._names.shadow(key)))]
+    def _keys(self, keys: list[bytes]) -> list[bytes]:
+        return [self._names.index_for(keys[0]), *(name for key in keys for name in (key, self._names.shadow(key)))]
 
     def _send(
         self,
@@ -164,6 +177,9 @@ class Alone:
                     reader.feed(frame)
                     self._unheard = False
                     take(reader.gets())
+                elif frame.startswith(_ELSEWHERE):
+                    self._unheard = False
+                    take(None)
                 elif frame.startswith(b"-"):
                     self._give_up(now)
                     self._refused(frame[1:-2])
@@ -189,7 +205,7 @@ class Alone:
 
     def _clear(self, keys: list[bytes], replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
-            _, gone, _, near, members, told = reply
+            _, gone, _, near, members, told = reply or _NOTHING
             self._metrics.members_expired_total["request"] += members
             count_told(self._metrics, told)
             if gone < MEMBERS_AT_ONCE and near < MEMBERS_AT_ONCE:

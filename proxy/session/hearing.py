@@ -30,7 +30,14 @@ class Hearing:
         self._may_be_heard = False  # whether it has asked for replies since, and nothing has shown yet that it gets any
 
     def hush(self, arguments: list[bytes]) -> None:
-        """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC."""
+        """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC.
+
+        Or an ASKING, which concerns exactly the next request: nothing may be put between.
+        """
+        if arguments[0].upper() == b"ASKING":
+            if self._standing.transaction is None:
+                self._standing.next = Next.JOINED
+            return
         if len(arguments) > 2 and arguments[1].upper() == b"TRACKING":
             ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
             if not (ends and self._standing.transaction is not None):  # that may be dropped

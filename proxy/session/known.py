@@ -13,6 +13,7 @@ from typing import Final
 from proxy.session.ages import Ages
 from proxy.session.beginnings import Beginnings
 from proxy.session.claims import CLAIMED_BY_ANYBODY, HURRIED_LOOKS, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, weight
+from proxy.session.order import DeadlineOrder
 
 DATABASES: Final = frozenset(range(1024))
 """The numbers of databases that a client's word makes known. The server leaves those out that it has not."""
@@ -101,11 +102,13 @@ class KnownKeys:
         shared: whether there may be other proxies, which have to know a key before it gets its first deadline.
         on_announced: is called with keys to which another proxy is about to give their first deadlines.
         cut_off: whether there is no connection by which they could be told.
+        order: the deadlines in order, if they are kept so.
     """
 
     def __init__(self) -> None:
         self.deadlines: dict[bytes, float] = {}
         self.beginnings = Beginnings()
+        self.order: DeadlineOrder | None = None
         self.databases: set[int] = {0}
         self.blind = True
         self.loaded = False
@@ -390,7 +393,16 @@ class KnownKeys:
             if not self.deadlines:
                 self.beginnings.clear()
 
+    def keep_order(self) -> None:
+        """Keep the deadlines in order from now on."""
+        if self.order is None:
+            self.order = DeadlineOrder(self.deadlines)
+
     def _put(self, key: bytes, deadline: float) -> None:
+        order = self.order
+        if order is not None and deadline < math.inf and self.deadlines.get(key) != deadline:
+            self.deadlines[key] = deadline
+            order.put(key, deadline)
         self.deadlines[key] = deadline
         self.beginnings.add(key)
         if deadline < self._horizon:

@@ -86,12 +86,14 @@ class Multi:
         keys = transaction.to_clear(named, now)
         if not keys:
             return
+        first = keys[0]
         for arguments in requests_ahead(LOOKED_AHEAD):
             behind = COMMANDS.get(arguments[0].upper())
             if behind is not None and behind.effect in _BOUNDS:
                 break
             named += self._rewriter.named(behind, arguments)
-        keys = transaction.to_clear(named, now)
+        # A cluster's transaction is about keys of one slot.
+        keys = self._rewriter.of_one_slot([first, *(key for key in transaction.to_clear(named, now) if key != first)])
         if self._out.put_aside(self._rewriter.clear_front(keys)):
             transaction.clear(keys)
 

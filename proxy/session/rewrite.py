@@ -29,6 +29,12 @@ UNPACKED: Final = 7_000
 COPIED: Final = 64 * 1024
 """Bytes of a request at most that are copied into a script's call where it can be done without the script."""
 
+_NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
+"""Commands whose keys are the first argument and, behind a number, so many."""
+
+BETWEEN_NODES: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
+"""By these the nodes of a cluster give each other keys, the proxy's own too: deadlines travel with their keys."""
+
 WITHIN: Final = 1_000
 """Deadlines of a key that are looked at within a transaction before a script that may add any member of it."""
 
@@ -113,8 +119,11 @@ class Rewriter:
         prefix = self._names.prefix
         if request.header and prefix not in request.raw:
             return None
+        name = request.arguments[0].upper()
+        if self._names.slots is not None and name in BETWEEN_NODES:
+            return None
         names = self._server.keys(request.arguments)
-        if request.arguments[0].upper() in (b"PUBLISH", b"SPUBLISH"):
+        if name in (b"PUBLISH", b"SPUBLISH"):
             names = request.arguments[1:2]  # proxies tell each other of keys on channels of such names
         for name in names:
             if name.startswith(prefix):
@@ -158,13 +167,14 @@ class Rewriter:
         """Return whether the server says of a command that it writes nothing."""
         return self._server.reads(name.upper())
 
-    def guard(self, command: Command) -> bytes | None:
+    def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
         """Return a request that changes nothing, and that the server refuses while queueing, or with the whole of a
-        transaction, exactly as it does a command; None where a script that stands in for that one is refused so."""
+        transaction, exactly as it does a request; None where a script that stands in for that one is refused so."""
         terms = self._server.terms(command.name)
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None
-        index, nobody = self._names.index, self._names.prefix  # no key of a client's has that name
+        keys = command.keys(arguments) or [b""]
+        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no key of a client's has that name
         if terms.takes_memory or command.effect is Effect.EXPIRE:
             return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
         return encode([b"ZREM", index, nobody])
@@ -179,7 +189,7 @@ class Rewriter:
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         if members is None or sum(map(len, members)) > COPIED:
             return evaluation(terms, "void_page", self._triple(key), [b"", b"0", b"%d" % WITHIN])
-        keys = [self._names.index, key, self._names.shadow(key)]
+        keys = [self._names.index_for(key), key, self._names.shadow(key)]
         voiding = Voiding(keys, tentative=False, rest=[b"1", b"", b"%d" % len(members), *members])
         return evaluation(terms, "void", voiding.keys, voiding.arguments(()))
 
@@ -187,6 +197,17 @@ class Rewriter:
         """Return the request that removes what is due in some keys, in front of a transaction's that name them."""
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         return evaluation(terms, "clear_front", self._pairs(list(keys)), [b"%d" % CLEARED_AT_ONCE])
+
+    def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those of some keys that a script may be called for together with the first of them."""
+        return self._names.of_one_slot(keys)
+
+    def length_in_slot(self, keys: list[bytes]) -> int:
+        """Return how many keys, from the first one on, a script may be called for together."""
+        if self._names.slots is None:
+            return len(keys)
+        index = self._names.index_for(keys[0])
+        return next((place for place, key in enumerate(keys) if self._names.index_for(key) != index), len(keys))
 
     def trial(self, keys: list[bytes], answer: bytes) -> bytes:
         """Return a request that changes nothing; who may give keys deadlines is answered so, by a status."""
@@ -255,9 +276,13 @@ class Rewriter:
             return None
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request)
+        if effect is Effect.MIGRATE:
+            return self._migrate(request)
         keys = command.keys(arguments)
         if (
             keys is None
+            or self._is_of_many_slots(command, request)
+            or (self._names.slots is not None and command.name in BETWEEN_NODES)
             or not (self._concerns(keys, certain=certain) or (transaction is not None and transaction.anticipates))
             or not self._server.accepts(command.name, request.count)
         ):
@@ -324,6 +349,8 @@ class Rewriter:
             return self._are_keys_there(arguments)
         if command is None and not self._server.accepts(name, count):
             return True  # it will not run
+        if self._names.slots is not None and name in BETWEEN_NODES:
+            return self._server.has_one_key_in_front(name)
         if not (name in STREAMED or self._server.has_one_key_in_front(name)) or self._are_reserved(arguments[1:2]):
             return False
         if command is None:
@@ -337,7 +364,7 @@ class Rewriter:
                 return False
             case Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE | Effect.ARRIVE | Effect.SCRIPT:
                 return False
-            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DESCRIBE:
+            case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DESCRIBE | Effect.MIGRATE:
                 return False
         assert_never(command.effect)
 
@@ -371,11 +398,52 @@ class Rewriter:
         return self._known.blind or not deadlines.keys().isdisjoint(keys)
 
     def _triple(self, key: bytes) -> list[bytes]:
-        return [key, self._names.shadow(key), self._names.index]
+        return [key, self._names.shadow(key), self._names.index_for(key)]
 
     def _pairs(self, keys: list[bytes]) -> list[bytes]:
         pairs = [name for key in keys for name in (key, self._names.shadow(key))]
-        return [*pairs, self._names.index]
+        return [*pairs, self._names.index_for(keys[0])]
+
+    def _is_of_many_slots(self, command: Command, request: Request) -> bool:
+        """Return whether a cluster node refuses a request for keys of different slots, and is to say so itself."""
+        if self._names.slots is None:
+            return False
+        arguments = request.arguments
+        if command.name in _NUMBERED:
+            keys = [arguments[1], *arguments[3 : 3 + (strict_integer(arguments[2]) or 0)]]
+        elif command.effect is Effect.REPLACE and self._server.has_keys_elsewhere(command.name):
+            keys = [arguments[1], *(command.keys(arguments) or ())]
+        elif self._server.has_keys_elsewhere(command.name):
+            keys = command.keys(arguments) or []
+        else:
+            keys = self._server.keys(arguments)
+        return len(self._names.of_one_slot(keys)) < len(keys)
+
+    def _migrate(self, request: Request) -> bytes | None:
+        """Have the deadlines of keys go to another node of a cluster together with them.
+
+        If a key went first, and a member of it were removed and added there, its old deadline would come after it.
+        """
+        arguments = request.arguments
+        if self._names.slots is None or len(arguments) < 6:
+            return None
+        options, keys = arguments[6:], [arguments[3]]
+        if not arguments[3]:
+            at = next((place for place, word in enumerate(options) if word.upper() == b"KEYS"), None)
+            if at is None:
+                return None
+            options, keys = options[:at], options[at + 1 :]
+        known = self._known
+        others = [
+            name
+            for key in keys
+            for name in ([self._names.shadow(key)] if known.is_known(key) else [self._names.key(key)])
+            if name is not None
+        ]
+        whole = list(dict.fromkeys((*keys, *others)))
+        if len(whole) == len(keys):
+            return None
+        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *whole])
 
     def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None, *, queued: bool) -> None:
         deadline = self._known.deadlines.get(source, now)
@@ -517,7 +585,7 @@ class Rewriter:
             numbers = {name: number for number, name in enumerate(names, 1)}
             segments = b" ".join(b"%d %d" % (numbers[key], sum(1 for _ in same)) for key, same in groupby(keys))
         pairs = [name for key in names for name in (key, self._names.shadow(key))]
-        index = [] if script == "ttl" else [self._names.index]
+        index = [] if script == "ttl" else [self._names.index_for(names[0])]
         return evaluation(terms, f"{script}_many", [*index, *pairs], [*arguments, segments], tail, tail_count)
 
     def _fail(self, command: Command, message: bytes) -> bytes:
@@ -527,8 +595,16 @@ class Rewriter:
         if not self._known.ever and not self._known.blind:
             return None
         name, size, terms = command.name, request.count, self._server.terms(command.name)
+        if name == b"DBSIZE" and size == 1 and (slots := self._names.slots) is not None:
+            return self._script(
+                terms._replace(across=True),
+                "dbsize_of_slots",
+                [],
+                [self._names.lease, *map(self._names.index_of, slots.indexed)],
+            )
         if name == b"DBSIZE" and size == 1:
-            return self._script(terms, "dbsize", [self._names.index, self._names.lease, self._names.events], [])
+            own = [self._names.index, self._names.lease, self._names.events]
+            return self._script(terms, "dbsize", own, [])
         if name == b"RANDOMKEY" and size == 1:
             return self._script(terms, "randomkey", [], [self._names.prefix])
         if not self._may_show_own(request):
@@ -567,7 +643,7 @@ class Rewriter:
         if not concerned or len(request.raw) > COPIED:
             return None  # nothing is known for certain; what is left over is void as soon as a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self._names.shadow(key))]
-        return self._run(command, "vanish", [self._names.index, *pairs], [], request)
+        return self._run(command, "vanish", [self._names.index_for(concerned[0]), *pairs], [], request)
 
     def _move_member(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
         name, arguments = request.arguments[0].upper(), request.arguments

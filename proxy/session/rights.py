@@ -134,8 +134,8 @@ class Rights:
             return b"".join(others)
 
         self._asked = now
-        key = _SOME_KEY
-        keys = [key, self._names.shadow(key), self._names.index]
+        key = self._names.own_slot + _SOME_KEY
+        keys = [key, self._names.shadow(key), self._names.index_for(key)]
         return replies.enclose(evaluation(terms, "rights", keys, [_ALL, token]), hear)
 
     def confined(self, name: bytes) -> bytes:

@@ -662,6 +662,7 @@ class Session:
         else:
             keys = self._announcing.first_keys(request.arguments)
         asked = standing.permits.to_ask(keys, self._announcing.keys_ahead()) if keys else []
+        asked = self._rewriter.of_one_slot(asked)
         if not asked:
             return None
         self._out.append(standing.permits.ask(standing.replies, asked, partial(self._rewriter.trial, asked)))
@@ -776,7 +777,7 @@ class Session:
             out.replace_count(request, instead)
         else:
             transaction = standing.transaction
-            if transaction is not None and (guard := rewriter.guard(command)) is not None:
+            if transaction is not None and (guard := rewriter.guard(command, request.arguments)) is not None:
                 out.put_aside(guard)
             out.replace(request, instead)
             if transaction is not None and sure:

@@ -23,7 +23,7 @@ class Next(Enum):
     """What the last request says of the next one."""
 
     FREE = "nothing"
-    JOINED = "something (CLIENT CACHING), so that nothing may be put between"
+    JOINED = "something (CLIENT CACHING, ASKING), so that nothing may be put between"
     SKIPPED = "that it gets no reply (CLIENT REPLY SKIP); nothing may be put between"
 
 

@@ -107,6 +107,10 @@ class Together:
             if count < LEAST:
                 return 0
             run, keys = run.beginning(count), keys[:count]
+        if (count := self._rewriter.length_in_slot(keys)) < len(keys):
+            if count < LEAST:
+                return 0
+            run, keys = run.beginning(count), keys[:count]
         names = list(dict.fromkeys(keys))
         if self._known.to_ask_about(names, now):
             return 0

@@ -49,15 +49,23 @@ def voidings(names: Names, absent: Absent, databases: Sequence[bytes], *, tentat
     """
     keys: list[bytes] = []
     lists: list[bytes] = []
-    size = 0
+    size, index = 0, b""
+
+    def voiding() -> Voiding:
+        return Voiding([index, *keys], tentative, [b"%d" % len(databases), *databases, *lists])
+
     for key, members in absent:
+        if keys and names.index_for(key) != index:
+            yield voiding()
+            keys, lists, size = [], [], 0
+        index = names.index_for(key)
         pages = [None] if members is None else [members[at : at + _MEMBERS] for at in range(0, len(members), _MEMBERS)]
         for page in pages:
             if keys and (len(keys) >= 2 * _KEYS or size + len(page or ()) > _MEMBERS):
-                yield Voiding([names.index, *keys], tentative, [b"%d" % len(databases), *databases, *lists])
+                yield voiding()
                 keys, lists, size = [], [], 0
             keys += [key, names.shadow(key)]
             lists += [b"-1"] if page is None else [b"%d" % len(page), *page]
             size += len(page or ())
     if keys:
-        yield Voiding([names.index, *keys], tentative, [b"%d" % len(databases), *databases, *lists])
+        yield voiding()

@@ -136,11 +136,15 @@ class Upstream:
         self.state = f"not reached yet ({before.ended})"
         self.on_move(before, self.stay)
 
-    async def greet(self, connection: ListeningConnection) -> None:
-        """Tell the server who the proxy is, and see whether it is a primary.
+    async def greet(self, connection: ListeningConnection) -> bool:
+        """Tell the server who the proxy is, and see whether it is a primary, and a node of a cluster.
 
         Args:
             connection: a connection on which nothing is outstanding.
+
+        Returns:
+            Whether it is a node of a cluster. There `CLUSTER NODES` tells who is a primary, and one that is none any
+            more says so to clients itself.
 
         Raises:
             RedisError: it does not answer; or it is a replica, where Sentinels say that it is the primary.
@@ -156,7 +160,9 @@ class Upstream:
         if not primary and self.sentinels:
             self.demoted(NOT_PRIMARY)
             raise NotPrimaryError(NOT_PRIMARY)
-        stay.as_primary = primary
+        clustered: bool = said.get(b"mode") == b"cluster"
+        stay.as_primary = primary and not clustered
+        return clustered
 
     @property
     def has_a_user_of_its_own(self) -> bool:

@@ -1,5 +1,5 @@
 -- Looks, in each of some databases, for what is due; where anything is, tries to take or keep the sweeper's lease.
--- uses: now, mend
+-- uses: now, mend, take
 -- KEYS: the index, the sweeper's lease
 -- ARGV: the lease's database, who asks, for how many ms; how many due keys to name in all; then the databases
 -- Result: the clock in µs; 0 when the lease is the asker's or not needed, else the ms that another has it still; then for
@@ -22,18 +22,6 @@ for position = 5, #ARGV do
 end
 if room < tonumber(ARGV[4]) and ARGV[2] ~= '' then
   call('select', ARGV[1])
-  if redis.pcall('get', KEYS[2]) == ARGV[2] then
-    call('pexpire', KEYS[2], ARGV[3])
-  elseif not redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3], 'nx') then
-    taken = call('pttl', KEYS[2])
-    if taken < 0 or taken > tonumber(ARGV[3]) then
-      -- Nobody takes it for so long: the clock has been put back since, or something else stands there.
-      redis.pcall('set', KEYS[2], ARGV[2], 'px', ARGV[3])
-      taken = 0
-    else
-      taken = math.max(1, taken)
-    end
-  end
-  -- An error of SET (no memory left for a lease) is none of the sweep, which frees some: two sweepers do no harm.
+  taken = take(KEYS[2], ARGV[2], ARGV[3])
 end
 return {exactly, taken, found}

@@ -4,6 +4,10 @@ local function told(err, name)
   -- Redis 6.2 puts the line in front of some errors, and a minus and a line's end around them.
   local place, text = err:match('^(@user_script: %d+: )%-?(.-)%s*$')
   text = text or err
+  -- A key of the client's own request is not there: its slot is being moved.
+  if text:find('cript attempted to access a non local key', 1, true) then
+    return 'TRYAGAIN Multiple keys request during rehashing of slot'
+  end
   local said = text:match('^ERR ACL failure in script: (.*)')
   if said then return 'NOPERM ' .. said end
   said = text:match("The user executing the script can't (%a+)")

@@ -1,0 +1,61 @@
+"""Follows which slots the cluster node has that the proxy stands in front of, and whether it is a primary."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from proxy.expiry.engine import Engine
+from proxy.expiry.tasks import is_outage, one_line
+from proxy.expiry.tracker import Tracker
+from proxy.scripts.naming import Names
+
+log = structlog.get_logger("proxy.cluster")
+
+AGAIN_SECONDS: Final = 0.25
+"""How often the node is asked. It tells nobody when it becomes a primary, or gets a slot."""
+
+LEAST_SECONDS: Final = 0.02
+"""How long to wait at least between two questions."""
+
+
+class SlotWatch:
+    """The background look at a cluster node.
+
+    Args:
+        engine: asks it, and notes when it says of a key that it is elsewhere.
+        tracker: knows whether it is reachable, and reads what has come to it.
+        names: where what it says is noted.
+    """
+
+    def __init__(self, engine: Engine, tracker: Tracker, names: Names) -> None:
+        self._engine = engine
+        self._tracker = tracker
+        self._names = names
+
+    async def run(self) -> None:
+        """Ask at intervals, and when something shows that there is news, until cancelled."""
+        misplaced = self._engine.misplaced
+        while True:
+            await self._tracker.connected.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_SECONDS):
+                    await misplaced.wait()
+            misplaced.clear()
+            if self._names.slots is not None and self._tracker.connected.is_set():
+                try:
+                    await self._look()
+                except Exception as error:
+                    log.debug("cannot ask the node for its slots", error=one_line(error), exc_info=not is_outage(error))
+            await asyncio.sleep(LEAST_SECONDS)
+
+    async def _look(self) -> None:
+        await self._engine.look_at_slots()
+        slots = self._names.slots
+        if slots is not None and slots.unread:
+            unread = {number for number in slots.unread if slots.expects(number)}
+            slots.unread.clear()
+            self._tracker.read_slots(unread)

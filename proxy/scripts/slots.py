@@ -1,0 +1,49 @@
+"""The slots of the cluster node that the proxy stands in front of, as far as the node has told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SLOTS: Final = 16384
+"""How many slots a cluster has."""
+
+
+class Slots:
+    """What the node has said of itself.
+
+    Attributes:
+        node: its id.
+        primary: whether it is a primary.
+        owned: its slots; those of its primary, if it is a replica.
+        moving: those that are on their way to it or from it.
+        first: the least of its slots; 0 where it has none.
+        indexed: the slots in which there may be an index.
+        unread: those whose index could not be read, or of which keys could not be asked about, and is to be read.
+    """
+
+    def __init__(self, node: bytes) -> None:
+        self.node = node
+        self.primary = False
+        self.owned: frozenset[int] = frozenset()
+        self.moving: frozenset[int] = frozenset()
+        self.first = 0
+        self.indexed: set[int] = set()
+        self.unread: set[int] = set()
+
+    def take(self, *, primary: bool, owned: frozenset[int], moving: frozenset[int]) -> frozenset[int]:
+        """Take over what the node says.
+
+        Returns:
+            The slots whose deadlines have to be read: they have come to it, a move of theirs has ended, or it has
+            become a primary, which removes what is due.
+        """
+        changed = (owned - self.owned) | ((self.moving - moving) & owned)
+        if primary and not self.primary:
+            changed = owned
+        self.primary, self.owned, self.moving = primary, owned, moving
+        self.first = min(owned, default=0)
+        return changed
+
+    def expects(self, number: int) -> bool:
+        """Return whether keys of a slot may be at the node."""
+        return number in self.owned or number in self.moving

@@ -1,0 +1,51 @@
+"""What a cluster node says of itself: its line in the reply to `CLUSTER NODES`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Node(NamedTuple):
+    """A cluster node, as it describes itself.
+
+    Attributes:
+        name: its id.
+        primary: whether it is a primary.
+        slots: its slots; those of its primary, if it is a replica.
+        moving: slots that are being moved to it or from it.
+    """
+
+    name: bytes
+    primary: bool
+    slots: frozenset[int]
+    moving: frozenset[int]
+
+
+def myself(reply: bytes) -> Node:
+    """Read the reply to `CLUSTER NODES`.
+
+    Each line has an id, an address, flags, the id of the primary or `-`, three numbers, the state of the link, and then
+    slots: `5`, `5-9`, `[5->-id]` for one that is being moved to another node, `[5-<-id]` for one that comes from there.
+
+    Raises:
+        ValueError: the reply has not that form.
+    """
+    lines = [line.split(b" ") for line in reply.splitlines() if line]
+    own = next((words for words in lines if len(words) >= 8 and b"myself" in words[2].split(b",")), None)
+    if own is None:
+        raise ValueError("CLUSTER NODES does not tell which node it is")
+    primary = own[3] == b"-"
+    slots = _slots(own[8:])
+    if not primary:
+        slots = next((_slots(words[8:]) for words in lines if len(words) >= 8 and words[0] == own[3]), slots)
+    moving = {int(word[1:].split(b"-")[0]) for word in own[8:] if word.startswith(b"[")}
+    return Node(own[0], primary, slots, frozenset(moving))
+
+
+def _slots(words: list[bytes]) -> frozenset[int]:
+    found: set[int] = set()
+    for word in words:
+        if not word.startswith(b"["):
+            first, _, last = word.partition(b"-")
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
