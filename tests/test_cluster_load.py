@@ -144,14 +144,18 @@ def outcome(operations: Sequence[Operation], loss: Loss | None, verdict: Verdict
             states, loss = _lossy(history, loss), None
         before = {then for state in states for then in passing(state, operation.sent, operation.answered)}
         if operation.reply is None:
-            states = before | {after(state, operation) for state in before}
+            # What is due may have gone or not: who comes next may find it there, late.
+            states = states | {after(state, operation) for state in before}
         else:
             fitting = {state for state in before if replied(state, operation) == operation.reply}
             if not fitting:
-                _blame(operation, states, before, verdict, member)
-                # A member that was there late may have got a deadline.
-                there = (operation.reply == 1) != (operation.name == "add")
-                fitting = {(True, 0)} if there and operation.name == "until" else before
+                was_late = _blame(operation, states, before, verdict, member)
+                if operation.name == "look":
+                    # Who looks again may find it again.
+                    fitting = states if was_late else before
+                else:
+                    # A member that was there late may have got a deadline.
+                    fitting = {(True, 0)} if was_late and operation.name == "until" else before
             states = {after(state, operation) for state in fitting}
         history.append((operation.answered, states))
     return states if loss is None else _lossy(history, loss)
@@ -168,15 +172,14 @@ def _lossy(history: Iterable[tuple[float, set[State]]], loss: Loss) -> set[State
     return kept
 
 
-def _blame(operation: Operation, states: set[State], before: set[State], verdict: Verdict, member: str) -> None:
-    if before == {ABSENT}:
-        deadlines = [deadline for there, deadline in states if there]
-        if deadlines:
-            verdict.late.append((operation.sent, operation.sent - max(deadlines)))
-            return
-        verdict.missing.append(f"{member} is there again at {operation.sent:.0f}: {operation}")
-    else:
-        verdict.missing.append(f"{member} is missing at {operation.sent:.0f}: {operation}, {before}")
+def _blame(operation: Operation, states: set[State], before: set[State], verdict: Verdict, member: str) -> bool:
+    """Say what is wrong; return whether a member was only there late."""
+    deadlines = [deadline for there, deadline in states if there]
+    if before == {ABSENT} and deadlines:
+        verdict.late.append((operation.sent, operation.sent - max(deadlines)))
+        return True
+    verdict.missing.append(f"{member}, at {operation.sent:.0f}: {operation}, possible: {before}")
+    return False
 
 
 # Clients.
@@ -402,7 +405,10 @@ class Load:
         )
         for text, count in told.most_common(8):
             print(f"  {count} times {text}")
-        assert not verdict.missing, "\n".join(verdict.missing[:20])
+        if verdict.missing:
+            key, member = verdict.missing[0].removeprefix("in the end ").replace(",", "").split()[:2]
+            journal = next(client.journal[key, member] for client in self.clients if (key, member) in client.journal)
+            pytest.fail("\n".join([*verdict.missing[:20], f"All of {key} {member}:", *map(str, journal)]))
         assert max(settled, default=0) < BUSY_MS
         for node in self.cluster.nodes:
             assert node.proxy is None or "Traceback" not in node.proxy.process.output, node.proxy.process.output[-8000:]
@@ -507,7 +513,7 @@ def check_reshard(cluster: Cluster, seed: str, seconds: float) -> None:
     moves = 0
     while now_ms() < begun + seconds * 1000 or moves % 2:
         here, there = (target, source) if moves % 2 else (source, target)
-        cluster.reshard(slots, here, there)
+        cluster.reshard(slots, here, there, batch=1)
         moves += 1
         load.until_busy(200)
     cluster.until_whole()
@@ -665,6 +671,7 @@ def test_a_journal_with_a_fault() -> None:
     assert judged(add, operation("look", 500, 0))[1:] == (1, 0)  # lost
     assert judged(add, until_, operation("add", 1100, 1), operation("look", 1200, 0))[1:] == (1, 0)  # not its own life
     assert judged(add, until_, operation("look", 1100, 1))[1:] == (0, 1)  # late
+    assert judged(add, until_, operation("look", 1100, 1), operation("look", 1200, 1))[1:] == (0, 2)
     assert judged(add, operation("remove", 200, 1), operation("look", 300, 1))[1:] == (1, 0)  # it came back
 
 
