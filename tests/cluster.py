@@ -56,17 +56,18 @@ class Node(Server):
         port: its own port; its bus has the port 10,000 higher.
         announced: the port that it tells others and clients.
         args: further arguments for it.
+        host: its own address.
     """
 
-    def __init__(self, kind: str, port: int, announced: int, *args: str) -> None:
+    def __init__(self, kind: str, port: int, announced: int, *args: str, host: str = "127.0.0.1") -> None:
         self._own_port = port
+        self.host = host
         self.announced: Address = ("127.0.0.1", announced)
         self.announced_port = announced
         self.proxy: Proxy | None = None
         self._proxy_args: tuple[str, ...] = ()
-        # What is flagged at first: that others think it failed while all of them start.
         options = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"]
-        options += ["--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--cluster-announce-ip", "127.0.0.1"]
+        options += ["--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--bind", host, "--cluster-announce-ip", host]
         options += ["--cluster-announce-port", str(announced), "--cluster-announce-bus-port", str(port + 10000)]
         options += ["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "4mb"]
         super().__init__(kind, *options, *args)
@@ -76,6 +77,14 @@ class Node(Server):
     def start(self) -> None:
         self.port = self._own_port
         super().start()
+
+    @property
+    def address(self) -> Address:
+        return self.host, self.port
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.host}:{self.port}"
 
     @property
     def alive(self) -> bool:
@@ -135,6 +144,8 @@ class Cluster:
         primaries: how many.
         replicas: how many each primary has.
         proxied: whether there are proxies; without them the nodes announce themselves.
+        named: whether the nodes announce a host name, ``localhost``, instead of a port: what is at that name is the
+            proxy, at the node's own port. Nodes reach each other without proxies then. From Redis 7.0 on, on Linux.
         server_options: more arguments for the nodes.
         proxy_options: more arguments for the proxies.
 
@@ -150,6 +161,7 @@ class Cluster:
         primaries: int = 3,
         replicas: int = 1,
         proxied: bool = True,
+        named: bool = False,
         server_options: Sequence[str] = (),
         proxy_options: Sequence[str] = (),
     ) -> None:
@@ -158,9 +170,14 @@ class Cluster:
         self.nodes: list[Node] = []
         self._pool = stack.enter_context(ThreadPoolExecutor(2 * primaries * (1 + replicas)))
         ports = _distinct_ports(primaries * (1 + replicas))
+        options = list(server_options)
+        if named:
+            options += ["--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname"]
+        host = "127.0.0.2" if named else "127.0.0.1"
 
         def start(pair: tuple[int, int]) -> Node:
-            node = Node(kind, pair[0], pair[1] if proxied else pair[0], *server_options)
+            own, beside = pair
+            node = Node(kind, own, beside if proxied and not named else own, *options, host=host)
             stack.callback(node.close)
             return node
 
@@ -190,7 +207,7 @@ class Cluster:
                 assert given == b"+OK\r\n", given
             # Everybody everybody: gossip would take seconds.
             for other in self.nodes[:number]:
-                node.command("CLUSTER", "MEET", "127.0.0.1", other.announced_port, other.port + 10000)
+                node.command("CLUSTER", "MEET", other.host, other.announced_port, other.port + 10000)
         for number, node in enumerate(self.nodes[primaries:]):
             of = self.nodes[number % primaries].identity
             until(
@@ -351,7 +368,7 @@ class Cluster:
 
     def move(self, keys: Sequence[bytes], source: Node, target: Node, clients: dict[str, Raw] | None = None) -> None:
         """Move keys of a slot that is between two nodes."""
-        reply = self._ask(source, ("MIGRATE", "127.0.0.1", target.announced_port, "", 0, 10000, "KEYS", *keys), clients)
+        reply = self._ask(source, ("MIGRATE", target.host, target.announced_port, "", 0, 10000, "KEYS", *keys), clients)
         # All of them may have expired meanwhile.
         assert reply in (b"+OK\r\n", b"+NOKEY\r\n"), reply
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,6 +133,42 @@ def as_shown(reply: object) -> str:
     if reply is None:
         return "(nil)\n"
     return f"(integer) {reply}\n" if isinstance(reply, int) else f'"{reply}"\n'
+
+
+def test_the_program_of_the_page(every_cluster: Cluster, tmp_path: Path) -> None:
+    (block,) = (block for block in page("docs/cluster.md").blocks if block.language == "python")
+    program = tmp_path / "program.py"
+    program.write_text(block.text.replace("6380", str(every_cluster.nodes[0].announced_port)), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert about(done.stdout, 3600)
+
+
+def test_nodes_that_announce_a_host_name(stack: ExitStack) -> None:
+    """Clients are led to the proxies by name; nodes reach each other without them."""
+    cluster = Cluster(TESTED[0], stack, named=True)
+    lines = ["SADD cart1 a b", "EXPIREMEMBER cart1 a 100", "SADD cart2 c", "EXPIREMEMBER cart2 c 100", "TTL cart1 b"]
+    done = subprocess.run(
+        ["redis-cli", "-c", "--no-raw", "-p", str(cluster.nodes[0].announced_port)],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    led = re.findall(r"^-> Redirected to slot \[\d+\] located at (\w+):(\d+)\n", done.stdout, re.M)
+    assert {host for host, _ in led} == {"localhost"}
+    assert re.findall(r"^\(integer\) (\d+)|^\(integer\) -1", done.stdout, re.M) == ["2", "1", "1", "1", ""]
+    library = connected(cluster, stack)
+    moment = now_ms() + 800
+    for key in keys_in(range(SLOTS), 60):
+        assert library.sadd(key, "gone", "stays") == 2
+        assert library.execute_command("PEXPIREMEMBERAT", key, "gone", moment) == 1
+    cluster.failover(cluster.replicas[0])
+    until(lambda: now_ms() > moment)
+    assert {library.scard(key) for key in keys_in(range(SLOTS), 60)} == {1}
 
 
 IOREDIS = "5.11.1"

@@ -382,12 +382,13 @@ class Load:
             whole: when the cluster was whole again.
             loss: what a dead server may have taken with it, and of which keys.
         """
-        verdict = Verdict()
+        verdict, without_loss = Verdict(), Verdict()
         states: dict[tuple[str, str], set[State]] = {}
         for client in self.clients:
             for (key, member), operations in client.journal.items():
                 losing = loss[0] if loss is not None and loss[1](key) else None
                 states[key, member] = outcome(operations, losing, verdict, f"{key} {member}")
+                outcome(operations, None, without_loss, f"{key} {member}")
         # What was due before the cluster was whole is gone 2 s later, and what is due afterwards 2 s later than that.
         passed = max((deadline for each in states.values() for _, deadline in each if deadline < now_ms() + 60_000))
         for moment in (whole + WHOLE_MS, passed + WHOLE_MS):
@@ -399,6 +400,7 @@ class Load:
         told = Counter(f"{text[:90]}" for _, text in self.errors)
         print(
             f"{self.cluster.kind}, {what}: {self.acknowledged} acknowledged, {len(self.errors)} not,"
+            f" {len(without_loss.missing)} lost,"
             f" whole after {(whole - begun) / 1000:.2f} s; {len(states)} members, {verdict.doubtful} in doubt;"
             f" late reads: {len(settled)} before (by {max(settled, default=0):.0f} ms),"
             f" {len(unsettled)} meanwhile (by {max(unsettled, default=0):.0f} ms)"
