@@ -389,6 +389,9 @@ class Server:
         metrics, known = self.metrics, self._known
         metrics.upstream_up = float(self._tracker.connected.is_set())
         metrics.blind = float(known.blind)
+        slots = self._names.slots
+        metrics.cluster_slots = float(0 if slots is None else len(slots.owned))
+        metrics.cluster_primary = float(slots is not None and slots.primary)
         metrics.sentinels_up = float(self._follower.answering if self._follower is not None else 0)
         metrics.client_connections = len(self._listeners.clients)
         metrics.held_bytes = self.held.total

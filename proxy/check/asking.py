@@ -20,14 +20,15 @@ from redis.exceptions import (
 )
 
 from proxy import __version__
-from proxy.check.findings import Facts, Finding, Level, fields, judge, judge_sentinels
-from proxy.check.listening import exposed
-from proxy.check.needed import TRIALS, trials
+from proxy.check.findings import Facts, Finding, Level, fields, is_cluster_node, judge, judge_sentinels
+from proxy.check.listening import exposed, ports
+from proxy.check.needed import CLUSTERED, TRIALS, trials
 from proxy.ending import end
 from proxy.settings import Settings
 from proxy.upstream.endpoint import CLIENT_NAME, Upstream
 from proxy.upstream.follower import ANSWER_SECONDS, Follower
 from proxy.upstream.login import LoginWatch
+from proxy.upstream.nodes import myself
 from proxy.upstream.refusals import UnknownCommandError
 from proxy.upstream.words import REACH, in_words
 
@@ -52,7 +53,7 @@ async def check_upstream(settings: Settings) -> list[Finding]:
         SettingsError: a certificate or the password file cannot be used.
     """
     upstream = Upstream(settings, settings.upstream)
-    facts = Facts(str(upstream), version=__version__, exposed=exposed(settings))
+    facts = Facts(str(upstream), version=__version__, exposed=exposed(settings), ports=ports(settings))
     connection = upstream.unnamed_connection()
     try:
         await _ask_sentinels(upstream, facts)
@@ -145,13 +146,16 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
     facts.save = _text(save[1]) if isinstance(save, list) and len(save) == 2 else None
     facts.has_command = isinstance(command, list) and any(command)
     facts.proxies = _proxies(_text(clients))
+    if is_cluster_node(facts.info):
+        (nodes,) = await asker.ask([(b"CLUSTER", b"NODES")])
+        facts.node = myself(nodes) if isinstance(nodes, bytes) else None
     await _try_rights(asker, facts, prefix)
 
 
 async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
     """Try all that the proxy's user needs, on a key that there is not, and on a channel on which nobody listens."""
     token = secrets.token_hex(8).encode()
-    requests = trials(token, prefix)
+    requests = trials(token, prefix, clustered=is_cluster_node(facts.info))
     replies = await asker.ask([request for _, request in requests])
     refused, unknown = set(), set()
     for (name, _), reply in zip(requests, replies, strict=True):
@@ -167,7 +171,7 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
         else:
             facts.keys_refused = True
     facts.unknown = [name for name in TRIALS if name in unknown]
-    facts.refused = [name for name in TRIALS if name in refused]
+    facts.refused = [name for name in (*TRIALS, *CLUSTERED) if name in refused]
 
 
 def _text(reply: Any) -> str:

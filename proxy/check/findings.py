@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from proxy.upstream.nodes import Node
+
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
 
@@ -68,6 +70,8 @@ class Facts:
         wants_login: whether the server requires a login of clients; None where that is not known.
         sentinels: the Sentinels, each with where the primary is by what it says, or what is wrong with it.
         primary: where the primary is by what they say together, empty if that is not known; None without Sentinels.
+        node: what it says of itself, if it is a cluster node.
+        ports: the ports in `listen`.
     """
 
     address: str
@@ -87,6 +91,8 @@ class Facts:
     wants_login: bool | None = None
     sentinels: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     primary: str | None = None
+    node: Node | None = None
+    ports: set[int] = field(default_factory=set)
 
 
 def fields(info: str) -> dict[str, str]:
@@ -132,8 +138,8 @@ def _server(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.FAILURE, "mode", "this is a Sentinel; set upstream to redis+sentinel://…, or to the primary"
         )
-    elif mode == "cluster" or info.get("cluster_enabled") == "1":
-        yield Finding(Level.FAILURE, "mode", "Redis Cluster is not supported yet; use a server with cluster-enabled no")
+    elif is_cluster_node(info):
+        yield from _node(facts)
     if info.get("loading") == "1" or info.get("async_loading") == "1":
         yield Finding(Level.FAILURE, "loading", "the server is still loading its data; try again when it is done")
     if facts.round_trip_ms is not None:
@@ -141,6 +147,28 @@ def _server(facts: Facts) -> Iterator[Finding]:
         advice = "; run the proxy beside the server: some requests wait for one or two of these" if slow else ""
         level = Level.WARNING if slow else Level.OK
         yield Finding(level, "round trip", f"{facts.round_trip_ms:.2f} ms{advice}")
+
+
+def is_cluster_node(info: Mapping[str, str]) -> bool:
+    """Return whether the lines of INFO are those of a cluster node."""
+    return "cluster" in (info.get("server_mode"), info.get("redis_mode")) or info.get("cluster_enabled") == "1"
+
+
+def _node(facts: Facts) -> Iterator[Finding]:
+    node = facts.node
+    if node is None:
+        return  # the rights say why
+    if not facts.ports.isdisjoint((node.address.port,)):
+        where = f"the node announces {node.address}, where the proxy listens"
+        role = f"{_count(len(node.slots), 'slot')}" if node.primary else "replica"
+        yield Finding(Level.OK, "cluster", f"{role}; {where}")
+    else:
+        yield Finding(
+            Level.WARNING,
+            "cluster",
+            f"the node announces {node.address}, and the proxy listens elsewhere: clients go past it; set"
+            " cluster-announce-port to the proxy's port",
+        )
 
 
 def _nesting(facts: Facts) -> Iterator[Finding]:
@@ -233,6 +261,9 @@ def _role(info: Mapping[str, str], primary: str | None) -> Iterator[Finding]:
             "the Sentinels name this server as the primary, and it is a replica: a failover may be under way; check"
             " again",
         )
+        return
+    if info.get("role") == "slave" and is_cluster_node(info):
+        yield Finding(Level.OK, "replication", "replica: its proxy removes members when it becomes a primary")
         return
     if info.get("role") == "slave":
         yield Finding(

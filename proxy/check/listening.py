@@ -59,6 +59,12 @@ def check_admin(settings: Settings) -> Iterator[Finding]:
     yield Finding(level, "admin", f"{settings.admin} {text}")
 
 
+def ports(settings: Settings) -> set[int]:
+    """Return the TCP ports in `listen`."""
+    addresses = map(parse_address, settings.listen)
+    return {address.port for address in addresses if isinstance(address, TCPAddress)}
+
+
 def exposed(settings: Settings) -> list[str]:
     """Return the addresses in `listen` that other machines can reach and that ask clients for no certificate."""
     return [address for address in settings.listen if _is_open(parse_address(address), settings)]

@@ -62,6 +62,12 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
 }
 """Command → the request. Servers judge the command, then the key or the channel, and only then run it."""
 
+CLUSTERED: Final[Mapping[str, tuple[bytes, ...]]] = {
+    "cluster": (b"CLUSTER", b"NODES"),
+    "readonly": (b"READONLY",),
+}
+"""The same, for what the proxy needs in front of a cluster node only."""
+
 _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("client", (b"CLIENT", b"SETNAME", b"")),
     ("command", (b"COMMAND",)),
@@ -85,12 +91,13 @@ def rules(prefix: str) -> list[str]:
     return ["~*", f"&{prefix}*", "&__subkey*", "-@all", *(f"+{name}" for name in TRIALS)]
 
 
-def trials(token: bytes, prefix: bytes) -> list[tuple[str, list[bytes]]]:
+def trials(token: bytes, prefix: bytes, *, clustered: bool = False) -> list[tuple[str, list[bytes]]]:
     """Return commands with the requests that show whether the user may run them, in the order in which to send them.
 
     Args:
         token: a key that there is not.
         prefix: what the names of the proxy's own keys, and of its channels, begin with.
+        clustered: whether the server is a cluster node.
     """
     words = {
         KEY: token, CHANNEL: prefix + b"proxy:" + token, EVERYBODY: prefix + b"proxies", b"{prefix}": prefix,
@@ -101,6 +108,6 @@ def trials(token: bytes, prefix: bytes) -> list[tuple[str, list[bytes]]]:
             word = word.replace(placeholder, value)
         return word
 
-    requests = [*TRIALS.items(), *_MORE]
+    requests = [*TRIALS.items(), *_MORE, *(CLUSTERED.items() if clustered else ())]
     requests.sort(key=lambda request: request[0] == LAST)
     return [(name, [fill(word) for word in request]) for name, request in requests]

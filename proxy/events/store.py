@@ -158,6 +158,8 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     try:
         async with followed(upstream):
             connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+            if await upstream.is_cluster_node(connection):
+                raise StoreError(f"{upstream}: it is a cluster node, and there are no events in a cluster yet")
             yield Store(upstream, names, connection)
     except (RedisError, OSError, TimeoutError) as error:
         raise StoreError(_one_line(upstream, error)) from error

@@ -153,8 +153,13 @@ class Engine:
             raise reply
         return reply
 
-    async def _call(self, text: bytes, calls: Sequence[Call]) -> list[Any]:
+    async def _call(self, text: bytes, calls: Sequence[Call], *, asking: bool = False) -> list[Any]:
         """Call a script, once for each slot concerned.
+
+        Args:
+            text: the script.
+            calls: KEYS and ARGV.
+            asking: whether the slots are on their way to the node.
 
         Returns:
             The replies. Where a cluster node has not all keys of a slot, the error that says so stands for its reply.
@@ -167,8 +172,11 @@ class Engine:
         if not slots.primary:
             pipeline.execute_command("READONLY")
         for keys, arguments in calls:
+            if asking:
+                pipeline.execute_command("ASKING")
             pipeline.eval(text, len(keys), *keys, *arguments)  # type: ignore[arg-type]
-        replies: list[Any] = (await pipeline.execute(raise_on_error=False))[-len(calls) :]
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        replies = replies[1::2] if asking else replies[-len(calls) :]
         for reply in replies:
             if isinstance(reply, Exception) and not is_elsewhere(reply):
                 raise reply
@@ -448,6 +456,8 @@ class Engine:
         """Do what a session asks for; in whatever database the keys are. A replica of a cluster's removes nothing."""
         slots = self._names.slots
         if slots is not None and not slots.primary:
+            await self.look_at_slots()  # it may be one no more
+        if slots is not None and not slots.primary:
             if question.unclear:
                 await self.learn(list(question.unclear))
             return
@@ -522,6 +532,7 @@ class Engine:
                 cleared = await self._clear(keys, databases[begin : begin + at_once])
                 if cleared is None:
                     await self._note_elsewhere(keys)
+                    await self._clear_on_its_way(keys, databases)
                     return
                 moment, left = cleared
                 since = min(since, moment)
@@ -547,6 +558,21 @@ class Engine:
             self._count_told(told)
             if gone < self._batch:
                 return moment / 1000, list(left)
+
+    async def _clear_on_its_way(self, keys: list[bytes], databases: list[int]) -> None:
+        """Remove what is due in keys of a slot that is being moved, where key and shadow are at this node.
+
+        The index may be at the other one, and need not be changed here: the slot is read when it has come to rest.
+        """
+        slots = self._names.slots
+        if slots is None or slot(keys[0]) not in slots.moving:
+            return
+        coming = slot(keys[0]) not in slots.owned
+        index = self._names.index_for(keys[0])
+        calls: list[Call] = [([key, self._names.shadow(key)], [self._batch, 0, *databases, index]) for key in keys]
+        for reply in await self._call(script("clear", without_index=True), calls, asking=coming):
+            if not isinstance(reply, Exception):
+                self._metrics.members_expired_total["request"] += reply[4]
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]

@@ -24,7 +24,7 @@ from proxy.expiry.tasks import is_outage, one_line
 from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
-from proxy.scripts.naming import Names
+from proxy.scripts.naming import Names, slot
 from proxy.scripts.slots import Slots
 from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
@@ -209,6 +209,9 @@ class Tracker:
             if key is not None:
                 self._changed.add(key)
                 self._known.suspect(key)
+                if slots is not None and slot(key) not in slots.owned:
+                    # It is on its way here, and cannot be asked about before it is; something may be due in it then.
+                    self._known.mark(key, math.inf, 0.0)
                 self._news.set()
                 if self._known.is_urgent(key):
                     self._urgent.set()

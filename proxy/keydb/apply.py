@@ -130,7 +130,13 @@ class Importer:
     async def reach(self) -> None:
         """See whether the server answers."""
         async with self._control() as control:
-            await control.ping()
+            connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+            clustered = await self._upstream.is_cluster_node(connection)
+            await control.connection_pool.release(connection)
+            if clustered:
+                raise ApplyError(
+                    f"{self._upstream} is a cluster node, and deadlines cannot be imported into a cluster yet"
+                )
 
     async def run(self, spool: Spool, mode: Mode, tally: Tally, step: Callable[[int], None]) -> None:
         """Go through all deadlines.

@@ -70,7 +70,7 @@ class Metrics:
     sent_bytes_total: Counter[str] = tally("Bytes sent on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
     shared_connections: float = gauge("Upstream connections that clients share.")
     shared_requests_total: int = counter("Requests sent over shared upstream connections.")
-    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "randomkey", "fail")
+    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "dbsize_of_slots", "randomkey", "fail")
     requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reserved_name", "too_long", "not_announced", "overtaken", "deadlines", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long such a request waited.", *_SHORT)
@@ -88,6 +88,8 @@ class Metrics:
     clock_offset_seconds: float = gauge("How far the upstream's clock is ahead of this machine's.", "upstream")
     control_reconnects_total: int = upstream_counter("Times the control connection was lost and came back.")
     upstream_switches_total: int = counter("Times another server became the upstream, or the upstream was a primary no more.")
+    cluster_slots: float = gauge("Slots of the cluster node, or of its primary if it is a replica; 0 for any other server.", "upstream")
+    cluster_primary: float = gauge("1 if the upstream is a primary of a cluster, else 0.", "upstream")
     sentinels_up: float = gauge("Sentinels that tell where the primary is.")
     event_loop_delay_seconds: Histogram = histogram("Delay of a timer, sampled every second: how long the event loop keeps a request waiting.", *_SHORT[2:])
 

@@ -13,6 +13,7 @@ from proxy.wire.request import bulk
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
+_INDEX_BEHIND: Final = "table.insert(KEYS, 1, table.remove(ARGV))"
 TELL: Final = "TELL "
 """What the error of a short form begins with; then comes how many members it has removed."""
 _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
@@ -26,13 +27,14 @@ def _code(text: str) -> str:
 
 
 @cache
-def script(name: str, *, quiet: bool = False) -> bytes:
+def script(name: str, *, quiet: bool = False, without_index: bool = False) -> bytes:
     """Return the text of a script as it is sent.
 
     Args:
         name: its file's name without the ending, such as "expire".
         quiet: of a script that removes what has expired, whether to send the short form, which fails with `TELL` where
             somebody has to be told of it.
+        without_index: whether the index, which is the first of KEYS, comes as the last of ARGV: it may be missing.
 
     Returns:
         The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
@@ -44,7 +46,8 @@ def script(name: str, *, quiet: bool = False) -> bytes:
     if quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
-    return "\n".join((_code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
+    front = [_INDEX_BEHIND] if without_index else []
+    return "\n".join((*front, _code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
 
 
 def _head(terms: Terms) -> bytes:

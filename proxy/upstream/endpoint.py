@@ -164,6 +164,19 @@ class Upstream:
         stay.as_primary = primary and not clustered
         return clustered
 
+    async def is_cluster_node(self, connection: Any) -> bool:
+        """Return whether the server is a node of a cluster.
+
+        Args:
+            connection: a connection on which nothing is outstanding.
+
+        Raises:
+            RedisError: it does not answer.
+        """
+        await connection.send_command("INFO", "cluster")
+        section: bytes = await connection.read_response()
+        return b"cluster_enabled:1" in section
+
     @property
     def has_a_user_of_its_own(self) -> bool:
         """Whether the proxy's own connections log in as a user who was made for it, with few rights perhaps."""

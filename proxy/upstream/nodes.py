@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from proxy.upstream.address import Address
+
 
 class Node(NamedTuple):
     """A cluster node, as it describes itself.
 
     Attributes:
         name: its id.
+        address: where it tells others and clients to turn to.
         primary: whether it is a primary.
         slots: its slots; those of its primary, if it is a replica.
         moving: slots that are being moved to it or from it.
     """
 
     name: bytes
+    address: Address
     primary: bool
     slots: frozenset[int]
     moving: frozenset[int]
@@ -39,7 +43,13 @@ def myself(reply: bytes) -> Node:
     if not primary:
         slots = next((_slots(words[8:]) for words in lines if len(words) >= 8 and words[0] == own[3]), slots)
     moving = {int(word[1:].split(b"-")[0]) for word in own[8:] if word.startswith(b"[")}
-    return Node(own[0], primary, slots, frozenset(moving))
+    return Node(own[0], _address(own[1]), primary, slots, frozenset(moving))
+
+
+def _address(text: bytes) -> Address:
+    """Read `ip:port@bus`, behind which newer servers name the host."""
+    host, _, port = text.split(b"@")[0].rpartition(b":")
+    return Address(host.decode("ascii", "replace"), int(port))
 
 
 def _slots(words: list[bytes]) -> frozenset[int]:
