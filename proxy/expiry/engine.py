@@ -55,8 +55,8 @@ SLOTS_AT_ONCE: Final = 100
 PRESENT_AT_ONCE: Final = 1000
 """Slots of which a cluster node is asked at once whether they have an index, in some 1.6 ms."""
 
-LEAST_ROOM: Final = 16
-"""Members that a script removes at most where one is called for each of several slots, at least."""
+ELSEWHERE: Final = -1
+"""What a script answers for a key that a cluster node does not have, or tells nothing of."""
 
 TELLING_SECONDS: Final = 60.0
 """How long after rules for events have been met the scripts that can tell are sent at once."""
@@ -182,28 +182,42 @@ class Engine:
                 raise reply
         return replies
 
-    async def _remove(self, trigger: Literal["sweep", "request"], name: str, calls: Sequence[Call]) -> list[Any]:
-        """Run a script that removes, as `_call`: in its short form while nobody has to be told of what goes."""
+    async def _remove(
+        self, trigger: Literal["sweep", "request"], name: str, call: Call, *, undeclared: bool = False
+    ) -> Any:
+        """Run a script that removes, in its short form while nobody has to be told of what goes.
+
+        Args:
+            trigger: what makes it necessary.
+            name: the script.
+            call: its KEYS and ARGV.
+            undeclared: whether ARGV has all of KEYS, behind their number.
+
+        Returns:
+            The reply, or an error as of `_call`.
+        """
         quiet = time.monotonic() >= self._telling_until
         try:
-            return await self._call(script(name, quiet=quiet), calls)
+            return (await self._call(script(name, quiet=quiet, undeclared=undeclared), [call]))[0]
         except ResponseError as error:
             if not str(error).startswith(TELL):
                 raise
             self._metrics.members_expired_total[trigger] += int(str(error).removeprefix(TELL))
         self._telling_until = time.monotonic() + TELLING_SECONDS
-        return await self._call(script(name), calls)
+        return (await self._call(script(name, undeclared=undeclared), [call]))[0]
 
     def _involved(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return the index, then each key followed by its shadow; the keys are of one slot."""
         return [self._names.index_for(keys[0]), *(name for key in keys for name in (key, self._names.shadow(key)))]
 
-    async def _note_elsewhere(self, keys: Iterable[bytes]) -> None:
+    async def _note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node does not have some keys, or not all that belongs to them.
 
         Such a key is forgotten, unless its slot is the node's, or on its way: then it may have deadlines of which
         nothing is known, until the slot's index has been read.
         """
+        if not keys:
+            return
         self.misplaced.set()
         await self.look_at_slots()
         slots, moment = self._names.slots, self._clock.now()
@@ -339,38 +353,32 @@ class Engine:
         Returns:
             How many members and deadlines went; fewer than a batch when nothing that is due is left.
         """
-        before, gone = dict(due), 0
-        groups = self._names.by_slot(before)
-        room = self._room(groups)
+        keys = [key for key, _ in due]
+        name, in_slots = "sweep", self._names.slots is not None
+        call: Call = self._involved(keys), [database, self._batch]
+        if in_slots:
+            names = [n for key in keys for n in (key, self._names.shadow(key), self._names.index_for(key))]
+            name, call = "sweep_slots", ([], [len(names), *names, database, self._batch])
         sent = self._clock.local()
         with self._known.asking() as freed:
-            calls: list[Call] = [(self._involved(group), [database, room]) for group in groups]
-            replies = await self._remove(trigger, "sweep", calls)
+            moment, gone, left, members, told = await self._remove(trigger, name, call, undeclared=in_slots)
+            self._observe(sent, moment)
+            self._metrics.members_expired_total[trigger] += members
+            self._count_told(told)
             alone = len(self._known.databases) == 1
-            for group, reply in zip(groups, replies, strict=True):
-                if isinstance(reply, Exception):
-                    await self._note_elsewhere(group)
+            for (key, deadline), after in zip(due, left, strict=False):
+                if after == ELSEWHERE:
                     continue
-                moment, count, left, members, told = reply
-                gone += count
-                self._observe(sent, moment)
-                self._metrics.members_expired_total[trigger] += members
-                self._count_told(told)
-                for key, after in zip(group, left, strict=False):
-                    deadline = float(after) if after else None
-                    # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
-                    late = members and deadline != before[key] and trigger == "sweep" and math.isfinite(before[key])
-                    if late:
-                        self._metrics.removal_delay_seconds.observe(moment / 1e6 - before[key] / 1000)
-                    if alone:
-                        self._known.learn(key, deadline, moment / 1000, freed=freed)
-            if not alone and self._known.order is not None:
-                await self.learn(list(before))
-        return gone
-
-    def _room(self, groups: Sequence[Sequence[bytes]]) -> int:
-        """Return how many members a script removes at most that is called for each of some groups of keys."""
-        return self._batch if len(groups) < 2 else max(LEAST_ROOM, self._batch // len(groups))
+                earliest = float(after) if after else None
+                # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
+                if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
+                    self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
+                if alone:
+                    self._known.learn(key, earliest, moment / 1000, freed=freed)
+            await self._note_elsewhere([key for key, after in zip(keys, left, strict=False) if after == ELSEWHERE])
+            if not alone and in_slots:
+                await self.learn(keys)
+        return int(gone)
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
         """Read the earliest deadlines of some keys, and make them known.
@@ -384,21 +392,23 @@ class Engine:
             databases = sorted(self._known.databases)
             sent = self._clock.local()
             with self._known.asking() as freed:
-                groups = self._names.by_slot(page)
-                calls: list[Call] = [
-                    ([self._names.index_for(group[0])], [len(databases), *databases, *group]) for group in groups
-                ]
-                for group, reply in zip(groups, await self._call(script("deadlines"), calls), strict=True):
-                    if isinstance(reply, Exception):
-                        await self._note_elsewhere(group)
-                        without.extend(group)
-                        continue
-                    moment, found = reply
-                    self._observe(sent, moment)
-                    for key, deadline in zip(group, found, strict=True):
+                text = script("deadlines")
+                call: Call = [self._names.index], [len(databases), *databases, *page]
+                if self._names.slots is not None:
+                    names = [name for key in page for name in (self._names.index_for(key), key)]
+                    text = script("deadlines_of_slots", undeclared=True)
+                    call = ([], [len(names), *names, *databases])
+                [(moment, found)] = await self._call(text, [call])
+                self._observe(sent, moment)
+                elsewhere: list[bytes] = []
+                for key, deadline in zip(page, found, strict=True):
+                    if deadline == ELSEWHERE:
+                        elsewhere.append(key)
+                    else:
                         self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
-                        if not deadline:
-                            without.append(key)
+                    if not deadline or deadline == ELSEWHERE:
+                        without.append(key)
+                await self._note_elsewhere(elsewhere)
         return without
 
     async def places(self, numbers: Iterable[int] | None = None) -> list[Place]:
@@ -549,7 +559,7 @@ class Engine:
         """
         while True:
             sent = self._clock.local()
-            [reply] = await self._remove("request", "clear", [(self._involved(keys), [self._batch, 0, *databases])])
+            reply = await self._remove("request", "clear", (self._involved(keys), [self._batch, 0, *databases]))
             if isinstance(reply, Exception):
                 return None
             moment, gone, left, _, members, told = reply
@@ -568,9 +578,10 @@ class Engine:
         if slots is None or slot(keys[0]) not in slots.moving:
             return
         coming = slot(keys[0]) not in slots.owned
-        index = self._names.index_for(keys[0])
-        calls: list[Call] = [([key, self._names.shadow(key)], [self._batch, 0, *databases, index]) for key in keys]
-        for reply in await self._call(script("clear", without_index=True), calls, asking=coming):
+        calls: list[Call] = [
+            ([key, self._names.shadow(key)], [3, *self._involved([key]), self._batch, 0, *databases]) for key in keys
+        ]
+        for reply in await self._call(script("clear", undeclared=True), calls, asking=coming):
             if not isinstance(reply, Exception):
                 self._metrics.members_expired_total["request"] += reply[4]
 

@@ -13,7 +13,7 @@ from proxy.wire.request import bulk
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
-_INDEX_BEHIND: Final = "table.insert(KEYS, 1, table.remove(ARGV))"
+_UNDECLARED: Final = "local undeclared, KEYS, ARGV = true, {unpack(ARGV, 2, ARGV[1] + 1)}, {unpack(ARGV, ARGV[1] + 2)}"
 TELL: Final = "TELL "
 """What the error of a short form begins with; then comes how many members it has removed."""
 _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
@@ -27,14 +27,14 @@ def _code(text: str) -> str:
 
 
 @cache
-def script(name: str, *, quiet: bool = False, without_index: bool = False) -> bytes:
+def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes:
     """Return the text of a script as it is sent.
 
     Args:
         name: its file's name without the ending, such as "expire".
         quiet: of a script that removes what has expired, whether to send the short form, which fails with `TELL` where
             somebody has to be told of it.
-        without_index: whether the index, which is the first of KEYS, comes as the last of ARGV: it may be missing.
+        undeclared: whether all of KEYS come in ARGV, behind their number, so that the server sees only some of them.
 
     Returns:
         The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
@@ -46,7 +46,7 @@ def script(name: str, *, quiet: bool = False, without_index: bool = False) -> by
     if quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
-    front = [_INDEX_BEHIND] if without_index else []
+    front = [_UNDECLARED] if undeclared else ["local undeclared = false"] if "index" in pieces else []
     return "\n".join((*front, _code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
 
 
@@ -66,12 +66,20 @@ def _guard() -> bytes:
 
 
 @cache
-def _opening(terms: Terms, name: str, keys: int) -> bytes:
-    return b"%b%b%b" % (bulk(b"EVAL"), bulk(_head(terms) + script(name)), bulk(b"%d" % keys))
+def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool) -> bytes:
+    text = _head(terms) + script(name, undeclared=undeclared)
+    return b"%b%b%b" % (bulk(b"EVAL"), bulk(text), bulk(b"%d" % keys))
 
 
 def evaluation(
-    terms: Terms, name: str, keys: list[bytes], arguments: list[bytes], tail: bytes = b"", tail_count: int = 0
+    terms: Terms,
+    name: str,
+    keys: list[bytes],
+    arguments: list[bytes],
+    tail: bytes = b"",
+    tail_count: int = 0,
+    *,
+    declared: list[bytes] | None = None,
 ) -> bytes:
     """Encode an EVAL of a script: EVAL carries its text, so it cannot fail for want of a loaded script.
 
@@ -82,13 +90,17 @@ def evaluation(
         arguments: the beginning of ARGV.
         tail: the rest of ARGV, as bulk strings that are already encoded.
         tail_count: how many.
+        declared: those of KEYS that the server is to see; all, where not given.
 
     Returns:
         The request.
     """
+    undeclared = declared is not None
+    if declared is not None:
+        keys, arguments = declared, [b"%d" % len(keys), *keys, *arguments]
     return b"*%d\r\n%b%b%b" % (
         3 + len(keys) + len(arguments) + tail_count,
-        _opening(terms, name, len(keys)),
+        _opening(terms, name, len(keys), undeclared=undeclared),
         b"".join(map(bulk, (*keys, *arguments))),
         tail,
     )

@@ -41,6 +41,9 @@ WITHIN: Final = 1_000
 CLEARED_AT_ONCE: Final = 500
 """Members of a key that are removed within a transaction at most, in front of its requests."""
 
+_SETTING: Final = frozenset(("expire", "rename", "copy", "move"))
+"""Scripts that set deadlines, and so need the index where the key is."""
+
 _CLEARED: Final = b" cleared"
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 _UNITS: Final = {b"s": 1000, b"ms": 1}
@@ -188,15 +191,18 @@ class Rewriter:
         """
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         if members is None or sum(map(len, members)) > COPIED:
-            return evaluation(terms, "void_page", self._triple(key), [b"", b"0", b"%d" % WITHIN])
+            arguments = [b"", b"0", b"%d" % WITHIN]
+            return evaluation(terms, "void_page", self._triple(key), arguments, declared=self._declared([key]))
         keys = [self._names.index_for(key), key, self._names.shadow(key)]
         voiding = Voiding(keys, tentative=False, rest=[b"1", b"", b"%d" % len(members), *members])
-        return evaluation(terms, "void", voiding.keys, voiding.arguments(()))
+        return evaluation(terms, "void", voiding.keys, voiding.arguments(()), declared=self._declared([key]))
 
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
         """Return the request that removes what is due in some keys, in front of a transaction's that name them."""
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
-        return evaluation(terms, "clear_front", self._pairs(list(keys)), [b"%d" % CLEARED_AT_ONCE])
+        keys = list(keys)
+        arguments = [b"%d" % CLEARED_AT_ONCE]
+        return evaluation(terms, "clear_front", self._pairs(keys), arguments, declared=self._declared(keys))
 
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that a script may be called for together with the first of them."""
@@ -549,7 +555,18 @@ class Rewriter:
     ) -> bytes:
         """Return the script that replaces a request, and count it; as `evaluation`."""
         self._metrics.requests_rewritten_total[name] += 1
-        return evaluation(terms, name, keys, arguments, tail, tail_count)
+        declared = None if name in _SETTING else self._declared(keys)
+        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared)
+
+    def _declared(self, keys: list[bytes]) -> list[bytes] | None:
+        """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request.
+
+        While a slot is moved, it would refuse a script where one of the proxy's own keys has gone already, or, before
+        Redis 7.0, send the client to the other node, which may not have the client's key.
+        """
+        if self._names.slots is None or not keys:
+            return None
+        return list(dict.fromkeys(key for key in keys if not key.startswith(self._names.prefix)))
 
     def together(
         self,
@@ -586,7 +603,9 @@ class Rewriter:
             segments = b" ".join(b"%d %d" % (numbers[key], sum(1 for _ in same)) for key, same in groupby(keys))
         pairs = [name for key in names for name in (key, self._names.shadow(key))]
         index = [] if script == "ttl" else [self._names.index_for(names[0])]
-        return evaluation(terms, f"{script}_many", [*index, *pairs], [*arguments, segments], tail, tail_count)
+        declared = None if script in _SETTING else self._declared(names)
+        arguments = [*arguments, segments]
+        return evaluation(terms, f"{script}_many", [*index, *pairs], arguments, tail, tail_count, declared=declared)
 
     def _fail(self, command: Command, message: bytes) -> bytes:
         return self._script(self._server.terms(command.name), "fail", [], [message])

@@ -1,6 +1,7 @@
 -- Keep the index (key -> earliest deadline) true to a shadow (member -> deadline; minus the deadline where it is void).
 -- refresh: after a change of the shadow; drop: when all deadlines of the key are void. O(log n); drop frees lazily.
 -- An index that somebody has spoilt is no reason to fail: it is made anew from the shadows (expiry/healing.py).
+-- undeclared: a cluster node may have the key and not the index, which is on its way, and must meet no other one there.
 local function first_of(shadow)
   local first = call('zrangebyscore', shadow, 0, '+inf', 'withscores', 'limit', 0, 1)[2]
   local void = call('zrevrangebyscore', shadow, '(0', '-inf', 'withscores', 'limit', 0, 1)[2]
@@ -9,7 +10,11 @@ local function first_of(shadow)
 end
 local function refresh(key, shadow, index)
   local first = first_of(shadow)
-  if first then redis.pcall('zadd', index, first, key) else redis.pcall('zrem', index, key) end
+  if not first then
+    redis.pcall('zrem', index, key)
+  elseif not undeclared or call('exists', index) == 1 then
+    redis.pcall('zadd', index, first, key)
+  end
   return first
 end
 local function drop(key, shadow, index)

@@ -1,0 +1,24 @@
+-- As sweep.lua, of keys of a cluster node in any slots. No keys are declared: only so may a script look at several slots.
+-- uses: index, now, need, glob, discard, lapse, mend, clear
+-- KEYS: each key followed by its shadow and its index
+-- ARGV: the database; how many members to remove at most
+-- Result: as sweep.lua's; in the place of the earliest deadline -1 for a key that the node does not have, or tells nothing of
+-- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
+local moment, exactly = now()
+local room, left, members = tonumber(ARGV[2]), {}, 0
+if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0, tally} end
+for position = 1, #KEYS, 3 do
+  local key, shadow, index = KEYS[position], KEYS[position + 1], KEYS[position + 2]
+  local kind, earliest, count = redis.pcall('type', key)
+  if kind.err then
+    left[#left + 1] = -1
+  else
+    mend(index)
+    mend(shadow)
+    kind = kind.ok
+    earliest, room, count = clear(kind, key, shadow, index, moment, kind == 'none', room)
+    members = members + count
+    left[#left + 1] = earliest or ''
+  end
+end
+return {exactly, tonumber(ARGV[2]) - room, left, members, tally}
