@@ -135,10 +135,10 @@ def as_shown(reply: object) -> str:
     return f"(integer) {reply}\n" if isinstance(reply, int) else f'"{reply}"\n'
 
 
-def test_the_program_of_the_page(every_cluster: Cluster, tmp_path: Path) -> None:
+def test_the_program_of_the_page(cluster: Cluster, tmp_path: Path) -> None:
     (block,) = (block for block in page("docs/cluster.md").blocks if block.language == "python")
     program = tmp_path / "program.py"
-    program.write_text(block.text.replace("6380", str(every_cluster.nodes[0].announced_port)), "utf-8")
+    program.write_text(block.text.replace("6380", str(cluster.nodes[0].announced_port)), "utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=30, check=False
     )
@@ -394,7 +394,8 @@ def test_a_pipeline_over_many_slots_at_one_node(every_cluster: Cluster, stack: E
             assert reply == wanted, place
 
 
-def test_a_thousand_members_over_many_slots_expire_in_time(library: Any, every_cluster: Cluster) -> None:
+def test_a_thousand_members_over_many_slots_expire_in_time(cluster: Cluster, stack: ExitStack) -> None:
+    library = connected(cluster, stack)
     names = [f"key{number}" for number in range(1000)]
     with library.pipeline() as pipe:
         for name in names:
@@ -405,25 +406,24 @@ def test_a_thousand_members_over_many_slots_expire_in_time(library: Any, every_c
             pipe.execute_command("PEXPIREMEMBERAT", name, "gone", moment)
         assert pipe.execute() == [1] * 1000
     assert now_ms() < moment, "this machine is too busy for this test"
-    with ExitStack() as stack:
-        servers = Routed(every_cluster, stack, straight=True)
+    servers = Routed(cluster, stack, straight=True)
 
-        def left() -> int:
-            count = 0
-            for node in servers.nodes:
-                own = [name for name in names if servers.node(name) is node]
-                servers.clients[node.identity].send(b"".join(request("SCARD", name) for name in own))
-                replies = servers.clients[node.identity].replies(len(own))
-                assert set(replies) <= {b":1\r\n", b":2\r\n"}
-                count += replies.count(b":2\r\n")
-            return count
+    def left() -> int:
+        count = 0
+        for node in servers.nodes:
+            own = [name for name in names if servers.node(name) is node]
+            servers.clients[node.identity].send(b"".join(request("SCARD", name) for name in own))
+            replies = servers.clients[node.identity].replies(len(own))
+            assert set(replies) <= {b":1\r\n", b":2\r\n"}
+            count += replies.count(b":2\r\n")
+        return count
 
-        # At a moment before the deadline; looking takes some time.
-        until(lambda: now_ms() >= moment - 500, 5)
-        seen, when = left(), now_ms()
-        assert seen == 1000 or when >= moment
-        until(lambda: now_ms() >= moment + 1000, 5)
-        assert left() == 0
+    # At a moment before the deadline; looking takes some time.
+    until(lambda: now_ms() >= moment - 500, 5)
+    seen, when = left(), now_ms()
+    assert seen == 1000 or when >= moment
+    until(lambda: now_ms() >= moment + 1000, 5)
+    assert left() == 0
     assert library.scard(names[0]) == 1
 
 
@@ -449,8 +449,8 @@ def test_no_member_is_read_after_its_deadline_nor_missed_before(cluster: Cluster
     assert reads > 500
 
 
-def test_a_member_that_comes_back_keeps_living(every_cluster: Cluster, stack: ExitStack) -> None:
-    clients = Routed(every_cluster, stack)
+def test_a_member_that_comes_back_keeps_living(cluster: Cluster, stack: ExitStack) -> None:
+    clients = Routed(cluster, stack)
     names = [f"key{number}" for number in range(50)]
     moment = now_ms() + 1500
     for name in names:
@@ -629,7 +629,7 @@ def test_in_the_midst_of_a_move(every_cluster: Cluster, stack: ExitStack) -> Non
     assert about(at_target.command("TTL", here, "m"), 1000)
     assert at_target.command("EXPIREMEMBER", new, "m", 1000) == b":1\r\n"
     assert at_target.command("SCARD", there) == b":3\r\n"
-    # There may be deadlines of hours that nobody has looked at for long: they are known to the new node's proxy.
+    # The proxy of the new node knows the deadlines that have come.
     assert at_target.command("SREM", here, "m") == b":1\r\n"
     assert at_target.command("SADD", here, "m") == b":1\r\n"
     assert at_target.command("TTL", here, "m") == b":-1\r\n"
@@ -662,9 +662,9 @@ def test_redis_py_in_the_midst_of_a_move(every_cluster: Cluster, library: Any) -
 # Proxies that start again, and others.
 
 
-def test_a_proxy_that_starts_again_reads_all_deadlines_of_its_node(every_cluster: Cluster, stack: ExitStack) -> None:
-    node = every_cluster.primaries[2]
-    names = keys_in(every_cluster.slots_of(node), 300)
+def test_a_proxy_that_starts_again_reads_all_deadlines_of_its_node(cluster: Cluster, stack: ExitStack) -> None:
+    node = cluster.primaries[2]
+    names = keys_in(cluster.slots_of(node), 300)
     with node.through() as client:
         for name in names:
             assert client.command("ZADD", name, 1, "gone", 2, "stays") == b":2\r\n"
@@ -690,7 +690,7 @@ def test_a_proxy_that_starts_again_reads_all_deadlines_of_its_node(every_cluster
         assert client.command("ZREM", names[7], "stays") == b":1\r\n"
         assert client.command("ZADD", names[7], 2, "stays") == b":1\r\n"
         assert client.command("TTL", names[7], "stays") == b":-1\r\n"
-    every_cluster.until_whole()
+    cluster.until_whole()
 
 
 def test_two_proxies_of_one_node(cluster: Cluster, start_proxy: StartProxy, stack: ExitStack) -> None:
@@ -726,16 +726,16 @@ def test_two_proxies_of_one_node(cluster: Cluster, start_proxy: StartProxy, stac
 # Replicas.
 
 
-def test_a_replica_is_read(every_cluster: Cluster, stack: ExitStack) -> None:
-    replica = every_cluster.replicas[0]
-    primary = every_cluster.primary_of(replica)
-    (key,) = keys_in(every_cluster.slots_of(primary), 1)
+def test_a_replica_is_read(cluster: Cluster, stack: ExitStack) -> None:
+    replica = cluster.replicas[0]
+    primary = cluster.primary_of(replica)
+    (key,) = keys_in(cluster.slots_of(primary), 1)
     moved = b"-MOVED %d 127.0.0.1:%d\r\n" % (slot_of(key), primary.announced_port)
     at_primary, at_replica = stack.enter_context(primary.through()), stack.enter_context(replica.through())
     assert at_primary.command("SADD", key, "gone", "stays") == b":2\r\n"
     assert at_primary.command("PEXPIREMEMBER", key, "gone", 1500) == b":1\r\n"
     assert at_primary.command("EXPIREMEMBER", key, "stays", 1000) == b":1\r\n"
-    every_cluster.until_replicated()
+    cluster.until_replicated()
     assert at_replica.command("SCARD", key) == moved
     assert at_replica.command("READONLY") == b"+OK\r\n"
     assert at_replica.command("SISMEMBER", key, "stays") == b":1\r\n"
