@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 SLOTS = 16384
 
-NODE_TIMEOUT_MS = 1500
-"""How long a node is silent before others think that it has failed."""
+NODE_TIMEOUT_MS = 2500
+"""How long a node is silent before others think that it has failed: a busy machine may keep one from its work."""
 
 
 def slot_of(key: str | bytes) -> int:
@@ -144,7 +144,7 @@ class Cluster:
         primaries: how many.
         replicas: how many each primary has.
         proxied: whether there are proxies; without them the nodes announce themselves.
-        named: whether the nodes announce a host name, ``localhost``, instead of a port: what is at that name is the
+        named: whether the nodes announce a host name, ``127.0.0.1``, instead of a port: what is at that name is the
             proxy, at the node's own port. Nodes reach each other without proxies then. From Redis 7.0 on, on Linux.
         server_options: more arguments for the nodes.
         proxy_options: more arguments for the proxies.
@@ -167,12 +167,13 @@ class Cluster:
     ) -> None:
         self.kind = kind
         self.proxied = proxied
+        self.named = named
         self.nodes: list[Node] = []
         self._pool = stack.enter_context(ThreadPoolExecutor(2 * primaries * (1 + replicas)))
         ports = _distinct_ports(primaries * (1 + replicas))
         options = list(server_options)
         if named:
-            options += ["--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname"]
+            options += ["--cluster-announce-hostname", "127.0.0.1", "--cluster-preferred-endpoint-type", "hostname"]
         host = "127.0.0.2" if named else "127.0.0.1"
 
         def start(pair: tuple[int, int]) -> Node:
@@ -333,7 +334,10 @@ class Cluster:
     # What happens to it.
 
     def reshard(self, slots: Iterable[int], source: Node, target: Node, batch: int = 10) -> None:
-        """Move slots with all their keys, as redis-cli does it, through the nodes' announced addresses.
+        """Move slots with all their keys, as redis-cli does it.
+
+        It goes to the ports that the nodes announce, and so through the proxies; where they announce host names it goes
+        to their addresses, past the proxies.
 
         Args:
             slots: which.
@@ -342,7 +346,7 @@ class Cluster:
             batch: how many keys a MIGRATE takes at most.
         """
         with ExitStack() as stack:
-            clients = {node.identity: stack.enter_context(node.through()) for node in self.alive}
+            clients = {node.identity: stack.enter_context(self._connect(node)) for node in self.alive}
             for slot in slots:
                 self.begin_move(slot, source, target, clients)
                 self.move_keys(slot, source, target, batch, clients)
@@ -382,11 +386,14 @@ class Cluster:
         reply = self._ask(node, words, clients)
         assert reply == b"+OK\r\n", (words, reply)
 
-    @staticmethod
-    def _ask(node: Node, words: Sequence[str | bytes | int], clients: dict[str, Raw] | None) -> bytes:
+    def _ask(self, node: Node, words: Sequence[str | bytes | int], clients: dict[str, Raw] | None) -> bytes:
         if clients is not None:
             return clients[node.identity].command(*words)
-        return node.through_command(*words)
+        with self._connect(node) as client:
+            return client.command(*words)
+
+    def _connect(self, node: Node) -> Raw:
+        return node.connect() if self.named else node.through()
 
     def failover(self, replica: Node) -> None:
         """Have a replica take the place of its primary, which is alive, and wait until all agree."""

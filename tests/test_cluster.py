@@ -158,8 +158,9 @@ def test_nodes_that_announce_a_host_name(stack: ExitStack) -> None:
         timeout=60,
         check=True,
     )
-    led = re.findall(r"^-> Redirected to slot \[\d+\] located at (\w+):(\d+)\n", done.stdout, re.M)
-    assert {host for host, _ in led} == {"localhost"}
+    led = re.findall(r"^-> Redirected to slot \[\d+\] located at ([\w.]+):(\d+)\n", done.stdout, re.M)
+    assert {host for host, _ in led} == {"127.0.0.1"}
+    assert cluster.nodes[0].command("CLUSTER", "NODES").count(b"127.0.0.2:") == len(cluster.nodes)
     assert re.findall(r"^\(integer\) (\d+)|^\(integer\) -1", done.stdout, re.M) == ["2", "1", "1", "1", ""]
     library = connected(cluster, stack)
     moment = now_ms() + 800
