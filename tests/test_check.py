@@ -228,10 +228,14 @@ def test_a_replica_and_its_primary(kind: str, start_server: StartServer) -> None
 
 
 def test_a_cluster(kind: str, start_server: StartServer) -> None:
-    server = start_server(kind, "--cluster-enabled", "yes")
+    port = free_port()
+    server = start_server(kind, "--cluster-enabled", "yes", "--cluster-announce-port", str(port))
+    report = Report("--upstream", server.url, "--listen", f"127.0.0.1:{port}")
+    assert report.status == 0
+    assert any("cluster" in line and "where the proxy listens" in line for line in report.lines("ok"))
     report = Report("--upstream", server.url, *nowhere())
-    assert report.status == 1
-    assert any("Redis Cluster is not supported" in line for line in report.lines("failure"))
+    assert report.status == 0
+    assert any("set cluster-announce-port" in line for line in report.lines("warning"))
 
 
 def test_a_proxy_behind_the_proxy(proxy: Proxy, upstream: Server) -> None:

@@ -166,8 +166,8 @@ def _node(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "cluster",
-            f"the node announces {node.address}, and the proxy listens elsewhere: clients go past it; set"
-            " cluster-announce-port to the proxy's port",
+            f"the node announces {node.address}, and the proxy listens on another port: unless that one leads to it,"
+            " clients go past the proxy; set cluster-announce-port to the proxy's port",
         )
 
 

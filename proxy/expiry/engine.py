@@ -272,10 +272,12 @@ class Engine:
         node, slots = myself(await self._ask("CLUSTER", "NODES")), self._names.slots
         if slots is None:
             return
-        before = slots.primary, slots.owned
+        before, owned = slots.primary, slots.owned
         slots.unread |= slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
-        if before != (slots.primary, slots.owned):
-            log.info("cluster node changed", role="primary" if slots.primary else "replica", slots=len(slots.owned))
+        if before != slots.primary:
+            log.info("role in the cluster changed", role="primary" if slots.primary else "replica")
+        if owned != slots.owned:
+            log.debug("slots changed", slots=len(slots.owned))
 
     def _count_told(self, told: list[int | bytes]) -> None:
         """Count the events that a script has told, and warn of those that the server refused."""
