@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from tests.raw import Address, Raw
@@ -91,11 +92,19 @@ class Node(Server):
         """Whether it has been started, and not stopped or killed."""
         return self.process is not None
 
-    def start_proxy(self, *args: str) -> Proxy:
-        """Start its proxy, the first time or again; without arguments with those of the last time."""
+    def start_proxy(self, *args: str, url: str = "", folder: Path | None = None) -> Proxy:
+        """Start its proxy, the first time or again.
+
+        Args:
+            args: further arguments; without them those of the last time.
+            url: where the node is, if not at its own address.
+            folder: where the proxy's package is, if not here.
+        """
         assert self.proxy is None
         self._proxy_args = args or self._proxy_args
-        self.proxy = Proxy("--listen", f"127.0.0.1:{self.announced_port}", "--upstream", self.url, *self._proxy_args)
+        flags = ("--listen", f"127.0.0.1:{self.announced_port}", "--upstream", url or self.url)
+        env = None if folder is None else {"PYTHONPATH": str(folder)}
+        self.proxy = Proxy(*flags, *self._proxy_args, env=env, cwd=folder)
         return self.proxy
 
     def kill_proxy(self) -> None:
@@ -180,12 +189,11 @@ class Cluster:
             own, beside = pair
             node = Node(kind, own, beside if proxied and not named else own, *options, host=host)
             stack.callback(node.close)
+            stack.callback(node.kill_proxy)
             return node
 
         self.nodes += self._pool.map(start, ports)
         if proxied:
-            for node in self.nodes:
-                stack.callback(node.kill_proxy)
             proxies = [self._pool.submit(node.start_proxy, *proxy_options) for node in self.nodes]
         self._introduce(primaries)
         if proxied:
