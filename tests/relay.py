@@ -18,6 +18,7 @@ class Pipe:
     Attributes:
         asked: the first bytes that its client has sent.
         answered: how many bytes of replies have been passed on.
+        last: those that have been passed on last, a chunk.
         lost: set when whatever is sent from now on, either way, never arrives.
     """
 
@@ -26,6 +27,7 @@ class Pipe:
         self.far = far
         self.asked = b""
         self.answered = 0
+        self.last = b""
         self.lost = threading.Event()
 
 
@@ -93,5 +95,6 @@ class Relay:
                 if not pipe.lost.is_set():
                     answer = self.answers(data)
                     pipe.near.sendall(answer)
+                    pipe.last = answer
                     pipe.answered += len(answer)
             pipe.near.shutdown(socket.SHUT_WR)
