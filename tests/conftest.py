@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import hypothesis
 import pytest
 
+from tests import servers
 from tests.raw import Raw
 from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, REQUIRED, Proxy, Server
 
@@ -70,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+@pytest.fixture(autouse=True)
+def _start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the proxies of tests marked `start` start as users start them."""
+    if request.node.get_closest_marker("start") is not None:
+        monkeypatch.setattr(servers, "starts_anew", True)
 
 
 class StartServer(Protocol):

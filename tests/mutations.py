@@ -214,6 +214,12 @@ MUTATIONS = [
         "relay/client.py",
         "(self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)",
         "pass",
+        "pushes that wait",
+    ),
+    Mutation(
+        "relay/sharing.py",
+        "if self._port.busy:\n            self._late",
+        "if False:\n            self._late",
         "a push within a reply",
     ),
     Mutation(

@@ -17,6 +17,8 @@ class Pipe:
 
     Attributes:
         asked: the first bytes that its client has sent.
+        answered: how many bytes of replies have been passed on.
+        last: those that have been passed on last, a chunk.
         lost: set when whatever is sent from now on, either way, never arrives.
     """
 
@@ -24,6 +26,8 @@ class Pipe:
         self.near = near
         self.far = far
         self.asked = b""
+        self.answered = 0
+        self.last = b""
         self.lost = threading.Event()
 
 
@@ -89,5 +93,8 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := pipe.far.recv(1 << 16):
                 if not pipe.lost.is_set():
-                    pipe.near.sendall(self.answers(data))
+                    answer = self.answers(data)
+                    pipe.near.sendall(answer)
+                    pipe.last = answer
+                    pipe.answered += len(answer)
             pipe.near.shutdown(socket.SHUT_WR)

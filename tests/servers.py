@@ -25,6 +25,7 @@ from proxy.embedded.binaries import NAMES, EmbeddedError, ServerBinary, identify
 from proxy.embedded.server import GUARD
 from tests.patience import patience
 from tests.raw import Address, Raw
+from tests.starter import Forked, Starter
 
 T = TypeVar("T")
 
@@ -105,22 +106,11 @@ def free_port(*, with_bus: bool = False) -> int:
         return port
 
 
-class Process:
-    """A running command whose output is read as it comes; it ends with the tests, however they end.
+class Guarded(subprocess.Popen[bytes]):
+    """A command and its guard, which ends it when standard input is closed."""
 
-    Args:
-        command: the program and its arguments.
-        env: its whole environment; the tests' own where not given.
-        cwd: the folder to run it in.
-    """
-
-    def __init__(self, command: list[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-        self.command = command
-        self.lines: list[str] = []
-        self._news = threading.Condition()
-        self._ended = False
-        self._rest = b""  # a line that has not ended
-        self._guard = subprocess.Popen(
+    def __init__(self, command: list[str], env: Mapping[str, str] | None, cwd: Path | None) -> None:
+        super().__init__(
             [sys.executable, "-I", "-S", str(GUARD), "0", "", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,12 +118,41 @@ class Process:
             env=env,
             cwd=cwd,
         )
+
+    def child(self) -> int:
+        """Wait for the number of the command's process; 0 if it has ended already."""
+        guard = psutil.Process(self.pid)
+        until(lambda: guard.children() or self.poll() is not None, what=f"a start of {self.args!r}")
+        return next((child.pid for child in guard.children()), 0)
+
+
+class Process:
+    """A running command whose output is read as it comes; it ends with the tests, however they end.
+
+    Args:
+        command: the program and its arguments.
+        env: its whole environment; the tests' own where not given.
+        cwd: the folder to run it in.
+        guard: runs it, if it has been started already.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        guard: Guarded | Forked | None = None,
+    ) -> None:
+        self.command = command
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._rest = b""  # a line that has not ended
+        self._guard = guard or Guarded(command, env, cwd)
         assert self._guard.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._guard.stdout,), daemon=True)
         self._reader.start()
-        guard = psutil.Process(self._guard.pid)
-        until(lambda: guard.children() or self.ended, what=f"a start of {command}")
-        self.pid = next((child.pid for child in guard.children()), 0)
+        self.pid = self._guard.child()
 
     @property
     def ended(self) -> bool:
@@ -318,6 +337,22 @@ FORCED = {"EXPIREMEMBER_SHARE": "true", "EXPIREMEMBER_SHARE_AFTER": "1"} if "SHA
 """Settings with which clients share connections from their second request on, where that is asked for."""
 
 
+starts_anew = "STARTS_ANEW" in os.environ
+"""Whether each proxy starts with a Python of its own: for tests marked `start`, or where that is asked for."""
+
+_starter: Starter | None = None
+
+
+def _forked(arguments: list[str], env: Mapping[str, str], folder: Path | None) -> Forked | None:
+    """Start a proxy from a process that has loaded the package; return None where it has to start anew."""
+    global _starter
+    if starts_anew or not hasattr(os, "pidfd_open"):
+        return None
+    if _starter is None:
+        _starter = Starter(proxy_environment(), ROOT)
+    return _starter.start(arguments, env, folder or Path.cwd()) if _starter.fits(env) else None
+
+
 class Proxy:
     """The proxy as its users run it, a process with a log.
 
@@ -342,7 +377,10 @@ class Proxy:
             args = ("--listen", listen, *args)
         if "--log-format" not in args:
             args = (*args, "--log-format", "json")
-        self.process = Process([sys.executable, "-m", "proxy", *args], proxy_environment(env), cwd)
+        environment = proxy_environment(env)
+        self.process = Process(
+            [sys.executable, "-m", "proxy", *args], environment, cwd, _forked([*args], environment, cwd)
+        )
         if ready:
             try:
                 self.until_ready()

@@ -223,6 +223,8 @@ def test_it_counts_what_the_proxy_does(lone: Server, start_proxy: StartProxy) ->
         client.command("SADD", "cart", "plum")
         client.command("PEXPIREMEMBER", "cart", "pear", 30)  # nobody asks for the key any more: the sweeper removes it
         until(lambda: port.metrics()["members_expired_total{trigger=sweep}"] == 1)
+        # The server tells of what has been removed a moment later.
+        until(lambda: port.metrics()["next_deadline_timestamp_seconds"] > began + 99)
         told = port.metrics()
         assert told["client_connections"] == told["client_connections_total"] == 1
         assert told["requests_rewritten_total{script=expire}"] == 2

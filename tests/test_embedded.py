@@ -28,6 +28,8 @@ from proxy.embedded.server import EmbeddedServer
 from tests.raw import Raw
 from tests.servers import BINARIES, ROOT, Process, until
 
+pytestmark = pytest.mark.start
+
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 

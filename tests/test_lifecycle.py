@@ -30,6 +30,8 @@ from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
 
+pytestmark = pytest.mark.start
+
 
 @pytest.fixture
 def server(shared_server: Callable[[str], Server]) -> Server:

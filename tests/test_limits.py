@@ -27,6 +27,8 @@ from tests.namespaces import FAR, Cable, cable
 from tests.raw import Raw, request
 from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
 
+pytestmark = pytest.mark.start
+
 
 @pytest.fixture
 def server(shared_server: Callable[[str], Server]) -> Server:

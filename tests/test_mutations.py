@@ -311,9 +311,8 @@ CHECKS |= {
         place.server, place.proxy(*sharing.SHARING)
     ),
     "shared, due": lambda place: sharing.test_who_shares_sees_no_member_that_is_due(place.server, place.start_proxy),
-    "a push within a reply": lambda place: sharing.test_a_push_does_not_come_into_the_midst_of_a_long_reply(
-        place.start_server, place.start_proxy
-    ),
+    "a push within a reply": lambda place: sharing.check_a_push_within_a_reply(place.server, place.proxy),
+    "pushes that wait": lambda place: sharing.check_pushes_that_wait(place.server, place.proxy),
 }
 
 

@@ -18,6 +18,8 @@ from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw
 from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
 
+pytestmark = pytest.mark.start
+
 SECRET = "s3cret-Ä/pw"
 OTHER = "0ther-t0ken"
 

@@ -26,9 +26,10 @@ from proxy.session.plain import Shared, share_check
 from proxy.wire.batch import BatchParser
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.replies import Replies, short_replies
-from tests.conftest import StartProxy, StartServer
+from tests.conftest import Start, StartProxy, StartServer
 from tests.patience import patience
 from tests.raw import Raw, request
+from tests.relay import Pipe, Relay
 from tests.servers import KIND, Proxy, Server, until
 
 SHARING = "--share", "--share-after", "1"
@@ -683,7 +684,7 @@ def test_a_long_reply_holds_up_nobody_else(start_server: StartServer, start_prox
 def test_a_push_does_not_come_into_the_midst_of_a_long_reply(
     start_server: StartServer, start_proxy: StartProxy
 ) -> None:
-    """A connection to which others redirect what they are told does not show it."""
+    """Nor where the client reads it slowly, so that nothing is read from its own connection either."""
     server = start_server(KIND)
     proxy = start_proxy(server, *SHARING)
     size = 3 * BACKLOG
@@ -702,6 +703,96 @@ def test_a_push_does_not_come_into_the_midst_of_a_long_reply(
                 got += len(piece)
             assert client.exactly(2) == b"\r\n"
             assert client.reply() == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$4\r\ntold\r\n"
+
+
+class Stall(Relay):
+    """A relay that passes replies on up to a chunk with `MARK` in it, and the rest when it is told to."""
+
+    MARK = b"\x01"
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.address)
+        self._goes_on = threading.Event()
+        self.answers = self._pass
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    @property
+    def pipe(self) -> Pipe:
+        """The one connection that has asked for its number."""
+        (pipe,) = (pipe for pipe in self.pipes if request("CLIENT", "ID") in pipe.asked)
+        return pipe
+
+    def _pass(self, answer: bytes) -> bytes:
+        if self.MARK in answer:
+            self._goes_on.wait()
+        return answer
+
+
+VALUE = b"x" * 70_000 + Stall.MARK + b"x" * 1000
+"""More than a relay passes on at once stands before the mark."""
+
+BEGINNING = b"$%d\r\nxxxx" % len(VALUE)
+
+
+@contextlib.contextmanager
+def midway(server: Server, start: Start) -> Iterator[tuple[Stall, Proxy, Raw]]:
+    """A client that is told of changes, and that has got part of a reply over a shared connection."""
+    server.command("SET", "value", VALUE)
+    with Stall(server) as stall:
+        proxy = start("--upstream", stall.url, *SHARING)
+        with proxy.connect() as client, proxy.connect() as other:
+            redirect(client, other)
+            until_shares(proxy, client)
+            before = shared(proxy)
+            client.send_command("GET", "value")
+            assert client.exactly(len(BEGINNING)) == BEGINNING
+            assert shared(proxy) == before + 1
+            yield stall, proxy, client
+
+
+def check_a_push_within_a_reply(server: Server, start: Start) -> None:
+    with midway(server, start) as (stall, proxy, client):
+        server.command("SET", "told", 1)
+        until(lambda: b"invalidate" in stall.pipe.last, what="a push")
+        for _ in range(3):  # turns of the proxy, in which it reads the push
+            proxy.command("PING")
+        stall.go_on()
+        assert client.exactly(len(VALUE) - 4) == VALUE[4:]
+        assert client.exactly(2) == b"\r\n"
+        assert client.reply() == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$4\r\ntold\r\n"
+
+
+def check_pushes_that_wait(server: Server, start: Start) -> None:
+    """Most of those that wait for the end of a reply wait in the server, not in the proxy."""
+    names = [f"told:{'x' * 10_000}:{number}" for number in range(2000)]
+    with midway(server, start) as (stall, proxy, client), server.connect() as writer:
+        before = memory(proxy)
+        writer.send(b"".join(request("SET", name, 1) for name in names))
+        for _ in names:
+            assert writer.reply() == b"+OK\r\n"
+        told = [0]
+        while told[-50:].count(told[-1]) < 50:  # in each of these turns the proxy would have read more
+            proxy.command("PING")
+            told.append(stall.pipe.answered)
+        assert memory(proxy) < before + 10_000_000
+        stall.go_on()
+        client.exactly(len(VALUE) - 4 + 2)
+        heard = 0
+        while heard < len(names):
+            heard += client.reply().count(b"told:")
+
+
+@on_one
+def test_a_push_does_not_come_into_the_midst_of_a_reply(server: Server, start: Start) -> None:
+    """A connection to which others redirect what they are told does not show it."""
+    check_a_push_within_a_reply(server, start)
+
+
+@on_one
+def test_pushes_that_wait_for_a_reply_wait_in_the_server(server: Server, start: Start) -> None:
+    check_pushes_that_wait(server, start)
 
 
 @on_one

@@ -21,6 +21,8 @@ from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.servers import BINARIES, ROOT, Proxy, Server, until
 
+pytestmark = pytest.mark.start
+
 UNIT = ROOT / "config" / "systemd" / "expiremember-proxy.service"
 PROGRAM = "/opt/expiremember-proxy/bin/expiremember-proxy"
 

@@ -54,6 +54,8 @@ from tests.test_proxies import Sequences, check
 from tests.test_systemd import listening
 from tests.test_transcripts import test_answers_as_keydb_did
 
+pytestmark = pytest.mark.start
+
 __all__ = ["talk", "test_answers_as_keydb_did"]  # a fixture, and a test that is run here with workers
 
 

@@ -461,7 +461,7 @@ class ClientConnection(asyncio.Protocol):
             self._upstream.deliver_by(hear or self._transport.write)
 
     def hold(self, *, midway: bool) -> None:
-        """Take nothing from the client's own connection while a reply comes over a shared one in parts; or go on."""
+        """Read no more from the client's own connection while what has come there waits for a reply; or go on."""
         if self._upstream is not None:
             (self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)
 

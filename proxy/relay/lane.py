@@ -205,9 +205,6 @@ class Lane(Droppable):
                     self._ports.popleft()
                     port.busy = False
                 try:
-                    if port.midway is ends:
-                        port.midway = not ends
-                        port.hold(midway=not ends)
                     port.deliver(piece)
                     if ends and come > LARGE:
                         port.retire()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 LARGE: Final = 16 * 1024
 """Bytes of one reply, come or known to come, from which on a lane takes nothing more until it is whole; and who got it
@@ -19,13 +19,6 @@ LEAST_BACKLOG: Final = 256 * 1024
 """What a client may have though the others have all that."""
 
 
-class Midway(Protocol):
-    """Is told whether a reply has come in part."""
-
-    def __call__(self, *, midway: bool) -> None:
-        """`midway`: whether more of it is to come."""
-
-
 class Port:
     """One client's access to lanes. It has at most one request under way, so a client's requests stay in order.
 
@@ -37,8 +30,6 @@ class Port:
         used: whether one has been since this was set to False.
         deliver: takes bytes of replies.
         request: the last one.
-        midway: whether a part of a reply has been delivered.
-        hold: is told when that changes.
         settled: is called when the request has been answered, if it is set.
         retire: is called when to share does not pay: nobody else does, or it has got a long reply.
         lost: is called when the answer will not come.
@@ -52,9 +43,7 @@ class Port:
         "broke",
         "busy",
         "deliver",
-        "hold",
         "lost",
-        "midway",
         "request",
         "retire",
         "settled",
@@ -65,9 +54,7 @@ class Port:
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
         self.busy = self.used = False
         self.deliver = deliver
-        self.midway = False
         self.request = b""
-        self.hold: Midway = let
         self.settled: Callable[[], None] | None = None
         self.retire: Callable[[], None] = nothing
         self.lost: Callable[[], None] = nothing
@@ -97,7 +84,3 @@ def drop(_: object) -> None:
 
 def nothing() -> None:
     """Do nothing."""
-
-
-def let(*, midway: bool) -> None:
-    """Do nothing about a reply that comes in parts."""

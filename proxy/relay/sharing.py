@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from proxy.relay.lanes import Lanes
-from proxy.relay.port import Port, drop, let, nothing
+from proxy.relay.port import Port, drop, nothing
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
@@ -76,7 +76,7 @@ class Host(Protocol):
         """Have what comes on the client's own connection taken by something; by the client again, if None."""
 
     def hold(self, *, midway: bool) -> None:
-        """Take nothing from the client's own connection, as it would come into the midst of a reply; or go on."""
+        """Read no more from the client's own connection while what has come there waits for a reply; or go on."""
 
     def regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
@@ -137,7 +137,6 @@ class Sharing:
         port.unsent = self._take_back
         port.retire = self._retire
         port.backlog = host.backlog
-        port.hold = host.hold
         port.broke = host.fail
         self.kept = b""
         self.state = State.OWN
@@ -368,7 +367,6 @@ class Sharing:
         port.settled = None
         port.lost = port.retire = nothing
         port.backlog = int
-        port.hold = let
         self.kept = b""
         self.state = State.NEVER
 

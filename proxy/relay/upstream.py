@@ -27,7 +27,7 @@ class Hold(Enum):
     """Why no replies are read from the server."""
 
     FULL = "the client has to read what it has"
-    MIDWAY = "the client is in the midst of a reply that comes over a shared connection"
+    MIDWAY = "what has come waits for the end of a reply that comes over a shared connection"
 
 
 class Downstream(Protocol):
