@@ -310,6 +310,15 @@ CHECKS |= {
     "shared reads": lambda place: sharing.test_reads_go_on_while_writes_are_paused(
         place.server, place.proxy(*sharing.SHARING)
     ),
+    "a push to others": lambda place: sharing.test_what_others_have_the_server_push_to_a_shared_connection_is_dropped(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "bit by bit": lambda place: sharing.test_who_reads_bit_by_bit_does_not_keep_the_writes_of_others_waiting(
+        place.start_server, place.start_proxy
+    ),
+    "a slow server": lambda place: sharing.test_who_stands_behind_a_long_reply_of_a_slow_server_asks_again_elsewhere(
+        place.start_server, place.start_proxy
+    ),
     "shared, due": lambda place: sharing.test_who_shares_sees_no_member_that_is_due(place.server, place.start_proxy),
     "a push within a reply": lambda place: sharing.test_a_push_does_not_come_into_the_midst_of_a_long_reply(
         place.start_server, place.start_proxy

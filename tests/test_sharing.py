@@ -29,6 +29,7 @@ from proxy.wire.replies import Replies, short_replies
 from tests.conftest import StartProxy, StartServer
 from tests.patience import patience
 from tests.raw import Raw, request
+from tests.relay import Relay
 from tests.servers import KIND, Proxy, Server, until
 
 SHARING = "--share", "--share-after", "1"
@@ -415,6 +416,16 @@ def test_wait_waits_for_what_was_shared(kind: str, start_server: StartServer, st
             replica.process.send_signal(18)
 
 
+@pytest.mark.every_kind(redis=(8,), valkey=(99,))
+def test_who_waits_for_the_disk_shares_no_more(server: Server, sharing: Proxy) -> None:
+    """Without a replica the server takes nothing that is put in front of WAITAOF for a write of the client."""
+    assert server.command("CONFIG", "SET", "appendonly", "yes") == b"+OK\r\n"
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        client.command("WAITAOF", 1, 0, 100)
+        assert not shares(sharing, client, tries=20)
+
+
 # Order, and the way back.
 
 
@@ -728,6 +739,25 @@ def redirect(client: Raw, other: Raw) -> None:
     assert other.command("CLIENT", "TRACKING", "on", "REDIRECT", number, "BCAST", "PREFIX", "told") == b"+OK\r\n"
 
 
+@on_each
+def test_what_others_have_the_server_push_to_a_shared_connection_is_dropped(server: Server, sharing: Proxy) -> None:
+    with sharing.connect() as client, sharing.connect() as other, server.connect() as writer:
+        client.command("HELLO", 3)
+        client.command("SET", "k", 1)
+        until_shares(sharing, client)
+        ids = [line.split()[0].rpartition(b"=")[2] for line in lanes(server)]
+        for number in ids:
+            assert other.command("CLIENT", "TRACKING", "off") == b"+OK\r\n"
+            words = "CLIENT", "TRACKING", "on", "REDIRECT", number, "BCAST", "PREFIX", "told"
+            assert other.command(*words) == b"+OK\r\n"
+            for value in range(100):
+                writer.send_command("SET", "told", value)
+                assert client.command("SET", "k", value) == b"+OK\r\n"
+                assert client.command("GET", "k") == bulk(b"%d" % value)
+                assert writer.reply() == b"+OK\r\n"
+        assert {line.split()[0].rpartition(b"=")[2] for line in lanes(server)} >= set(ids)
+
+
 def memory(proxy: Proxy) -> int:
     status = Path(f"/proc/{proxy.pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
@@ -842,6 +872,54 @@ def stand_behind_a_slow_reader(proxy: Proxy) -> bool:
         return stood_behind
 
 
+def test_who_stands_behind_a_long_reply_of_a_slow_server_asks_again_elsewhere(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """Its client reads at once."""
+    server = start_server(KIND)
+    server.command("SETRANGE", "long", 15_000_000, "x")
+
+    def slowly(data: bytes) -> bytes:
+        time.sleep(len(data) / 3e6 if len(data) > 8192 else 0)
+        return data
+
+    with Relay(server.address) as relay:
+        relay.answers = slowly
+        proxy = start_proxy(server, "--upstream", relay.url, *SHARING)
+        until(lambda: stand_behind_a_slow_reader(proxy), 60, "others behind it")
+
+
+def test_who_reads_bit_by_bit_does_not_keep_the_writes_of_others_waiting(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """Their writes have run, and must not run twice."""
+    server = start_server(KIND)
+    proxy = start_proxy(server, *SHARING)
+    server.command("SETRANGE", "long", 3 * BACKLOG, "x")
+
+    def stand_behind() -> bool:
+        with contextlib.ExitStack() as stack:
+            slow, sleeper, other = (stack.enter_context(proxy.connect()) for _ in range(3))
+            until_shares(proxy, slow)
+            until_shares(proxy, other)
+            before = shared(proxy)
+            sleeper.send_command("DEBUG", "SLEEP", "0.5")
+            time.sleep(0.1)  # in which it begins, mostly
+            slow.send_command("GETEX", "long")
+            time.sleep(0.02)
+            other.send_command("INCR", "k")
+            assert sleeper.reply() == b"+OK\r\n"
+            ends = time.monotonic() + patience(10)
+            while other.silent(0.02):
+                assert time.monotonic() < ends
+                with contextlib.suppress(OSError):
+                    slow.exactly(10_000)
+            assert other.reply() == server.command("INCRBY", "k", 0)
+            return shared(proxy) == before + 2
+
+    until(stand_behind, 60, "another behind it")
+
+
 def test_what_waits_for_clients_that_do_not_read_is_bounded_for_all(
     start_server: StartServer, start_proxy: StartProxy
 ) -> None:
@@ -911,9 +989,18 @@ def of_replies() -> st.SearchStrategy[bytes]:
     return st.recursive(leaves, grow, max_leaves=40)
 
 
-@given(replies=st.lists(of_replies(), max_size=10), cuts=st.lists(st.integers(0, 4000), max_size=8))
-def test_replies_are_cut_as_they_were_put_together(replies: list[bytes], cuts: list[int]) -> None:
-    stream, reader, found, begun = b"".join(replies), Replies(), [], b""
+def of_pushes() -> st.SearchStrategy[bytes]:
+    return st.lists(of_replies(), max_size=3).map(lambda some: b">%d\r\n%b" % (len(some), b"".join(some)))
+
+
+@given(
+    parts=st.lists(st.one_of(of_replies(), of_replies(), of_pushes()), max_size=10),
+    cuts=st.lists(st.integers(0, 4000), max_size=8),
+)
+def test_replies_are_cut_as_they_were_put_together(parts: list[bytes], cuts: list[int]) -> None:
+    """Without the push messages between them."""
+    replies = [part for part in parts if not part.startswith(b">")]
+    stream, reader, found, begun = b"".join(parts), Replies(), [], b""
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     for begin, end in itertools.pairwise(places):
         for piece, ends in reader.cut(stream[begin:end]):
@@ -930,7 +1017,7 @@ def test_replies_are_cut_as_they_were_put_together(replies: list[bytes], cuts: l
 
 
 @pytest.mark.parametrize(
-    "stray", [b">2\r\n$1\r\na\r\n$1\r\nb\r\n", b"x\r\n", b"$x\r\n", b"*\r\n", b"+" + b"x" * 70_000]
+    "stray", [b"*1\r\n>2\r\n$1\r\na\r\n$1\r\nb\r\n", b"x\r\n", b"$x\r\n", b"*\r\n", b"+" + b"x" * 70_000]
 )
 def test_what_is_no_reply_is_told(stray: bytes) -> None:
     with pytest.raises(StrayReplyError):

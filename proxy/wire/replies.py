@@ -39,16 +39,17 @@ class Replies:
         self.between = True
         self.left = 0
         self._begun = b""  # a line that has not come whole
-        self._pending = 0  # parts to come of the reply that has begun
+        self._pending = 0  # parts to come of the reply, or the push message, that has begun
+        self._unasked = False  # whether it is a push message
 
     def cut(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """Take bytes of the stream.
+        """Take bytes of the stream, and leave out the push messages between replies.
 
         Returns:
             Pieces of replies, in order, each with whether a reply ends with it.
 
         Raises:
-            StrayReplyError: something else has come, such as a push message.
+            StrayReplyError: something else has come.
         """
         data, self._begun = self._begun + data, b""
         pieces: list[tuple[bytes, bool]] = []
@@ -71,9 +72,11 @@ class Replies:
                 self._take(data[position:end])
                 position = end
             if not (self.left or self._pending):
-                pieces.append((data[begin:position], True))
+                if not self._unasked:
+                    pieces.append((data[begin:position], True))
+                self._unasked = False
                 begin = position
-        if position > begin:
+        if position > begin and not self._unasked:
             pieces.append((data[begin:position], False))
         self._begun = data[position:]
         self.between = not (self._begun or self.left or self._pending)
@@ -82,6 +85,8 @@ class Replies:
     def _take(self, line: bytes) -> None:
         """Take a line, which is a reply or begins one or a part of one."""
         mark, rest = line[:1], line[1:-2]
+        if mark == b">" and not self._pending:
+            self._unasked, mark = True, b"*"
         if mark not in b"+-:$*_#,(=!~%|":
             raise StrayReplyError(line[:100])
         self._pending = max(self._pending, 1) - 1
