@@ -217,6 +217,7 @@ MUTATIONS = [
         "a push within a reply",
     ),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
+    Mutation("relay/lanes.py", "self._refused = True", "pass", "room for others"),
     Mutation("relay/lane.py", "self._kept_waiting += 1", "pass", "bit by bit"),
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
     Mutation(

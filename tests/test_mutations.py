@@ -313,6 +313,9 @@ CHECKS |= {
     "a push to others": lambda place: sharing.test_what_others_have_the_server_push_to_a_shared_connection_is_dropped(
         place.server, place.proxy(*sharing.SHARING)
     ),
+    "room for others": lambda place: sharing.test_users_who_may_not_share_leave_room_for_others(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
     "bit by bit": lambda place: sharing.test_who_reads_bit_by_bit_does_not_keep_the_writes_of_others_waiting(
         place.start_server, place.start_proxy
     ),

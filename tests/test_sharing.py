@@ -148,6 +148,19 @@ def test_the_kinds_of_shared_connections_are_bounded(start_server: StartServer, 
 
 
 @on_one
+def test_users_who_may_not_share_leave_room_for_others(server: Server, sharing: Proxy) -> None:
+    server.command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all")
+    with contextlib.ExitStack() as stack:
+        for database in range(MOST_GROUPS // 2):
+            client = stack.enter_context(sharing.connect())
+            client.command("AUTH", "app", "pw")
+            assert client.command("SELECT", database) == b"+OK\r\n"
+            for _ in range(5):
+                assert client.command("GET", "nothing") == b"$-1\r\n"
+        until_shares(sharing, stack.enter_context(sharing.connect()))
+
+
+@on_one
 def test_every_client_keeps_its_own_connection(server: Server, sharing: Proxy) -> None:
     with sharing.connect() as one, sharing.connect() as other:
         ids = [client.command("CLIENT", "ID") for client in (one, other)]
@@ -488,7 +501,8 @@ def test_what_piles_up_before_a_busy_server_goes_before_a_first_deadline(server:
     with contextlib.ExitStack() as stack:
         fillers = [stack.enter_context(sharing.connect()) for _ in range(120)]
         remover, adder, expirer, sleeper = (stack.enter_context(sharing.connect()) for _ in range(4))
-        for number in range(4):
+        in_order = 0
+        for number in range(12):
             key = f"set:{number}"
             server.command("SADD", key, "m", "other")
             for client in (*fillers, remover, adder):
@@ -505,12 +519,18 @@ def test_what_piles_up_before_a_busy_server_goes_before_a_first_deadline(server:
             expirer.send_command("EXPIREMEMBER", key, "m", 100)
             for client in fillers:
                 assert client.reply() == b"+OK\r\n"
-            assert [remover.reply(), adder.reply()] == [b":1\r\n", b":1\r\n"]
-            assert expirer.reply() == b":1\r\n"
+            replies = [client.reply() for client in (remover, adder, expirer)]
             assert sleeper.reply() == b"+OK\r\n"
+            if replies[:2] != [b":1\r\n", b":1\r\n"]:
+                continue  # on a busy machine one of them has come back to its own connection, and been overtaken
+            assert replies[2] == b":1\r\n"
             # What has run in its order has the deadline; what came in between would have lost it or kept an old one.
             assert expirer.command("TTL", key, "m") == b":100\r\n"
             assert server.command("SCARD", key) == b":2\r\n"
+            in_order += 1
+            if in_order == 4:
+                return
+        pytest.fail("they have hardly ever run in their order")
 
 
 @on_one
