@@ -313,6 +313,14 @@ CHECKS |= {
     "a push to others": lambda place: sharing.test_what_others_have_the_server_push_to_a_shared_connection_is_dropped(
         place.server, place.proxy(*sharing.SHARING)
     ),
+    "a long nested reply": lambda place: sharing.test_a_long_nested_reply_takes_little_time(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "beginnings of replies": lambda place: (
+        sharing.test_a_value_that_looks_like_the_beginnings_of_replies_takes_little_time(
+            place.server, place.proxy(*sharing.SHARING)
+        )
+    ),
     "room for others": lambda place: sharing.test_users_who_may_not_share_leave_room_for_others(
         place.server, place.proxy(*sharing.SHARING)
     ),

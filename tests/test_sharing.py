@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -848,6 +849,31 @@ def test_who_reads_a_long_list_slowly_holds_up_nobody_who_comes_later(
         assert worst < patience(1)
 
 
+@on_one
+def test_a_value_that_looks_like_the_beginnings_of_replies_takes_little_time(server: Server, sharing: Proxy) -> None:
+    server.command("SET", "long", b"-" * 1_000_000)
+    with sharing.connect(120) as client:
+        until_shares(sharing, client)
+        process = psutil.Process(sharing.pid)
+        before = process.cpu_times()
+        assert client.command("GET", "long") == bulk(b"-" * 1_000_000)
+        assert process.cpu_times().user - before.user < 0.6  # before, 5 and more
+
+
+@on_one
+def test_a_long_nested_reply_takes_little_time(server: Server, sharing: Proxy) -> None:
+    """Each entry of a stream is an array of arrays."""
+    server.command("EVAL", "for i = 1, 100000 do redis.call('XADD', 'stream', i, 'f', 'v') end", 0)
+    with sharing.connect() as client:
+        until_shares(sharing, client)
+        process = psutil.Process(sharing.pid)
+        before = process.cpu_times()
+        reply = client.command("XRANGE", "stream", "-", "+")
+        after = process.cpu_times()
+        assert reply.startswith(b"*100000\r\n")
+        assert after.user - before.user < 0.6  # 0.15; before, 1.2
+
+
 def test_who_stands_behind_a_slow_reader_asks_again_elsewhere(
     start_server: StartServer, start_proxy: StartProxy
 ) -> None:
@@ -1034,6 +1060,41 @@ def test_replies_are_cut_as_they_were_put_together(parts: list[bytes], cuts: lis
     short = short_replies()(stream)
     if sum(map(len, short)) == len(stream):
         assert short == replies
+
+
+@given(
+    entries=st.lists(st.one_of(of_replies(), st.lists(of_replies(), max_size=3)), min_size=1, max_size=12),
+    times=st.integers(6, 20),
+    cuts=st.lists(st.integers(0, 20_000), max_size=8),
+)
+def test_long_nested_replies_are_cut_as_they_were_put_together(
+    entries: list[bytes | list[bytes]], times: int, cuts: list[int]
+) -> None:
+    """Many parts are taken at once: none of the reply behind."""
+    parts = [e if isinstance(e, bytes) else b"*%d\r\n%b" % (len(e), b"".join(e)) for e in entries] * times
+    replies = [b"*%d\r\n%b" % (len(parts), b"".join(parts)), b":1\r\n", b"*1\r\n:2\r\n", b"+OK\r\n"] * 2
+    stream, reader, found, begun = b"".join(replies), Replies(), [], b""
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    for begin, end in itertools.pairwise(places):
+        for piece, ends in reader.cut(stream[begin:end]):
+            begun += piece
+            if ends:
+                found.append(begun)
+                begun = b""
+    assert found == replies
+    assert reader.between
+
+
+@pytest.mark.parametrize("mark", [b"-", b"+", b":", b"$", b"$1", b"$500\r\n", b"*", b"*9\r\n", b"\r\n", b"x"])
+@pytest.mark.parametrize("head", [b"", b"$1000000\r\n", b"*100000\r\n", b"*2\r\n$1000000\r\n"])
+def test_whatever_a_long_reply_is_made_of_it_takes_little_time_to_cut(head: bytes, mark: bytes) -> None:
+    """Its bytes may look like replies."""
+    data = head + mark * (64_000 // len(mark))
+    before = time.process_time()
+    short_replies()(data)
+    with contextlib.suppress(StrayReplyError):
+        Replies().cut(data)
+    assert time.process_time() - before < 0.5  # 0.02 at most; some took 8
 
 
 @pytest.mark.parametrize(

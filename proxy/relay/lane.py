@@ -227,6 +227,8 @@ class Lane(Droppable):
             self.abort()
             return
         self._answered()
+        if len(data) >= MUCH and not self._replies.left:
+            self._rest()
         if self.repeats and self._is_within_a_long_reply and not self._rescue_comes:
             self._rescue_comes = True
             asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)
@@ -241,6 +243,21 @@ class Lane(Droppable):
                 self._ran(self.claims)
 
     # A long reply, and a client that does not read it.
+
+    def _read_on(self) -> None:
+        if self.state is State.OPEN and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _rest(self) -> None:
+        """Let clients be served before more is read: the loop would read on, many times, and to cut takes long."""
+
+        def go_on() -> None:
+            if self._held_up_by is None:
+                self._read_on()
+
+        if self.state is State.OPEN:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(go_on)
 
     def _rescue(self) -> None:
         """Let those behind a long reply that has still not come whole ask again over their own connections; what comes
@@ -273,7 +290,7 @@ class Lane(Droppable):
                 self._kept_waiting += 1
             if left <= self._room.of(port) // 2:
                 self._held_up_by = None
-                self._transport.resume_reading()
+                self._read_on()
                 self._changed()
             elif left < backlog and self._kept_waiting < IMPATIENT_LOOKS:
                 self._look_again(port, left, 0)
@@ -327,6 +344,9 @@ class Lane(Droppable):
         self._answered()
         self._changed()
 
+
+MUCH: Final = 32 * 1024
+"""Bytes of replies behind which others are served before more is read."""
 
 RESCUE_SECONDS: Final = 0.1
 """How long those behind a long reply wait before they ask again elsewhere."""

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.leaves import LEAST, leaves_at_once
+from proxy.wire.leaves import LEAST, leaves_at_once, parts_at_once
 from proxy.wire.pattern import ARGUMENT
 
 LONGEST_LINE: Final = 64 * 1024
@@ -20,11 +20,12 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 @cache
 def short_replies() -> Callable[[bytes], list[bytes]]:
-    """Return what finds the replies in a chunk that most traffic is made of, skipping what is no such reply.
+    """Return what finds the replies at the front of a chunk that most traffic is made of.
 
-    The chunk is nothing but those, where their lengths add up to its own.
+    The chunk is nothing but those where their lengths add up to its own. Otherwise an empty one stands for the rest,
+    which is not searched: that could take time by the square of its length.
     """
-    return re.compile(rf"[-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n".encode(), re.DOTALL).findall
+    return re.compile(rf"([-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n)|.+".encode(), re.DOTALL).findall
 
 
 class Replies:
@@ -60,7 +61,7 @@ class Replies:
                 step = min(self.left, size - position)
                 self.left -= step
                 position += step
-            elif self._pending > LEAST and (run := leaves_at_once(data, position, self._pending)) is not None:
+            elif self._pending > LEAST and (run := _run(data, position, self._pending)) is not None:
                 count, position = run
                 self._pending -= count
             else:
@@ -99,3 +100,7 @@ class Replies:
             self.left = count + 2 if count >= 0 else 0
         else:
             self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
+
+
+def _run(data: bytes, position: int, pending: int) -> tuple[int, int] | None:
+    return leaves_at_once(data, position, pending) or parts_at_once(data, position, pending)
