@@ -310,6 +310,26 @@ CHECKS |= {
     "shared reads": lambda place: sharing.test_reads_go_on_while_writes_are_paused(
         place.server, place.proxy(*sharing.SHARING)
     ),
+    "a push to others": lambda place: sharing.test_what_others_have_the_server_push_to_a_shared_connection_is_dropped(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "a long nested reply": lambda place: sharing.test_a_long_nested_reply_takes_little_time(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "beginnings of replies": lambda place: (
+        sharing.test_a_value_that_looks_like_the_beginnings_of_replies_takes_little_time(
+            place.server, place.proxy(*sharing.SHARING)
+        )
+    ),
+    "room for others": lambda place: sharing.test_users_who_may_not_share_leave_room_for_others(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
+    "bit by bit": lambda place: sharing.test_who_reads_bit_by_bit_does_not_keep_the_writes_of_others_waiting(
+        place.start_server, place.start_proxy
+    ),
+    "a slow server": lambda place: sharing.test_who_stands_behind_a_long_reply_of_a_slow_server_asks_again_elsewhere(
+        place.start_server, place.start_proxy
+    ),
     "shared, due": lambda place: sharing.test_who_shares_sees_no_member_that_is_due(place.server, place.start_proxy),
     "a push within a reply": lambda place: sharing.check_a_push_within_a_reply(place.server, place.proxy),
     "pushes that wait": lambda place: sharing.check_pushes_that_wait(place.server, place.proxy),

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from itertools import islice
 from typing import Final, cast
 
 import structlog
@@ -86,6 +87,8 @@ class Lane(Droppable):
         self._ports: deque[Port] = deque()  # whose requests are unanswered, in order
         self._clogged = False
         self._held_up_by: Port | None = None  # a client that reads its long reply too slowly
+        self._kept_waiting = 0  # looks, since this reply began, at which others waited behind such a client
+        self._rescue_comes = False
         self._opening = self._greeting(tuple(login))
         self._greeted: list[bytes] = [b""]
         self.state = State.OPENING
@@ -145,12 +148,13 @@ class Lane(Droppable):
     @property
     def usable(self) -> bool:
         """Whether requests can go now, and are likely to be answered soon."""
-        return (
-            self.state is State.OPEN
-            and not (self._clogged or self.stalled or self._held_up_by is not None)
-            and self._come <= LARGE
-            and self._replies.left <= LARGE
+        return self.state is State.OPEN and not (
+            self._clogged or self.stalled or self._held_up_by is not None or self._is_within_a_long_reply
         )
+
+    @property
+    def _is_within_a_long_reply(self) -> bool:
+        return self._come > LARGE or self._replies.left > LARGE
 
     @property
     def waits(self) -> bool:
@@ -202,6 +206,7 @@ class Lane(Droppable):
                 come = self._come + len(piece)
                 self._come = 0 if ends else come
                 if ends:
+                    self._kept_waiting = 0
                     self._ports.popleft()
                     port.busy = False
                 try:
@@ -219,6 +224,11 @@ class Lane(Droppable):
             self.abort()
             return
         self._answered()
+        if len(data) >= MUCH and not self._replies.left:
+            self._rest()
+        if self.repeats and self._is_within_a_long_reply and not self._rescue_comes:
+            self._rescue_comes = True
+            asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)
         if self.usable != was_usable:
             self._changed()
 
@@ -229,23 +239,30 @@ class Lane(Droppable):
                 self.is_long = False
                 self._ran(self.claims)
 
-    # A client that does not read.
+    # A long reply, and a client that does not read it.
 
-    def _hold_up(self, port: Port) -> None:
-        """Read no more until a client has read more of its reply; those right behind it wait for a moment."""
-        if self._held_up_by is None:
-            self._held_up_by = port
+    def _read_on(self) -> None:
+        if self.state is State.OPEN and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _rest(self) -> None:
+        """Let clients be served before more is read: the loop would read on, many times, and to cut takes long."""
+
+        def go_on() -> None:
+            if self._held_up_by is None:
+                self._read_on()
+
+        if self.state is State.OPEN:
             self._transport.pause_reading()
-            self._look_again(port, port.backlog(), 0)
-            if self.repeats:
-                asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)
+            asyncio.get_running_loop().call_soon(go_on)
 
     def _rescue(self) -> None:
-        """Let those behind a client that reads slowly ask again over their own connections; what comes here for them
-        is dropped."""
-        if self._held_up_by is None or self.state is not State.OPEN:
+        """Let those behind a long reply that has still not come whole ask again over their own connections; what comes
+        here for them is dropped."""
+        self._rescue_comes = False
+        if not self._is_within_a_long_reply or self.state is not State.OPEN:
             return
-        behind = {port: None for port in self._ports if port is not self._held_up_by and port.request}
+        behind = {port: None for port in islice(self._ports, 1, None) if port.request}
         self._ports = deque(Port(drop) if port in behind else port for port in self._ports)
         for port in behind:
             port.busy = False
@@ -254,18 +271,27 @@ class Lane(Droppable):
             except Exception as error:  # noqa: BLE001 - one client's defect is not another's
                 port.broke(error)
 
+    def _hold_up(self, port: Port) -> None:
+        """Read no more until a client has read more of its reply."""
+        if self._held_up_by is None:
+            self._held_up_by = port
+            self._transport.pause_reading()
+            self._look_again(port, port.backlog(), 0)
+
     def _look_again(self, port: Port, backlog: int, looks: int) -> None:
         def look() -> None:
             if self.state is State.LOST:
                 return
             left = port.backlog()
+            if not self.repeats and len(self._ports) > 1:
+                self._kept_waiting += 1
             if left <= self._room.of(port) // 2:
                 self._held_up_by = None
-                self._transport.resume_reading()
+                self._read_on()
                 self._changed()
-            elif left < backlog:
+            elif left < backlog and self._kept_waiting < IMPATIENT_LOOKS:
                 self._look_again(port, left, 0)
-            elif looks < (PATIENT_LOOKS if self.repeats else IMPATIENT_LOOKS):
+            elif self._kept_waiting < IMPATIENT_LOOKS and looks < (PATIENT_LOOKS if self.repeats else IMPATIENT_LOOKS):
                 self._look_again(port, backlog, looks + 1)
             else:
                 log.warning("client closed: it does not read a long reply", bytes=left)
@@ -316,8 +342,11 @@ class Lane(Droppable):
         self._changed()
 
 
+MUCH: Final = 32 * 1024
+"""Bytes of replies behind which others are served before more is read."""
+
 RESCUE_SECONDS: Final = 0.1
-"""How long those behind such a client wait before they ask again elsewhere."""
+"""How long those behind a long reply wait before they ask again elsewhere."""
 
 LOOK_SECONDS: Final = 0.02
 PATIENT_LOOKS: Final = 3000
@@ -325,7 +354,8 @@ PATIENT_LOOKS: Final = 3000
 one that reads slowly the system takes more only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The same where others wait behind it, whose requests must not run twice: for 5 s."""
+"""The same where others may wait behind it whose requests must not run twice: for 5 s. Where others do wait, also how
+often in all that may be seen, whatever it reads."""
 
 
 class _Signs(Sender):

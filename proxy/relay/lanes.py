@@ -97,14 +97,19 @@ class Lanes:
         self.room = Room()
         self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → who is to be woken so long after when
         self._groups: dict[tuple[Identity, bool], Group] = {}
+        self._refused: dict[
+            Identity, float
+        ] = {}  # those that the server refuses the proxy → until when not to ask again
         self._dirty: list[Group] = []  # that have something to send
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
 
     def groups(self, identity: Identity) -> tuple[Group, Group] | None:
         """Return the lanes for requests that are run as so and so: for writes, and for what runs while none may write.
 
-        None where there are too many already.
+        None where there are too many already, or the server has refused the proxy such lanes.
         """
+        if identity in self._refused:
+            return None
         missing = [(identity, reads) for reads in (False, True) if (identity, reads) not in self._groups]
         if len(self._groups) + len(missing) > MOST_GROUPS:
             return None
@@ -125,6 +130,10 @@ class Lanes:
             self._dirty = []
             for group in dirty:
                 group.flush()
+
+    def refuse(self, identity: Identity) -> None:
+        """Note that the server has refused the proxy such lanes."""
+        self._refused[identity] = asyncio.get_running_loop().time() + REFUSED_SECONDS
 
     def say_refused(self, identity: Identity, refusal: str) -> None:
         """Say that clients of a user cannot share."""
@@ -155,6 +164,8 @@ class Lanes:
             for key, group in list(self._groups.items()):
                 if group.look():
                     del self._groups[key]
+            now = asyncio.get_running_loop().time()
+            self._refused = {identity: until for identity, until in self._refused.items() if until > now}
             self._wake()
             self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
 
@@ -173,6 +184,7 @@ class Group:
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
         self._opening: asyncio.Task[None] | None = None
         self._again = 0.0  # not before
+        self._refused = False
         self._used = False
         self._unused = 0
         self._batches = self._taken = 0  # since the last look
@@ -236,7 +248,7 @@ class Group:
         lane.send(ports, out)
 
     def look(self) -> bool:
-        """See which lanes are held up; return whether the group is not used any more and has no lanes."""
+        """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none."""
         for lane in self._lanes:
             if not lane.waits:
                 lane.stalled = False
@@ -258,7 +270,12 @@ class Group:
             for lane in self._lanes:
                 if lane.state is State.OPEN and not lane.waits:
                     lane.sign()
-        return self._unused > IDLE_TICKS and not self._lanes and not self._requests and self._opening is None
+        return (
+            (self._refused or self._unused > IDLE_TICKS)
+            and not self._lanes
+            and not self._requests
+            and self._opening is None
+        )
 
     def _choose(self) -> None:
         """Settle which lane takes what comes, and open another where none can."""
@@ -292,7 +309,8 @@ class Group:
             if made[-1].state is State.OPENING:
                 made[-1].abort()
             if made[-1].refusal:
-                self._again = asyncio.get_running_loop().time() + REFUSED_SECONDS
+                self._refused = True
+                self._all.refuse(self._identity)
                 self._all.say_refused(self._identity, made[-1].refusal)
         except (OSError, TimeoutError, RedisError) as error:
             self._all.say_refused(self._identity, str(error))

@@ -739,6 +739,8 @@ class Session:
             standing.shares = False
             write = encode([b"PUBLISH", self._ground.prefix + b"wait", b""])
             out.append(standing.replies.enclose(write, lambda said: _apart(said)[1]))
+        if command.name == b"WAITAOF":
+            standing.unlike = True  # to a server without replicas the message is no write: what comes is not to share
         if effect is Effect.CONNECTION:
             out.append(request.raw)
             self._hearing.hush(request.arguments)

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.leaves import LEAST, leaves_at_once
+from proxy.wire.leaves import LEAST, leaves_at_once, parts_at_once
 from proxy.wire.pattern import ARGUMENT
 
 LONGEST_LINE: Final = 64 * 1024
@@ -20,11 +20,12 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 @cache
 def short_replies() -> Callable[[bytes], list[bytes]]:
-    """Return what finds the replies in a chunk that most traffic is made of, skipping what is no such reply.
+    """Return what finds the replies at the front of a chunk that most traffic is made of.
 
-    The chunk is nothing but those, where their lengths add up to its own.
+    The chunk is nothing but those where their lengths add up to its own. Otherwise an empty one stands for the rest,
+    which is not searched: that could take time by the square of its length.
     """
-    return re.compile(rf"[-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n".encode(), re.DOTALL).findall
+    return re.compile(rf"([-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n)|.+".encode(), re.DOTALL).findall
 
 
 class Replies:
@@ -39,16 +40,17 @@ class Replies:
         self.between = True
         self.left = 0
         self._begun = b""  # a line that has not come whole
-        self._pending = 0  # parts to come of the reply that has begun
+        self._pending = 0  # parts to come of the reply, or the push message, that has begun
+        self._unasked = False  # whether it is a push message
 
     def cut(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """Take bytes of the stream.
+        """Take bytes of the stream, and leave out the push messages between replies.
 
         Returns:
             Pieces of replies, in order, each with whether a reply ends with it.
 
         Raises:
-            StrayReplyError: something else has come, such as a push message.
+            StrayReplyError: something else has come.
         """
         data, self._begun = self._begun + data, b""
         pieces: list[tuple[bytes, bool]] = []
@@ -59,7 +61,7 @@ class Replies:
                 step = min(self.left, size - position)
                 self.left -= step
                 position += step
-            elif self._pending > LEAST and (run := leaves_at_once(data, position, self._pending)) is not None:
+            elif self._pending > LEAST and (run := _run(data, position, self._pending)) is not None:
                 count, position = run
                 self._pending -= count
             else:
@@ -71,9 +73,11 @@ class Replies:
                 self._take(data[position:end])
                 position = end
             if not (self.left or self._pending):
-                pieces.append((data[begin:position], True))
+                if not self._unasked:
+                    pieces.append((data[begin:position], True))
+                self._unasked = False
                 begin = position
-        if position > begin:
+        if position > begin and not self._unasked:
             pieces.append((data[begin:position], False))
         self._begun = data[position:]
         self.between = not (self._begun or self.left or self._pending)
@@ -82,6 +86,8 @@ class Replies:
     def _take(self, line: bytes) -> None:
         """Take a line, which is a reply or begins one or a part of one."""
         mark, rest = line[:1], line[1:-2]
+        if mark == b">" and not self._pending:
+            self._unasked, mark = True, b"*"
         if mark not in b"+-:$*_#,(=!~%|":
             raise StrayReplyError(line[:100])
         self._pending = max(self._pending, 1) - 1
@@ -94,3 +100,7 @@ class Replies:
             self.left = count + 2 if count >= 0 else 0
         else:
             self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
+
+
+def _run(data: bytes, position: int, pending: int) -> tuple[int, int] | None:
+    return leaves_at_once(data, position, pending) or parts_at_once(data, position, pending)
