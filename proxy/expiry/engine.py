@@ -20,6 +20,7 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.told import count_told
 from proxy.scripts.calls import TELL, script
 from proxy.scripts.naming import Names, slot
+from proxy.scripts.slots import Slots
 from proxy.session.known import AHEAD_MS, KnownKeys
 from proxy.session.order import DeadlineOrder
 from proxy.session.question import Question
@@ -60,6 +61,9 @@ ELSEWHERE: Final = -1
 
 TELLING_SECONDS: Final = 60.0
 """How long after rules for events have been met the scripts that can tell are sent at once."""
+
+_ROLE_SECONDS: Final = 0.02
+"""How long a replica of a cluster's counts as one: many requests may ask at once for what is due."""
 
 _NEARLY: Final = 0.0002
 """Seconds between two looks at a deadline that is about to pass."""
@@ -143,6 +147,7 @@ class Engine:
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
         self.misplaced = asyncio.Event()
+        self._slots_looked = -math.inf  # when a cluster node was asked last
         self._looks = 0  # that have begun
         # Keys at which somebody looks: the number of the look, and its end, which tells whether it succeeded.
         self._busy: dict[bytes, tuple[int, asyncio.Future[bool]]] = {}
@@ -269,9 +274,11 @@ class Engine:
 
     async def look_at_slots(self) -> None:
         """Ask a cluster node which slots it has."""
+        began = time.monotonic()
         node, slots = myself(await self._ask("CLUSTER", "NODES")), self._names.slots
         if slots is None:
             return
+        self._slots_looked = began
         before, owned = slots.primary, slots.owned
         slots.unread |= slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
         if before != slots.primary:
@@ -304,8 +311,8 @@ class Engine:
         Returns:
             What is due, and for how many ms another proxy has the lease still (0: it does not).
         """
-        if self._known.order is not None:
-            return await self._look_at_known(self._known.order, for_sweep=for_sweep)
+        if self._names.slots is not None and self._known.order is not None:
+            return await self._look_at_known(self._names.slots, self._known.order, for_sweep=for_sweep)
         databases = sorted(self._known.databases)
         who = self._name if for_sweep else ""
         sent = self._clock.local()
@@ -327,14 +334,17 @@ class Engine:
         self._known.databases.difference_update(set(databases) - {look.database for look in looks})
         return looks, float(taken)
 
-    async def _look_at_known(self, order: DeadlineOrder, *, for_sweep: bool) -> tuple[list[Look], float]:
-        """See what is due as far as is known: to look at an index for each slot would hold a server up for 9 ms."""
-        slots, sent = self._names.slots, self._clock.local()
+    async def _look_at_known(self, slots: Slots, order: DeadlineOrder, *, for_sweep: bool) -> tuple[list[Look], float]:
+        """See what is due as far as is known: to look at an index for each slot would hold a server up for 9 ms.
+
+        At a replica nothing is: its primary's proxy removes it.
+        """
+        sent = self._clock.local()
         seconds, micros = await self._control.time()
         self._observe(sent, 1_000_000 * seconds + micros)
-        due, taken = [], 0.0
-        if slots is not None and slots.primary:
-            due = order.due(1000 * seconds + micros / 1000, KEYS_AT_ONCE)
+        if not slots.primary:
+            return [Look(database, math.inf, []) for database in sorted(self._known.databases)], 0.0
+        due, taken = order.due(1000 * seconds + micros / 1000, KEYS_AT_ONCE), 0.0
         if due and for_sweep:
             [taken] = await self._call(script("lease"), [([self._names.lease], [self._home, self._name, LEASE_MS])])
             if isinstance(taken, Exception):  # the slot has gone
@@ -467,7 +477,7 @@ class Engine:
     async def answer(self, question: Question) -> None:
         """Do what a session asks for; in whatever database the keys are. A replica of a cluster's removes nothing."""
         slots = self._names.slots
-        if slots is not None and not slots.primary:
+        if slots is not None and not slots.primary and time.monotonic() - self._slots_looked > _ROLE_SECONDS:
             await self.look_at_slots()  # it may be one no more
         if slots is not None and not slots.primary:
             if question.unclear:

@@ -32,6 +32,9 @@ COPIED: Final = 64 * 1024
 _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
 """Commands whose keys are the first argument and, behind a number, so many."""
 
+_MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
+"""How many arguments they take, themselves included."""
+
 BETWEEN_NODES: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
 """By these the nodes of a cluster give each other keys, the proxy's own too: deadlines travel with their keys."""
 
@@ -283,14 +286,14 @@ class Rewriter:
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request)
         if effect is Effect.MIGRATE:
-            return self._migrate(request)
+            return None if limited else self._migrate(request)
         keys = command.keys(arguments)
         if (
             keys is None
-            or self._is_of_many_slots(command, request)
             or (self._names.slots is not None and command.name in BETWEEN_NODES)
             or not (self._concerns(keys, certain=certain) or (transaction is not None and transaction.anticipates))
             or not self._server.accepts(command.name, request.count)
+            or self._is_of_many_slots(command, request)
         ):
             return None
         if request.count > UNPACKED:
@@ -433,12 +436,12 @@ class Rewriter:
         arguments = request.arguments
         if self._names.slots is None or len(arguments) < 6:
             return None
-        options, keys = arguments[6:], [arguments[3]]
-        if not arguments[3]:
-            at = next((place for place, word in enumerate(options) if word.upper() == b"KEYS"), None)
-            if at is None:
-                return None
-            options, keys = options[:at], options[at + 1 :]
+        options, keys, place = arguments[6:], [arguments[3]] if arguments[3] else [], 0
+        while place < len(options) and (word := options[place].upper()) != b"KEYS":
+            place += _MIGRATE_OPTIONS.get(word, len(options) + 1)
+        if place > len(options) or bool(keys) is (place < len(options)):
+            return None  # the server refuses it
+        options, keys = options[:place], keys or options[place + 1 :]
         known = self._known
         others = [
             name
