@@ -345,4 +345,27 @@ MUTATIONS = [
         "a slow upload",
     ),
     Mutation("relay/signs.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
+    # In front of a cluster node.
+    Mutation(
+        "session/rewrite.py",
+        "[self._names.shadow(key)] if known.is_known(key) else",
+        "[] if True else",
+        "a key on its way",
+    ),
+    Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and reply.err", "if false and reply.err", "a key on its way"),
+    Mutation(
+        "session/rewrite.py",
+        "if self._names.slots is None or not keys:\n            return None\n        return list(",
+        "if True:\n            return None\n        return list(",
+        "a key on its way",
+    ),
+    Mutation("session/hearing.py", 'if arguments[0].upper() == b"ASKING":', "if False:", "ASKING while blind"),
+    Mutation("expiry/engine.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"),
+    Mutation("expiry/engine.py", "await self.look_at_slots()  # it may be one no more", "pass", "a takeover"),
+    Mutation(
+        "server.py",
+        'if self._names.slots is not None:\n            return b""',
+        'if False:\n            return b""',
+        "a dead node",
+    ),
 ]

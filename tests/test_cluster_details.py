@@ -97,6 +97,10 @@ def check_a_key_on_its_way(stage: Stage) -> None:
     stage.begin_move(slot)
     migrate(source, f"{tag}1", stage.target)
     until(lambda: known_keys(target) > 0, 5, "a key with deadlines that has come")
+    # It stays known, also when the proxy has asked the node about it.
+    moment = now_ms() + 500
+    while now_ms() < moment:
+        assert known_keys(target) > 0
     assert asking(target, "SREM", f"{tag}1", "m") == b":1\r\n"
     assert asking(target, "SADD", f"{tag}1", "m") == b":1\r\n"
     assert asking(target, "TTL", f"{tag}1", "m") == b":-1\r\n"
@@ -107,6 +111,44 @@ def check_a_key_on_its_way(stage: Stage) -> None:
     stage.cluster.move_keys(slot, stage.source, stage.target)
     stage.cluster.end_move(slot, stage.source, stage.target)
     assert target.command("TTL", f"{tag}1", "m") == b":-1\r\n"
+
+
+def check_a_slot_that_came_before_the_proxy(stage: Stage) -> None:
+    """A proxy that starts when keys have come, and their slot has not, reads their deadlines when it does."""
+    source = stage.through(stage.source)
+    slot, tag = stage.slot(7)
+    assert source.command("SADD", f"{tag}1", "m", "n") == b":2\r\n"
+    assert source.command("EXPIREMEMBER", f"{tag}1", "m", 1000) == b":1\r\n"
+    stage.begin_move(slot)
+    stage.cluster.move_keys(slot, stage.source, stage.target)
+    target = stage.through(stage.target)
+    stage.cluster.end_move(slot, stage.source, stage.target)
+    until(lambda: known_keys(target) > 0, 5, "a key with deadlines in a slot that has come")
+    assert target.command("SREM", f"{tag}1", "m") == b":1\r\n"
+    assert target.command("SADD", f"{tag}1", "m") == b":1\r\n"
+    assert target.command("TTL", f"{tag}1", "m") == b":-1\r\n"
+
+
+def check_an_index_that_has_gone(stage: Stage) -> None:
+    """Deadlines are kept where the key still is, though the slot's index has gone to the other node before it."""
+    source = stage.through(stage.source)
+    slot, tag = stage.slot(9)
+    key = f"{tag}1"
+    moment = now_ms() + 500
+    assert source.command("SADD", key, "m", *range(30)) == b":31\r\n"
+    assert source.command("PEXPIREMEMBERAT", key, "m", moment) == b":1\r\n"
+    for member in range(20):
+        assert source.command("EXPIREMEMBER", key, member, 1000) == b":1\r\n"
+    stage.begin_move(slot)
+    (index,) = (name for name in stage.cluster.keys_in(slot, stage.source) if name.endswith(b"index"))
+    stage.cluster.move([index], stage.source, stage.target)
+    until(lambda: now_ms() > moment, 3)
+    for member in range(20):
+        assert source.command("SISMEMBER", key, "m") == b":0\r\n"
+        assert source.command("SREM", key, member) == b":1\r\n"
+        assert source.command("SADD", key, member) == b":1\r\n"
+        assert source.command("TTL", key, member) == b":-1\r\n"
+        time.sleep(0.02)  # what is under test is that it stays so
 
 
 def check_asking_while_blind(stage: Stage) -> None:
@@ -181,6 +223,8 @@ def check_a_dead_node(stage: Stage) -> None:
 
 CHECKS: dict[str, Callable[[Stage], None]] = {
     "a key on its way": check_a_key_on_its_way,
+    "a slot that came before": check_a_slot_that_came_before_the_proxy,
+    "an index that has gone": check_an_index_that_has_gone,
     "ASKING while blind": check_asking_while_blind,
     "a takeover": check_a_takeover,
     "a dead node": check_a_dead_node,

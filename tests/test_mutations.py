@@ -16,6 +16,7 @@ from hypothesis.errors import Flaky
 from tests import test_acl as acl
 from tests import test_admin as admin
 from tests import test_background as background
+from tests import test_cluster_details as details
 from tests import test_command as descriptions
 from tests import test_events as events
 from tests import test_flow as flow
@@ -33,6 +34,7 @@ from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
 from tests import test_workers as workers
+from tests.cluster import Cluster
 from tests.conftest import new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
@@ -76,11 +78,13 @@ class Place:
         server: the server, empty.
         folder: where the copy is.
         stack: ends all at last.
+        cluster: gives a cluster without proxies.
     """
 
-    def __init__(self, server: Server, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, server: Server, folder: Path, stack: ExitStack, cluster: Callable[[], Cluster]) -> None:
         self.server = server
         self.folder = folder
+        self.cluster = cluster
         self._stack = stack
 
     def proxy(self, *arguments: str) -> Proxy:
@@ -450,6 +454,25 @@ CHECKS |= {
 }
 
 
+def _at_a_node(name: str, place: Place) -> None:
+    cluster = place.cluster().until_whole().flush()
+    with details.Stage(cluster, place.folder) as stage:
+        details.CHECKS[name](stage)
+
+
+CHECKS |= {
+    name: partial(_at_a_node, name)
+    for name in ("a key on its way", "a slot that came before", "ASKING while blind", "a takeover", "a dead node")
+}
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Callable[[], Cluster]]:
+    """Gives a small cluster that these tests have for themselves."""
+    for get in once_a_kind(details.small_cluster):
+        yield partial(get, KIND)
+
+
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Callable[[str], Server]]:
     """Gives the server of a kind that these tests have for themselves."""
@@ -457,12 +480,14 @@ def own_server() -> Iterator[Callable[[str], Server]]:
 
 
 @contextmanager
-def a_place(own_server: Callable[[str], Server], folder: Path, check: str) -> Iterator[Place]:
+def a_place(
+    own_server: Callable[[str], Server], own_cluster: Callable[[], Cluster], folder: Path, check: str
+) -> Iterator[Place]:
     server = own_server(NEWEST if check in NEWEST_CHECKS else KIND)
     server.flush()
     server.forget_users()
     with ExitStack() as stack:
-        yield Place(server, folder, stack)
+        yield Place(server, folder, stack, own_cluster)
 
 
 def test_each_check_catches_a_break() -> None:
@@ -470,18 +495,22 @@ def test_each_check_catches_a_break() -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_proxy_as_it_is_passes(own_server: Callable[[str], Server], tmp_path: Path, check: str) -> None:
+def test_the_proxy_as_it_is_passes(
+    own_server: Callable[[str], Server], own_cluster: Callable[[], Cluster], tmp_path: Path, check: str
+) -> None:
     broken_copy(tmp_path, None)
-    with a_place(own_server, tmp_path, check) as place:
+    with a_place(own_server, own_cluster, tmp_path, check) as place:
         CHECKS[check](place)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_break_is_caught(own_server: Callable[[str], Server], tmp_path: Path, mutation: Mutation) -> None:
+def test_a_break_is_caught(
+    own_server: Callable[[str], Server], own_cluster: Callable[[], Cluster], tmp_path: Path, mutation: Mutation
+) -> None:
     broken_copy(tmp_path, mutation)
     for _ in range(TRIES):
         try:
-            with a_place(own_server, tmp_path, mutation.caught_by) as place, impatience(PATIENCE):
+            with a_place(own_server, own_cluster, tmp_path, mutation.caught_by) as place, impatience(PATIENCE):
                 CHECKS[mutation.caught_by](place)
         except (AssertionError, ConnectionError, TimeoutError, Flaky):
             return
