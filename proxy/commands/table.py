@@ -283,7 +283,7 @@ def _build() -> dict[bytes, Command]:
     # In RESP2 a subscriber may do little else; it is to hear so of its own requests, not of scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
     put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it, likewise
-    put(Effect.CONNECTION, "CLIENT ASKING", _none, always=True)
+    put(Effect.CONNECTION, "CLIENT ASKING CLUSTER", _none, always=True)
     put(Effect.DESCRIBE, "COMMAND INFO", _none, always=True)
     return table
 

@@ -18,7 +18,7 @@ from proxy.expiry.clock import ServerClock
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.told import count_told
-from proxy.scripts.calls import TELL, script
+from proxy.scripts.calls import TELL, all_in_arguments, script
 from proxy.scripts.naming import Names, slot
 from proxy.scripts.slots import Slots
 from proxy.session.known import AHEAD_MS, KnownKeys
@@ -215,6 +215,16 @@ class Engine:
         """Return the index, then each key followed by its shadow; the keys are of one slot."""
         return [self._names.index_for(keys[0]), *(name for key in keys for name in (key, self._names.shadow(key)))]
 
+    def _triples(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return each key followed by its shadow and its index."""
+        names = self._names
+        return [name for key in keys for name in (key, names.shadow(key), names.index_for(key))]
+
+    def _is_coming(self, key: bytes) -> bool:
+        """Return whether a key's slot is being moved to the cluster node, which has to be asked for it by ASKING."""
+        slots = self._names.slots
+        return slots is not None and (number := slot(key)) in slots.moving and number not in slots.owned
+
     async def _note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node does not have some keys, or not all that belongs to them.
 
@@ -230,7 +240,8 @@ class Engine:
             self._known.learn(key, None, moment)
             if slots is not None and slots.expects(number := slot(key)):
                 self._known.mark(key, math.inf, moment)
-                slots.unread.add(number)
+                if number not in slots.moving:  # that one is read when its move has ended
+                    slots.unread.add(number)
 
     def _observe(self, sent: float, moment: int) -> None:
         self._clock.observe(sent, self._clock.local(), moment / 1000)
@@ -369,8 +380,7 @@ class Engine:
         name, in_slots = "sweep", self._names.slots is not None
         call: Call = self._involved(keys), [database, self._batch]
         if in_slots:
-            names = [n for key in keys for n in (key, self._names.shadow(key), self._names.index_for(key))]
-            name, call = "sweep_slots", ([], [len(names), *names, database, self._batch])
+            name, call = "sweep_slots", ([], [*all_in_arguments(self._triples(keys)), database, self._batch])
         sent = self._clock.local()
         with self._known.asking() as freed:
             moment, gone, left, members, told = await self._remove(trigger, name, call, undeclared=in_slots)
@@ -407,9 +417,8 @@ class Engine:
                 text = script("deadlines")
                 call: Call = [self._names.index], [len(databases), *databases, *page]
                 if self._names.slots is not None:
-                    names = [name for key in page for name in (self._names.index_for(key), key)]
                     text = script("deadlines_of_slots", undeclared=True)
-                    call = ([], [len(names), *names, *databases])
+                    call = ([], [*all_in_arguments(self._triples(page)), *databases])
                 [(moment, found)] = await self._call(text, [call])
                 self._observe(sent, moment)
                 elsewhere: list[bytes] = []
@@ -589,21 +598,29 @@ class Engine:
         slots = self._names.slots
         if slots is None or slot(keys[0]) not in slots.moving:
             return
-        coming = slot(keys[0]) not in slots.owned
         calls: list[Call] = [
-            ([key, self._names.shadow(key)], [3, *self._involved([key]), self._batch, 0, *databases]) for key in keys
+            (
+                [key, self._names.shadow(key)],
+                [*all_in_arguments(self._involved([key])), self._batch, 0, *databases],
+            )
+            for key in keys
         ]
-        for reply in await self._call(script("clear", undeclared=True), calls, asking=coming):
+        for reply in await self._call(script("clear", undeclared=True), calls, asking=self._is_coming(keys[0])):
             if not isinstance(reply, Exception):
                 self._metrics.members_expired_total["request"] += reply[4]
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]
-        text = script("void")
+        in_slots = self._names.slots is not None
+        text = script("void", undeclared=in_slots)
         for voiding in voidings(self._names, absent, databases, tentative=tentative):
             place: list[bytes | int] | None = None
+            keys = voiding.keys[1::2]
             while place is None or place:
-                [reply] = await self._call(text, [(voiding.keys, [*voiding.arguments(place or ())])])
+                call: Call = voiding.keys, [*voiding.arguments(place or ())]
+                if in_slots:  # the index may be at another node, and is not needed
+                    call = keys, [*all_in_arguments(voiding.keys), *voiding.arguments(place or ())]
+                [reply] = await self._call(text, [call], asking=self._is_coming(keys[0]))
                 if isinstance(reply, Exception):
                     self.misplaced.set()
                     break

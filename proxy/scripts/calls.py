@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -13,7 +14,6 @@ from proxy.wire.request import bulk
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
-_UNDECLARED: Final = "local undeclared, KEYS, ARGV = true, {unpack(ARGV, 2, ARGV[1] + 1)}, {unpack(ARGV, ARGV[1] + 2)}"
 TELL: Final = "TELL "
 """What the error of a short form begins with; then comes how many members it has removed."""
 _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
@@ -34,7 +34,7 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
         name: its file's name without the ending, such as "expire".
         quiet: of a script that removes what has expired, whether to send the short form, which fails with `TELL` where
             somebody has to be told of it.
-        undeclared: whether all of KEYS come in ARGV, behind their number, so that the server sees only some of them.
+        undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
 
     Returns:
         The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
@@ -46,8 +46,10 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
     if quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
-    front = [_UNDECLARED] if undeclared else ["local undeclared = false"] if "index" in pieces else []
-    return "\n".join((*front, _code(call), _BEGIN, *map(_code, (*texts, text)), _END)).encode()
+    front = "local undeclared = false" if "index" in pieces else ""
+    if undeclared:
+        front = _code((_FOLDER / "shared" / "undeclared.lua").read_text(encoding="utf-8"))
+    return "\n".join(filter(None, (front, _code(call), _BEGIN, *map(_code, (*texts, text)), _END))).encode()
 
 
 def _head(terms: Terms) -> bytes:
@@ -71,6 +73,11 @@ def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool) -> bytes:
     return b"%b%b%b" % (bulk(b"EVAL"), bulk(text), bulk(b"%d" % keys))
 
 
+def all_in_arguments(keys: Sequence[bytes], present: str = "") -> list[bytes]:
+    """Return the beginning of ARGV for a script of which not all of KEYS are declared; as `evaluation`."""
+    return [b"%d" % len(keys), present.encode(), *keys]
+
+
 def evaluation(
     terms: Terms,
     name: str,
@@ -80,6 +87,7 @@ def evaluation(
     tail_count: int = 0,
     *,
     declared: list[bytes] | None = None,
+    present: str = "",
 ) -> bytes:
     """Encode an EVAL of a script: EVAL carries its text, so it cannot fail for want of a loaded script.
 
@@ -91,13 +99,14 @@ def evaluation(
         tail: the rest of ARGV, as bulk strings that are already encoded.
         tail_count: how many.
         declared: those of KEYS that the server is to see; all, where not given.
+        present: the places of those that have not gone to another cluster node alone, as of `undeclared`.
 
     Returns:
         The request.
     """
     undeclared = declared is not None
     if declared is not None:
-        keys, arguments = declared, [b"%d" % len(keys), *keys, *arguments]
+        keys, arguments = declared, [*all_in_arguments(keys, present), *arguments]
     return b"*%d\r\n%b%b%b" % (
         3 + len(keys) + len(arguments) + tail_count,
         _opening(terms, name, len(keys), undeclared=undeclared),

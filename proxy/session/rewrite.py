@@ -207,6 +207,11 @@ class Rewriter:
         arguments = [b"%d" % CLEARED_AT_ONCE]
         return evaluation(terms, "clear_front", self._pairs(keys), arguments, declared=self._declared(keys))
 
+    def opens_link(self, arguments: list[bytes]) -> bool:
+        """Return whether a node begins to give another its slots by a request (Valkey 9): no client's follow it."""
+        is_link = len(arguments) > 1 and (arguments[0].upper(), arguments[1].upper()) == (b"CLUSTER", b"SYNCSLOTS")
+        return is_link and self._names.slots is not None
+
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that a script may be called for together with the first of them."""
         return self._names.of_one_slot(keys)
@@ -559,7 +564,12 @@ class Rewriter:
         """Return the script that replaces a request, and count it; as `evaluation`."""
         self._metrics.requests_rewritten_total[name] += 1
         declared = None if name in _SETTING else self._declared(keys)
-        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared)
+        present = "" if declared is None else self._shadows(keys)
+        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
+
+    def _shadows(self, keys: list[bytes]) -> str:
+        """Return the places of the shadows among a script's keys, from 1 on."""
+        return " ".join(str(place) for place, key in enumerate(keys, 1) if self._names.key(key) is not None)
 
     def _declared(self, keys: list[bytes]) -> list[bytes] | None:
         """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request.
@@ -607,8 +617,11 @@ class Rewriter:
         pairs = [name for key in names for name in (key, self._names.shadow(key))]
         index = [] if script == "ttl" else [self._names.index_for(names[0])]
         declared = None if script in _SETTING else self._declared(names)
-        arguments = [*arguments, segments]
-        return evaluation(terms, f"{script}_many", [*index, *pairs], arguments, tail, tail_count, declared=declared)
+        present = "" if declared is None else self._shadows([*index, *pairs])
+        arguments, name = [*arguments, segments], f"{script}_many"
+        return evaluation(
+            terms, name, [*index, *pairs], arguments, tail, tail_count, declared=declared, present=present
+        )
 
     def _fail(self, command: Command, message: bytes) -> bytes:
         return self._script(self._server.terms(command.name), "fail", [], [message])

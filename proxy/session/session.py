@@ -380,6 +380,7 @@ class Session:
             or standing.transaction is not None
             or standing.login is _STRANGER
             or standing.next is not _FREE
+            or standing.is_link
         )
         if self._expected and self.question is None and not self.unfinished:
             self._expected = frozenset()
@@ -570,7 +571,7 @@ class Session:
             done: what has been done for it.
         """
         standing = self._standing
-        if standing.has_quit or request.kind in (Kind.BODY, Kind.BROKEN):
+        if standing.has_quit or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
             self._pass(request, now)
             return
         if not request.arguments:
@@ -744,6 +745,7 @@ class Session:
         if effect is Effect.CONNECTION:
             out.append(request.raw)
             self._hearing.hush(request.arguments)
+            standing.is_link = rewriter.opens_link(request.arguments)
             return
         if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable):
             return

@@ -40,6 +40,7 @@ class Standing:
         login: whether it has logged in.
         subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
         has_quit: whether nothing that follows will run.
+        is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: the replies that are put in place on it.
         next: what its last request says of the next one.
@@ -52,6 +53,7 @@ class Standing:
     __slots__ = (
         "caches",
         "has_quit",
+        "is_link",
         "login",
         "next",
         "permits",
@@ -73,6 +75,7 @@ class Standing:
         self.unlike = False
         self.shares = False
         self.has_quit = False
+        self.is_link = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()
         self.next = Next.FREE

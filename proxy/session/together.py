@@ -133,6 +133,7 @@ class Together:
         return not (
             standing.transaction is not None
             or standing.next is not _FREE
+            or standing.is_link
             or standing.login is _STRANGER
             or standing.subscribed
             or standing.replies.silenced

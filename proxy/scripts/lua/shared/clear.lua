@@ -22,6 +22,7 @@ local function clear(kind, key, shadow, index, moment, gone, room, strict)
     room = room - #void
   end
   local earliest = call('zscore', index, key)
+  if not earliest and undeclared then earliest = first_of(shadow) end  -- the index is at another node
   if room < before or gone or earliest and tonumber(earliest) <= moment then
     earliest = refresh(key, shadow, index)
   end

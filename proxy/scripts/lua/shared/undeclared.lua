@@ -1,0 +1,14 @@
+-- Stands in front of a script of which the server does not see all keys: they come in ARGV. A cluster node treats it as it
+-- treats the client's own request then, wherever the proxy's keys are while their slot is being moved.
+-- ARGV: how many keys; which of them, by their places, have to be here: shadows of keys that have deadlines. One that has
+--   gone ahead of its key, or is still to come, may hold deadlines that have to be void; the keys; ARGV.
+local undeclared, all = true, ARGV
+local KEYS, ARGV, last = {}, {}, all[1] + 2
+for place = 3, last do KEYS[place - 2] = all[place] end
+for place = last + 1, #all do ARGV[place - last] = all[place] end
+for place in all[2]:gmatch('%d+') do
+  local there = redis.pcall('exists', KEYS[tonumber(place)])
+  if type(there) == 'table' and there.err:find('non local key', 1, true) then
+    return {err = 'TRYAGAIN Multiple keys request during rehashing of slot'}
+  end
+end
