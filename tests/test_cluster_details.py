@@ -137,7 +137,7 @@ def check_an_index_that_has_gone(stage: Stage) -> None:
     moment = now_ms() + 500
     assert source.command("SADD", key, "m", *range(30)) == b":31\r\n"
     assert source.command("PEXPIREMEMBERAT", key, "m", moment) == b":1\r\n"
-    for member in range(20):
+    for member in range(21):  # the last one stays: a shadow without deadlines is gone, as one that has been moved
         assert source.command("EXPIREMEMBER", key, member, 1000) == b":1\r\n"
     stage.begin_move(slot)
     (index,) = (name for name in stage.cluster.keys_in(slot, stage.source) if name.endswith(b"index"))

@@ -62,9 +62,6 @@ ELSEWHERE: Final = -1
 TELLING_SECONDS: Final = 60.0
 """How long after rules for events have been met the scripts that can tell are sent at once."""
 
-_ROLE_SECONDS: Final = 0.02
-"""How long a replica of a cluster's counts as one: many requests may ask at once for what is due."""
-
 _NEARLY: Final = 0.0002
 """Seconds between two looks at a deadline that is about to pass."""
 
@@ -147,7 +144,8 @@ class Engine:
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
         self.misplaced = asyncio.Event()
-        self._slots_looked = -math.inf  # when a cluster node was asked last
+        self._roles_asked = 0
+        self._role_is_asked = asyncio.Lock()
         self._looks = 0  # that have begun
         # Keys at which somebody looks: the number of the look, and its end, which tells whether it succeeded.
         self._busy: dict[bytes, tuple[int, asyncio.Future[bool]]] = {}
@@ -283,13 +281,21 @@ class Engine:
         databases = sorted(self._known.databases)
         return bool(await self._evaluate("traces", [self._names.lease, self._names.events], databases))
 
+    async def _look_at_role(self) -> None:
+        """See whether a replica of a cluster's has become a primary; all who ask meanwhile share the next answer."""
+        asked = self._roles_asked
+        async with self._role_is_asked:
+            if self._roles_asked > asked:
+                return
+            self._roles_asked += 1
+            if (await self.greeting()).get(b"role") == b"master":
+                await self.look_at_slots()
+
     async def look_at_slots(self) -> None:
         """Ask a cluster node which slots it has."""
-        began = time.monotonic()
         node, slots = myself(await self._ask("CLUSTER", "NODES")), self._names.slots
         if slots is None:
             return
-        self._slots_looked = began
         before, owned = slots.primary, slots.owned
         slots.unread |= slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
         if before != slots.primary:
@@ -486,8 +492,8 @@ class Engine:
     async def answer(self, question: Question) -> None:
         """Do what a session asks for; in whatever database the keys are. A replica of a cluster's removes nothing."""
         slots = self._names.slots
-        if slots is not None and not slots.primary and time.monotonic() - self._slots_looked > _ROLE_SECONDS:
-            await self.look_at_slots()  # it may be one no more
+        if slots is not None and not slots.primary:
+            await self._look_at_role()
         if slots is not None and not slots.primary:
             if question.unclear:
                 await self.learn(list(question.unclear))
