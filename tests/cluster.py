@@ -194,12 +194,17 @@ class Cluster:
 
         self.nodes += self._pool.map(start, ports)
         if proxied:
-            proxies = [self._pool.submit(node.start_proxy, *proxy_options) for node in self.nodes]
+            starting = self._pool.submit(self._start_proxies, proxy_options)
         self._introduce(primaries)
         if proxied:
-            for proxy in proxies:
-                proxy.result()
+            starting.result()
         self.until_whole()
+
+    def _start_proxies(self, options: Sequence[str]) -> None:
+        # The first one alone: with it starts the process from which all are forked.
+        first, *others = self.nodes
+        first.start_proxy(*options)
+        list(self._pool.map(lambda node: node.start_proxy(*options), others))
 
     def _introduce(self, primaries: int) -> None:
         """Give out the slots, and let all nodes meet."""
