@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 import uvloop
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ClusterDownError, ReadOnlyError
 
 from proxy import __version__
 from proxy.admin.port import admin_port
@@ -342,6 +342,8 @@ class Server:
             await self._engine.answer(question)
         except ReadOnlyError as error:
             self._say_refused(error=one_line(error))
+            raise ConnectionError(str(error)) from error
+        except ClusterDownError as error:  # the server says so to the client too
             raise ConnectionError(str(error)) from error
         except Exception as error:  # whatever the server answers: the client's request can still go
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))

@@ -425,7 +425,11 @@ class Engine:
                 if self._names.slots is not None:
                     text = script("deadlines_of_slots", undeclared=True)
                     call = ([], [*all_in_arguments(self._triples(page)), *databases])
-                [(moment, found)] = await self._call(text, [call])
+                try:
+                    [(moment, found)] = await self._call(text, [call])
+                except ClusterDownError:
+                    self._put_off(page)
+                    continue
                 self._observe(sent, moment)
                 elsewhere: list[bytes] = []
                 for key, deadline in zip(page, found, strict=True):
@@ -437,6 +441,14 @@ class Engine:
                         without.append(key)
                 await self._note_elsewhere(elsewhere)
         return without
+
+    def _put_off(self, keys: Iterable[bytes]) -> None:
+        """Leave what is known of keys as it is while the cluster is down, and have their slots read afterwards."""
+        slots = self._names.slots
+        for key in keys:
+            self._known.mark(key, math.inf, 0.0)
+            if slots is not None:
+                slots.unread.add(slot(key))
 
     async def places(self, numbers: Iterable[int] | None = None) -> list[Place]:
         """Return where the indexes of the known databases begin.
@@ -474,7 +486,11 @@ class Engine:
             for place in places
         ]
         pages: list[tuple[list[tuple[bytes, float]], Place | None]] = []
-        for place, flat in zip(places, await self._call(script("page"), calls), strict=True):
+        try:
+            replies = await self._call(script("page"), calls)
+        except ClusterDownError as error:
+            replies = [error] * len(calls)
+        for place, flat in zip(places, replies, strict=True):
             if isinstance(flat, Exception):
                 if self._names.slots is not None and place.slot is not None:
                     self._names.slots.unread.add(place.slot)
@@ -687,5 +703,5 @@ class Engine:
 
 
 def is_elsewhere(error: Exception) -> bool:
-    """Return whether a cluster node says that it does not have a key, or not all keys of a request, or serves none."""
-    return isinstance(error, MovedError | AskError | TryAgainError | ClusterDownError)
+    """Return whether a cluster node says that it does not have a key, or not all keys of a request."""
+    return isinstance(error, MovedError | AskError | TryAgainError)

@@ -8,6 +8,7 @@ import time
 from typing import Final
 
 import structlog
+from redis.exceptions import ClusterDownError
 
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import SWEPT_AT_ONCE, Engine
@@ -79,6 +80,8 @@ class Sweeper:
             try:
                 await self._sweep_and_sleep()
                 self._failure = ""
+            except ClusterDownError:
+                await asyncio.sleep(_LONGEST_TURN)
             except Exception as error:  # noqa: BLE001 (whatever the server answers, keep sweeping)
                 if is_outage(error) and not self._tracker.connected.is_set():
                     continue  # the tracker tells of it, and begins anew perhaps at another server

@@ -46,8 +46,8 @@ PATIENCE_MS: Final = _LOOKED_MS + 10
 them without end."""
 
 
-_ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ")
-"""What a cluster node says of keys that it does not have, or not all of: there is nothing to be done for them."""
+_ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
+"""What a cluster node says of keys that it has not, or not all of, or does not serve: nothing can be done for them."""
 
 
 _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""])

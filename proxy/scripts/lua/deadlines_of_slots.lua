@@ -11,6 +11,7 @@ for place = 1, #KEYS / 3 do found[place] = '' end
 local function earliest_of(key, shadow, index)
   local deadline = redis.pcall('zscore', index, key)
   if not failed(deadline) then return deadline end
+  if deadline.err:find('cluster is down', 1, true) then call('zscore', index, key) end
   return not redis.pcall('type', key).err and first_of(shadow) or -1
 end
 for _, database in ipairs(ARGV) do

@@ -10,6 +10,7 @@ if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0, tally} e
 for position = 1, #KEYS, 3 do
   local key, shadow, index = KEYS[position], KEYS[position + 1], KEYS[position + 2]
   local kind, earliest, count = redis.pcall('type', key)
+  if kind.err and kind.err:find('cluster is down', 1, true) then return {err = told(kind.err, 'type')} end
   if kind.err then
     left[#left + 1] = -1
   else

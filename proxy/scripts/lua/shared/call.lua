@@ -8,6 +8,7 @@ local function told(err, name)
   if text:find('cript attempted to access a non local key', 1, true) then
     return 'TRYAGAIN Multiple keys request during rehashing of slot'
   end
+  if text:find('while the cluster is down', 1, true) then return 'CLUSTERDOWN The cluster is down' end
   local said = text:match('^ERR ACL failure in script: (.*)')
   if said then return 'NOPERM ' .. said end
   said = text:match("The user executing the script can't (%a+)")
