@@ -12,7 +12,8 @@ need_refresh(KEYS[4])
 local reply = run(1)
 if failed(reply) or reply == 0 or KEYS[1] == KEYS[3] then return reply end
 if call('exists', KEYS[2]) == 1 then
-  call('unlink', KEYS[4])
+  -- RENAME replaces it; to a cluster node whose slot is being moved, what is removed before would be elsewhere.
+  if ARGV[1]:lower() == 'renamenx' then call('unlink', KEYS[4]) end
   call(ARGV[1], KEYS[2], KEYS[4])
   redis.pcall('zrem', KEYS[5], KEYS[1])
   refresh(KEYS[3], KEYS[4], KEYS[5])
