@@ -341,6 +341,7 @@ starts_anew = "STARTS_ANEW" in os.environ
 """Whether each proxy starts with a Python of its own: for tests marked `start`, or where that is asked for."""
 
 _starter: Starter | None = None
+_starting = threading.Lock()
 
 
 def _forked(arguments: list[str], env: Mapping[str, str], folder: Path | None) -> Forked | None:
@@ -348,8 +349,9 @@ def _forked(arguments: list[str], env: Mapping[str, str], folder: Path | None) -
     global _starter
     if starts_anew or not hasattr(os, "pidfd_open"):
         return None
-    if _starter is None:
-        _starter = Starter(proxy_environment(), ROOT)
+    with _starting:
+        if _starter is None:
+            _starter = Starter(proxy_environment(), ROOT)
     return _starter.start(arguments, env, folder or Path.cwd()) if _starter.fits(env) else None
 
 

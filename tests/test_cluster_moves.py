@@ -31,6 +31,7 @@ class Move:
         self._to = next(node for node in cluster.primaries if node is not self._from)
         self.source, self.target = stack.enter_context(self._from.through()), stack.enter_context(self._to.through())
         self.straight = stack.enter_context(self._from.connect())
+        self._stack = stack
         stack.callback(self._end)
 
     def begin(self) -> None:
@@ -49,6 +50,21 @@ class Move:
         names = self._from.command("CLUSTER", "GETKEYSINSLOT", self.slot, 100).split(b"\r\n")
         return next(name for name in names if name.startswith(b"__expiremember__:") and name.endswith(ending))
 
+    def names(self) -> list[bytes]:
+        """All keys of the slot at the source."""
+        return self._from.command("CLUSTER", "GETKEYSINSLOT", self.slot, 100).split(b"\r\n")[2::2]
+
+    def finish(self) -> None:
+        """Give the slot to the target."""
+        for node in (self._to, self._from):
+            assert node.command("CLUSTER", "SETSLOT", self.slot, "NODE", self._to.identity) == b"+OK\r\n"
+
+    def restart_targets_proxy(self) -> None:
+        """Start another proxy in the place of the target's."""
+        self._to.kill_proxy()
+        self._to.start_proxy()
+        self.target = self._stack.enter_context(self._to.through())
+
     def asking(self, *words: str | int) -> bytes:
         """Send one request to the target, behind an ASKING."""
         assert self.target.command("ASKING") == b"+OK\r\n"
@@ -58,6 +74,8 @@ class Move:
         for node in (self._from, self._to):
             node.command("FLUSHALL")
             node.command("CLUSTER", "SETSLOT", self.slot, "STABLE")
+        for node in (self._from, self._to):
+            assert node.command("CLUSTER", "SETSLOT", self.slot, "NODE", self._from.identity) == b"+OK\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +162,67 @@ def test_a_rename_takes_deadlines_along(move: Move, request: pytest.FixtureReque
     move.begin()
     assert move.source.command("RENAME", one, other) == b"+OK\r\n"
     assert move.source.command("TTL", other, "m") in (b":1000\r\n", b":999\r\n")
+
+
+@pytest.mark.parametrize("way", ["SPOP", "PEXPIRE", "script"])
+def test_leftover_deadlines_do_not_follow_a_key_that_has_begun_anew_elsewhere(
+    move: Move, request: pytest.FixtureRequest, way: str
+) -> None:
+    one = key(move, request)
+    moment = now_ms() + 1200
+    assert move.source.command("SADD", one, "m") == b":1\r\n"
+    assert move.source.command("PEXPIREMEMBERAT", one, "m", moment) == b":1\r\n"
+    if way == "SPOP":
+        assert move.source.command("SPOP", one) == b"$1\r\nm\r\n"
+    elif way == "PEXPIRE":
+        assert move.source.command("PEXPIRE", one, 0) == b":1\r\n"
+    else:
+        assert move.source.command("EVAL", "return redis.call('srem', KEYS[1], 'm')", 1, one) == b":1\r\n"
+    move.begin()
+    assert move.source.command("SADD", one, "m").startswith(b"-ASK ")
+    assert move.asking("SADD", one, "m") == b":1\r\n"
+    for name in move.names():
+        assert move.migrate(name).startswith(b"+")
+    move.finish()
+    until(lambda: now_ms() > moment + 300, 3)
+    assert move.target.command("SISMEMBER", one, "m") == b":1\r\n"
+    assert move.target.command("TTL", one, "m") == b":-1\r\n"
+
+
+def test_a_proxy_that_starts_in_the_midst_of_a_move_knows_what_has_come(
+    move: Move, request: pytest.FixtureRequest
+) -> None:
+    one, other = key(move, request), key(move, request, "2")
+    moment = now_ms() + 4000
+    for name in (one, other):
+        assert move.source.command("SADD", name, "m", "n") == b":2\r\n"
+    assert move.source.command("PEXPIREMEMBERAT", one, "m", moment) == b":1\r\n"
+    assert move.source.command("EXPIREMEMBER", other, "m", 1000) == b":1\r\n"
+    move.begin()
+    assert move.migrate(one, other) == b"+OK\r\n"
+    move.restart_targets_proxy()
+    assert move.asking("SREM", other, "m") == b":1\r\n"
+    assert move.asking("SADD", other, "m") == b":1\r\n"
+    assert move.asking("TTL", other, "m") == b":-1\r\n"
+    until(lambda: now_ms() > moment, 6)
+    assert move.asking("SISMEMBER", one, "m") == b":0\r\n"
+
+
+def test_a_node_with_another_id_is_met_anew() -> None:
+    """The id is in the name of the channel by which proxies in front of one node talk."""
+    with ExitStack() as stack:
+        lonely = Cluster(installed(KIND), stack, primaries=1, replicas=0).nodes[0]
+
+        def channel() -> bytes:
+            return lonely.command("PUBSUB", "CHANNELS", "__expiremember__:proxies:*")
+
+        until(lambda: lonely.identity.encode() in channel(), 5, "a channel")
+        assert lonely.command("FLUSHALL") == b"+OK\r\n"
+        assert lonely.command("CLUSTER", "RESET", "HARD") == b"+OK\r\n"
+        identity = lonely.command("CLUSTER", "MYID").split(b"\r\n")[1]
+        until(
+            lambda: identity in channel() and lonely.identity.encode() not in channel(), 5, "a channel of another name"
+        )
 
 
 def test_migrate_is_answered_as_by_the_node(move: Move, request: pytest.FixtureRequest) -> None:

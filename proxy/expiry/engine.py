@@ -56,6 +56,9 @@ SLOTS_AT_ONCE: Final = 100
 PRESENT_AT_ONCE: Final = 1000
 """Slots of which a cluster node is asked at once whether they have an index, in some 1.6 ms."""
 
+KEYS_OF_SLOT: Final = 1_000_000
+"""Keys that are looked for at most in a slot that is on its way to a cluster node when its proxy starts."""
+
 ELSEWHERE: Final = -1
 """What a script answers for a key that a cluster node does not have, or tells nothing of."""
 
@@ -119,6 +122,7 @@ class Engine:
 
     Attributes:
         misplaced: set when a cluster node has said of a key that it is not there.
+        renamed: set when a cluster node has another id than it had.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
@@ -144,6 +148,8 @@ class Engine:
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
         self.misplaced = asyncio.Event()
+        self.renamed = asyncio.Event()
+        self._slots_are_asked = asyncio.Lock()
         self._roles_asked = 0
         self._role_is_asked = asyncio.Lock()
         self._looks = 0  # that have begun
@@ -292,10 +298,13 @@ class Engine:
                 await self.look_at_slots()
 
     async def look_at_slots(self) -> None:
-        """Ask a cluster node which slots it has."""
-        node, slots = myself(await self._ask("CLUSTER", "NODES")), self._names.slots
+        """Ask a cluster node which slots it has. Its answers are taken in the order in which they were given."""
+        async with self._slots_are_asked:
+            node, slots = myself(await self._ask("CLUSTER", "NODES")), self._names.slots
         if slots is None:
             return
+        if node.name != slots.node:
+            self.renamed.set()
         before, owned = slots.primary, slots.owned
         slots.unread |= slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
         if before != slots.primary:
@@ -474,6 +483,15 @@ class Engine:
                         slots.unread.add(number)
         return found
 
+    async def coming_keys(self) -> list[bytes]:
+        """Return the keys with shadows that have come to a cluster node before their slot and its index."""
+        slots = self._names.slots
+        found: list[bytes] = []
+        for number in sorted(slots.moving - slots.owned) if slots is not None else ():
+            names = await self._ask("CLUSTER", "GETKEYSINSLOT", str(number), str(KEYS_OF_SLOT))
+            found += [key for key in map(self._names.key, names) if key is not None]
+        return found
+
     async def read_indexes(self, places: Sequence[Place]) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
         """Read on in some indexes, `SLOTS_AT_ONCE` of a cluster node or one of another server, earliest deadline first.
 
@@ -520,6 +538,8 @@ class Engine:
             await self._remove_due(question.due)
         if question.unclear:
             await self.learn(list(question.unclear))
+        if question.leftover:
+            await self._drop_leftovers(question.leftover)
         if question.absent:
             await self._void(question.absent, tentative=question.tentative)
 
@@ -630,6 +650,12 @@ class Engine:
         for reply in await self._call(script("clear", undeclared=True), calls, asking=self._is_coming(keys[0])):
             if not isinstance(reply, Exception):
                 self._metrics.members_expired_total["request"] += reply[4]
+
+    async def _drop_leftovers(self, keys: Sequence[bytes]) -> None:
+        text = script("leftovers", undeclared=True)
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            names = self._triples(keys[begin : begin + KEYS_AT_ONCE])
+            await self._call(text, [([], [*all_in_arguments(names)])])
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from proxy.commands.described import ServerCommands
@@ -163,6 +164,7 @@ class Tracker:
                 self._proxies.keep(),
                 self._keep_current(),
                 self._keep_settled(),
+                self._until_renamed(),
             )
             tasks = [asyncio.create_task(part) for part in parts]
             try:
@@ -185,7 +187,17 @@ class Tracker:
         if slots is None or slots.node != node.name:
             slots = self._names.slots = Slots(node.name)
         slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
+        self._engine.renamed.clear()
         self._known.keep_order()
+
+    async def _until_renamed(self) -> None:
+        """Begin anew when a cluster node has another id (CLUSTER RESET HARD): the name of the proxies' channel has it.
+
+        Raises:
+            RedisConnectionError: it has.
+        """
+        await self._engine.renamed.wait()
+        raise RedisConnectionError("the cluster node has another id now")
 
     def read_slots(self, numbers: Iterable[int]) -> None:
         """Read the indexes of slots of a cluster node, in which there may be deadlines of which nothing is known."""
@@ -315,6 +327,8 @@ class Tracker:
         if slots is not None:
             slots.indexed.clear()
         self._arrived.clear()
+        for key in await self._engine.coming_keys():
+            self._known.mark(key, math.inf, 0.0)
         count = await self._read(await self._engine.places(), soon=self._clock.now() + SOON_MS)
         self._known.ever = self._known.ever or await self._engine.has_traces()
         for key in self._unseen - self._changed:

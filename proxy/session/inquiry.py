@@ -79,19 +79,22 @@ class Inquiry:
             absent = [(key, None) for key in transaction.blind_keys]
         elif command is not None:
             absent = additions.absent(known, command, request, limited=limited, amends=self._out.amends)
+        leftover: tuple[bytes, ...] = ()
+        if command is not None and command.effect is Effect.MIGRATE:
+            leftover = tuple(self._rewriter.leftovers(request.arguments))
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.to_ask_about(names, now)))
         unclear, reply = self._limited(command, request) if limited else ((), False)
-        if absent and transaction is None and standing.askable:
+        if (absent or leftover) and transaction is None and standing.askable:
             reply = True  # what the client has sent before may remove what this brings back
         if before is not None:
             return replace(before, replied=reply and not replied)
         if reply and not replied:
             return Question(replied=True, again=True)
-        if not (due or everywhere or unclear or absent):
+        if not (due or everywhere or unclear or absent or leftover):
             return None
         tentative = bool(absent) and limited
-        return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative)
+        return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative, leftover=leftover)
 
     def _before(self, command: Command | None, request: Request, now: float) -> Question | None:
         """Return what others have to finish before a request may give keys deadlines."""

@@ -24,6 +24,7 @@ class Question:
         first: whether such a key gets no deadline unless they have been told.
         near: those among them that may get a deadline which passes before the server can tell the others of it.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
+        leftover: keys whose deadlines are void if they are not there any more, and are to go before.
         behind: the connections with long pipelines in which requests for `arriving` may be.
     """
 
@@ -40,3 +41,4 @@ class Question:
     near: frozenset[bytes] = frozenset()
     login: bool = False
     behind: tuple[Claims, ...] = ()
+    leftover: tuple[bytes, ...] = ()

@@ -180,6 +180,8 @@ class Rewriter:
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None
         keys = command.keys(arguments) or [b""]
+        if self._names.slots is not None and not keys[0]:
+            return None
         index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no key of a client's has that name
         if terms.takes_memory or command.effect is Effect.EXPIRE:
             return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
@@ -433,6 +435,12 @@ class Rewriter:
             keys = self._server.keys(arguments)
         return len(self._names.of_one_slot(keys)) < len(keys)
 
+    def leftovers(self, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys whose shadows a MIGRATE names: that of one that is not there any more must not go either."""
+        if self._names.slots is None:
+            return []
+        return [key for key in map(self._names.key, arguments[3:4] + arguments[6:]) if key is not None]
+
     def _migrate(self, request: Request) -> bytes | None:
         """Have the deadlines of keys go to another node of a cluster together with them.
 
@@ -454,10 +462,8 @@ class Rewriter:
             for name in ([self._names.shadow(key)] if known.is_known(key) else [self._names.key(key)])
             if name is not None
         ]
-        whole = list(dict.fromkeys((*keys, *others)))
-        if len(whole) == len(keys):
-            return None
-        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *whole])
+        more = dict.fromkeys(name for name in others if name not in keys)
+        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *keys, *more]) if more else None
 
     def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None, *, queued: bool) -> None:
         deadline = self._known.deadlines.get(source, now)

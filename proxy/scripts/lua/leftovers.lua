@@ -1,0 +1,15 @@
+-- Removes the shadows of keys that are there no more: their deadlines are void, and must not follow a key that has begun
+-- anew at the cluster node to which the slot is being moved.
+-- uses: index
+-- KEYS: each key followed by its shadow and its index
+-- Result: how many keys there were no more
+-- Complexity: O(k log n) for k keys; shadows are freed lazily
+local gone = 0
+for position = 1, #KEYS, 3 do
+  local kind = call('type', KEYS[position]).ok
+  if kind == 'none' or kind == 'string' then
+    drop(KEYS[position], KEYS[position + 1], KEYS[position + 2])
+    gone = gone + 1
+  end
+end
+return gone
