@@ -142,8 +142,8 @@ MUTATIONS = [
     Mutation("expiry/sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
     # Refusals are the server's own.
     Mutation("scripts/calls.py", 'return b"#!lua\\n" if terms.takes_memory else', "return", "refusals without memory"),
-    Mutation("scripts/calls.py", 'return b"#!lua flags=no-writes\\n"', 'return b""', "paused writes"),
-    Mutation("scripts/calls.py", "_head(terms) + script(name)", "script(name)", "no half"),
+    Mutation("scripts/calls.py", 'else b"#!lua flags=no-writes\\n"', 'else b""', "paused writes"),
+    Mutation("scripts/calls.py", "text = _head(terms) + script(", "text = script(", "no half"),
     Mutation("session/rights.py", "self.confinement = frame", "pass", "a subscriber"),
     Mutation("session/outgoing.py", "self._asides.precede()", "pass", "lives within a transaction"),
     Mutation(
@@ -185,7 +185,7 @@ MUTATIONS = [
     Mutation("session/together.py", "if self._known.to_ask_about(names, now):", "if False:", "together, due"),
     Mutation("session/plain.py", "return not known.to_ask_about(", "return True or (", "reads when due"),
     # What goes on in the background, and what bounds it.
-    Mutation("expiry/tracker.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
+    Mutation("expiry/engine.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("session/known.py", "self._restless.note(key, lease_clock())", "pass", "near deadlines"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
@@ -361,7 +361,7 @@ MUTATIONS = [
     ),
     Mutation("session/hearing.py", 'if arguments[0].upper() == b"ASKING":', "if False:", "ASKING while blind"),
     Mutation("expiry/engine.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"),
-    Mutation("expiry/engine.py", "await self.look_at_slots()  # it may be one no more", "pass", "a takeover"),
+    Mutation("expiry/engine.py", "await self._look_at_role()", "pass", "a takeover"),
     Mutation(
         "server.py",
         'if self._names.slots is not None:\n            return b""',

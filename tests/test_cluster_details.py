@@ -119,6 +119,9 @@ def check_a_slot_that_came_before_the_proxy(stage: Stage) -> None:
     slot, tag = stage.slot(7)
     assert source.command("SADD", f"{tag}1", "m", "n") == b":2\r\n"
     assert source.command("EXPIREMEMBER", f"{tag}1", "m", 1000) == b":1\r\n"
+    moment = now_ms() + 4000
+    assert source.command("SADD", f"{tag}2", "m", "n") == b":2\r\n"
+    assert source.command("PEXPIREMEMBERAT", f"{tag}2", "m", moment) == b":1\r\n"
     stage.begin_move(slot)
     stage.cluster.move_keys(slot, stage.source, stage.target)
     target = stage.through(stage.target)
@@ -127,6 +130,9 @@ def check_a_slot_that_came_before_the_proxy(stage: Stage) -> None:
     assert target.command("SREM", f"{tag}1", "m") == b":1\r\n"
     assert target.command("SADD", f"{tag}1", "m") == b":1\r\n"
     assert target.command("TTL", f"{tag}1", "m") == b":-1\r\n"
+    # Nobody reads the other key: it is the sweeper that knows.
+    until(lambda: now_ms() > moment, 6)
+    until(lambda: stage.target.command("SCARD", f"{tag}2") == b":1\r\n", 1.5, "a removal in time")
 
 
 def check_an_index_that_has_gone(stage: Stage) -> None:
