@@ -360,6 +360,19 @@ MUTATIONS = [
         "a key on its way",
     ),
     Mutation("session/hearing.py", 'if arguments[0].upper() == b"ASKING":', "if False:", "ASKING while blind"),
+    Mutation("expiry/engine.py", "await self._drop_leftovers(question.leftover)", "pass", "leftovers"),
+    Mutation(
+        "session/rewrite.py",
+        'present = "" if declared is None else self._shadows(keys)',
+        'present = ""',
+        "a shadow ahead",
+    ),
+    Mutation(
+        _LUA + "shared/clear.lua", "if not earliest and undeclared then", "if false then", "an index that has gone"
+    ),
+    Mutation(
+        "expiry/tracker.py", "for key in await self._engine.coming_keys():", "for key in ():", "a proxy in the midst"
+    ),
     Mutation("expiry/engine.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"),
     Mutation("expiry/engine.py", "await self._look_at_role()", "pass", "a takeover"),
     Mutation(

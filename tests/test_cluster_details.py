@@ -212,6 +212,62 @@ def check_a_takeover(stage: Stage) -> None:
     until(lambda: {straight.command("SCARD", name) for name in names} == {b":1\r\n"}, 3, "a sweep")
 
 
+def check_a_proxy_in_the_midst(stage: Stage) -> None:
+    """A proxy that starts while a slot is coming knows the deadlines of the keys that have come."""
+    source = stage.through(stage.source)
+    slot, tag = stage.slot(15)
+    keys = f"{tag}1", f"{tag}2"
+    moment = now_ms() + 3000
+    for key in keys:
+        assert source.command("SADD", key, "m", "n") == b":2\r\n"
+    assert source.command("PEXPIREMEMBERAT", keys[0], "m", moment) == b":1\r\n"
+    assert source.command("EXPIREMEMBER", keys[1], "m", 1000) == b":1\r\n"
+    stage.begin_move(slot)
+    names = stage.cluster.keys_in(slot, stage.source)
+    stage.cluster.move([name for name in names if not name.endswith(b"index")], stage.source, stage.target)
+    target = stage.through(stage.target)
+    assert asking(target, "SREM", keys[1], "m") == b":1\r\n"
+    assert asking(target, "SADD", keys[1], "m") == b":1\r\n"
+    assert asking(target, "TTL", keys[1], "m") == b":-1\r\n"
+    until(lambda: now_ms() > moment, 6)
+    assert asking(target, "SISMEMBER", keys[0], "m") == b":0\r\n"
+
+
+def check_leftovers(stage: Stage) -> None:
+    """Deadlines of a key that is gone do not follow one that has begun anew at the other node."""
+    source, target = stage.through(stage.source), stage.through(stage.target)
+    slot, tag = stage.slot(11)
+    key = f"{tag}1"
+    moment = now_ms() + 1500
+    assert source.command("SADD", key, "m") == b":1\r\n"
+    assert source.command("PEXPIREMEMBERAT", key, "m", moment) == b":1\r\n"
+    assert source.command("SPOP", key) == b"$1\r\nm\r\n"
+    stage.begin_move(slot)
+    assert asking(target, "SADD", key, "m") == b":1\r\n"
+    for name in stage.cluster.keys_in(slot, stage.source):
+        reply = source.command("MIGRATE", stage.target.host, stage.target.announced_port, name, 0, 5000)
+        assert reply in (b"+OK\r\n", b"+NOKEY\r\n"), reply
+    stage.cluster.end_move(slot, stage.source, stage.target)
+    until(lambda: now_ms() > moment + 500, 4)
+    assert stage.target.command("SISMEMBER", key, "m") == b":1\r\n"
+
+
+def check_a_shadow_ahead(stage: Stage) -> None:
+    """While the deadlines of a key are at the other node already nothing is done to it that would void some."""
+    source = stage.through(stage.source)
+    slot, tag = stage.slot(13)
+    key = f"{tag}1"
+    assert source.command("SADD", key, "m", "n") == b":2\r\n"
+    assert source.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
+    stage.begin_move(slot)
+    names = stage.cluster.keys_in(slot, stage.source)
+    (shadow,) = (name for name in names if name.endswith(b":t:" + key.encode()))
+    stage.cluster.move([shadow], stage.source, stage.target)
+    for words in (("SREM", key, "m"), ("SADD", key, "m")):
+        assert source.command(*words).startswith(b"-TRYAGAIN "), words
+    assert stage.source.command("SISMEMBER", key, "m") == b":1\r\n"
+
+
 def check_a_dead_node(stage: Stage) -> None:
     """Clients of a node that is down see their connections end, without a word."""
     node = stage.cluster.replicas[0]
@@ -233,6 +289,9 @@ CHECKS: dict[str, Callable[[Stage], None]] = {
     "an index that has gone": check_an_index_that_has_gone,
     "ASKING while blind": check_asking_while_blind,
     "a takeover": check_a_takeover,
+    "a proxy in the midst": check_a_proxy_in_the_midst,
+    "leftovers": check_leftovers,
+    "a shadow ahead": check_a_shadow_ahead,
     "a dead node": check_a_dead_node,
 }
 

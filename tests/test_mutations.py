@@ -460,10 +460,7 @@ def _at_a_node(name: str, place: Place) -> None:
         details.CHECKS[name](stage)
 
 
-CHECKS |= {
-    name: partial(_at_a_node, name)
-    for name in ("a key on its way", "a slot that came before", "ASKING while blind", "a takeover", "a dead node")
-}
+CHECKS |= {name: partial(_at_a_node, name) for name in details.CHECKS}
 
 
 @pytest.fixture(scope="module")
