@@ -368,9 +368,6 @@ MUTATIONS = [
         "a shadow ahead",
     ),
     Mutation(
-        _LUA + "shared/clear.lua", "if not earliest and undeclared then", "if false then", "an index that has gone"
-    ),
-    Mutation(
         "expiry/tracker.py", "for key in await self._engine.coming_keys():", "for key in ():", "a proxy in the midst"
     ),
     Mutation("expiry/engine.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"),
