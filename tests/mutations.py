@@ -360,7 +360,7 @@ MUTATIONS = [
         "a key on its way",
     ),
     Mutation("session/hearing.py", 'if arguments[0].upper() == b"ASKING":', "if False:", "ASKING while blind"),
-    Mutation("expiry/engine.py", "await self._drop_leftovers(question.leftover)", "pass", "leftovers"),
+    Mutation("expiry/engine.py", "await self._drop_leftovers(question.leftover)", "pass", "deadlines left behind"),
     Mutation(
         "session/rewrite.py",
         'present = "" if declared is None else self._shadows(keys)',

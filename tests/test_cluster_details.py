@@ -290,7 +290,7 @@ CHECKS: dict[str, Callable[[Stage], None]] = {
     "ASKING while blind": check_asking_while_blind,
     "a takeover": check_a_takeover,
     "a proxy in the midst": check_a_proxy_in_the_midst,
-    "leftovers": check_leftovers,
+    "deadlines left behind": check_leftovers,
     "a shadow ahead": check_a_shadow_ahead,
     "a dead node": check_a_dead_node,
 }
