@@ -77,6 +77,8 @@ class Relay:
             while True:
                 near, _ = self._listener.accept()
                 pipe = Pipe(near, socket.create_connection(self._server))
+                for end in (near, pipe.far):  # what is passed on arrives now, not with the next acknowledgement
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.pipes.append(pipe)
                 for way in (self._ask, self._answer):
                     threading.Thread(target=way, args=(pipe,), daemon=True).start()

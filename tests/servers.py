@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import psutil
 
@@ -90,20 +91,31 @@ def until(predicate: Callable[[], T], timeout: float = 10, what: str | Callable[
         time.sleep(0.005)
 
 
+WORKERS: Final = 16
+"""More than run tests at a time. It divides 10,000, so that the port of a bus is the worker's own, too."""
+
+_given: collections.deque[int] = collections.deque(maxlen=400)
+
+
 def free_port(*, with_bus: bool = False) -> int:
     """A free port on the loopback address, below those that the system gives to outgoing connections.
 
+    Until whoever asked listens on it, nothing keeps the port from being given again: so each worker of a run has ports
+    of its own, and none is given twice in a row of a few hundred.
+
     `with_bus`: whether the port of a cluster's bus, 10,000 higher, has to be one too.
     """
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
-        port = random.randrange(10000, 22000 if with_bus else 32000)
-        try:
-            for number in (port, port + 10000) if with_bus else (port,):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return port
+        port = random.randrange(10000 + own, 22000 if with_bus else 32000, WORKERS)
+        numbers = (port, port + 10000) if with_bus else (port,)
+        if not any(number in _given for number in numbers):
+            with contextlib.suppress(OSError):
+                for number in numbers:
+                    with socket.socket() as probe:
+                        probe.bind(("127.0.0.1", number))
+                _given.extend(numbers)
+                return port
 
 
 class Guarded(subprocess.Popen[bytes]):
