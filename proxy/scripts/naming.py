@@ -123,9 +123,13 @@ class Names:
         return self._lease if slots is None else b"%b%b}sweeper" % (self._in_slot, _tags()[slots.first])
 
     @property
-    def own_slot(self) -> bytes:
-        """What a key begins with that belongs to the server at hand: nothing, where it has all keys."""
-        return b"" if self.slots is None else b"{%b}" % _tags()[self.slots.first]
+    def written(self) -> bytes:
+        """The name of a channel or key that is written to have something written; in a slot at rest, if possible."""
+        slots = self.slots
+        if slots is None:
+            return self.prefix + b"wait"
+        number = max(slots.owned - slots.moving, default=slots.first)  # who moves many begins with the first
+        return b"%b%b}wait" % (self._in_slot, _tags()[number])
 
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that a script may be called for together with the first of them."""
