@@ -247,7 +247,7 @@ MUTATIONS = [
     Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     Mutation("session/known.py", "self._restless, now + ASK_MS", "self._restless, now - 10", "histories"),
-    Mutation("session/known.py", "self._put(key, deadline)\n\n    def _mark", "pass\n\n    def _mark", "histories"),
+    Mutation("session/known.py", "self._put(key, deadline)\n\n    def obscure", "pass\n\n    def obscure", "histories"),
     Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
     Mutation(
         "session/rewrite.py",
@@ -348,8 +348,8 @@ MUTATIONS = [
     # In front of a cluster node.
     Mutation(
         "session/rewrite.py",
-        "[self._names.shadow(key)] if known.is_known(key) else",
-        "[] if True else",
+        "or not self._known.is_known(name)):",
+        "or True):",
         "a key on its way",
     ),
     Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and reply.err", "if false and reply.err", "a key on its way"),
@@ -367,8 +367,62 @@ MUTATIONS = [
         'present = ""',
         "a shadow ahead",
     ),
+    Mutation("expiry/tracker.py", "await self._engine.survey(anew=True)", "pass", "a proxy in the midst"),
+    Mutation("expiry/tracker.py", "await self._engine.survey(anew=True)", "pass", "a start behind the index"),
+    Mutation("expiry/engine.py", "        await self.survey()\n", "", "a slot that comes again"),
     Mutation(
-        "expiry/tracker.py", "for key in await self._engine.coming_keys():", "for key in ():", "a proxy in the midst"
+        "session/inquiry.py", "            return Question(arrivals=arrivals)", "            pass", "a copy left behind"
+    ),
+    Mutation(_LUA + "arrive.lua", "ARGV[place] == '1' or ", "", "a copy left behind"),
+    Mutation(
+        "session/inquiry.py",
+        "            return Question(arrivals=arrivals)",
+        "            pass",
+        "deadlines meet their name",
+    ),
+    Mutation(_LUA + "arrive.lua", "elseif call('exists', shadow) == 0 then", "elseif false then", "a copy in the way"),
+    Mutation(
+        "session/rewrite.py",
+        "names[key] = names[self._names.shadow(key)] = None",
+        "names[self._names.shadow(key)] = names[key] = None",
+        "a copy in the way",
+    ),
+    Mutation("session/rewrite.py", "*self._known.known_among(migration[1])]", "]", "a key that has gone"),
+    Mutation("session/rewrite.py", " and name not in self._known.sent))", "))", "a shadow that could not come"),
+    Mutation("session/inquiry.py", "self._unmade.add(key)", "pass", "past a proxy"),
+    Mutation("session/known.py", "                or name in unclear\n", "", "a later deadline"),
+    Mutation(
+        "expiry/engine.py",
+        "if slots is not None and number in slots.owned and number not in slots.moving:",
+        "if False:",
+        "a slot that comes under way",
+    ),
+    Mutation(
+        "expiry/tracker.py",
+        "(slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)",
+        "True",
+        "a start while it is down",
+    ),
+    Mutation(
+        "session/rights.py",
+        "declared: list[bytes] | None = None if self._names.slots is None else []",
+        "declared = None",
+        "rights while a slot moves",
+    ),
+    Mutation("session/hearing.py", ' or arguments[0].upper() == b"ASKING"', "", "rights while a slot moves"),
+    Mutation(
+        "session/rewrite.py",
+        "declared: list[bytes] | None = None if self._names.slots is None else []",
+        "declared = None",
+        "arguments that are no keys",
+    ),
+    Mutation("session/known.py", "key not in self._guessed and ", "", "a refused deadline"),
+    Mutation("expiry/engine.py", "            elif had:\n", "            else:\n", "a refused deadline"),
+    Mutation(
+        "session/rewrite.py",
+        "self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []",
+        "[]",
+        "keys in two places",
     ),
     Mutation("expiry/engine.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"),
     Mutation("expiry/engine.py", "await self._look_at_role()", "pass", "a takeover"),

@@ -23,7 +23,7 @@ from proxy.scripts.naming import Names, slot
 from proxy.scripts.slots import Slots
 from proxy.session.known import AHEAD_MS, KnownKeys
 from proxy.session.order import DeadlineOrder
-from proxy.session.question import Question
+from proxy.session.question import Arrival, Question
 from proxy.session.voiding import Absent, voidings
 from proxy.upstream.nodes import myself
 
@@ -57,7 +57,7 @@ PRESENT_AT_ONCE: Final = 1000
 """Slots of which a cluster node is asked at once whether they have an index, in some 1.6 ms."""
 
 KEYS_OF_SLOT: Final = 1_000_000
-"""Keys that are looked for at most in a slot that is on its way to a cluster node when its proxy starts."""
+"""Keys that are looked for at most in a slot that is on its way to a cluster node."""
 
 ELSEWHERE: Final = -1
 """What a script answers for a key that a cluster node does not have, or tells nothing of."""
@@ -185,6 +185,8 @@ class Engine:
                 pipeline.execute_command("ASKING")
             pipeline.eval(text, len(keys), *keys, *arguments)  # type: ignore[arg-type]
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        if not slots.primary and isinstance(replies[0], Exception):
+            raise replies[0]  # the proxy's user may not read here
         replies = replies[1::2] if asking else replies[-len(calls) :]
         for reply in replies:
             if isinstance(reply, Exception) and not is_elsewhere(reply):
@@ -227,13 +229,13 @@ class Engine:
     def _is_coming(self, key: bytes) -> bool:
         """Return whether a key's slot is being moved to the cluster node, which has to be asked for it by ASKING."""
         slots = self._names.slots
-        return slots is not None and (number := slot(key)) in slots.moving and number not in slots.owned
+        return slots is not None and slot(key) in slots.coming
 
     async def _note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node does not have some keys, or not all that belongs to them.
 
         Such a key is forgotten, unless its slot is the node's, or on its way: then it may have deadlines of which
-        nothing is known, until the slot's index has been read.
+        nothing is known, until the slot's index has been read. In a slot that goes only those that had some.
         """
         if not keys:
             return
@@ -241,11 +243,18 @@ class Engine:
         await self.look_at_slots()
         slots, moment = self._names.slots, self._clock.now()
         for key in keys:
+            had = self._known.has_had(key)
             self._known.learn(key, None, moment)
-            if slots is not None and slots.expects(number := slot(key)):
+            if slots is None or not slots.expects(number := slot(key)):
+                continue
+            if number in slots.coming:  # it is read when its move has ended
+                self._known.obscure(number, key)
+            elif number not in slots.moving:
                 self._known.mark(key, math.inf, moment)
-                if number not in slots.moving:  # that one is read when its move has ended
-                    slots.unread.add(number)
+                slots.unread.add(number)
+            elif had:
+                self._known.mark(key, math.inf, moment)
+                self._known.parted.add(number, (key,))
 
     def _observe(self, sent: float, moment: int) -> None:
         self._clock.observe(sent, self._clock.local(), moment / 1000)
@@ -307,6 +316,7 @@ class Engine:
             self.renamed.set()
         before, owned = slots.primary, slots.owned
         slots.unread |= slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
+        await self.survey()
         if before != slots.primary:
             log.info("role in the cluster changed", role="primary" if slots.primary else "replica")
         if owned != slots.owned:
@@ -483,14 +493,26 @@ class Engine:
                         slots.unread.add(number)
         return found
 
-    async def coming_keys(self) -> list[bytes]:
-        """Return the keys with shadows that have come to a cluster node before their slot and its index."""
+    async def survey(self, *, anew: bool = False) -> None:
+        """Make known the keys with shadows in slots that are on their way to a cluster node: they come before the slot
+        and its index, or have been left there by an earlier move.
+
+        Args:
+            anew: whether nothing is known of any slot. Then likewise in those that go, whose index may have gone.
+        """
         slots = self._names.slots
-        found: list[bytes] = []
-        for number in sorted(slots.moving - slots.owned) if slots is not None else ():
+        if slots is None:
+            return
+        for number in sorted(slots.moving if anew else slots.coming - slots.surveyed):
             names = await self._ask("CLUSTER", "GETKEYSINSLOT", str(number), str(KEYS_OF_SLOT))
-            found += [key for key in map(self._names.key, names) if key is not None]
-        return found
+            comes = number in slots.coming
+            for key in map(self._names.key, names):
+                if key is not None and comes:
+                    self._known.obscure(number, key)
+                elif key is not None:
+                    self._known.mark(key, math.inf, 0.0)
+            if comes:
+                slots.surveyed.add(number)
 
     async def read_indexes(self, places: Sequence[Place]) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
         """Read on in some indexes, `SLOTS_AT_ONCE` of a cluster node or one of another server, earliest deadline first.
@@ -540,6 +562,8 @@ class Engine:
             await self.learn(list(question.unclear))
         if question.leftover:
             await self._drop_leftovers(question.leftover)
+        if question.arrivals:
+            await self._make_way(question.arrivals)
         if question.absent:
             await self._void(question.absent, tentative=question.tentative)
 
@@ -596,6 +620,17 @@ class Engine:
             await asyncio.sleep(_NEARLY)
 
     async def _remove_due_of_slot(self, keys: list[bytes]) -> None:
+        if await self._cleared(keys):
+            return
+        await self._note_elsewhere(keys)
+        slots, number = self._names.slots, slot(keys[0])
+        if slots is not None and number in slots.owned and number not in slots.moving:
+            await self._cleared(keys)  # it has become the node's own meanwhile
+        else:
+            await self._clear_on_its_way(keys)
+
+    async def _cleared(self, keys: list[bytes]) -> bool:
+        """Remove what is due in some keys of one slot; return False where a cluster node does not have them."""
         databases = sorted(self._known.databases)
         found: dict[bytes, float | None] = dict.fromkeys(keys)
         at_once = max(1, PAIRS_AT_ONCE // len(keys))
@@ -604,9 +639,7 @@ class Engine:
             for begin in range(0, len(databases), at_once):
                 cleared = await self._clear(keys, databases[begin : begin + at_once])
                 if cleared is None:
-                    await self._note_elsewhere(keys)
-                    await self._clear_on_its_way(keys, databases)
-                    return
+                    return False
                 moment, left = cleared
                 since = min(since, moment)
                 for key, deadline in zip(keys, left, strict=True):
@@ -614,6 +647,7 @@ class Engine:
                         found[key] = min(float(deadline), found[key] or math.inf)
             for key, earliest in found.items():
                 self._known.learn(key, earliest, since, freed=freed)
+        return True
 
     async def _clear(self, keys: list[bytes], databases: list[int]) -> tuple[float, list[bytes]] | None:
         """Remove what is due in some keys of some databases; return when that was, in Unix ms, and what is earliest.
@@ -632,7 +666,7 @@ class Engine:
             if gone < self._batch:
                 return moment / 1000, list(left)
 
-    async def _clear_on_its_way(self, keys: list[bytes], databases: list[int]) -> None:
+    async def _clear_on_its_way(self, keys: list[bytes]) -> None:
         """Remove what is due in keys of a slot that is being moved, where key and shadow are at this node.
 
         The index may be at the other one, and need not be changed here: the slot is read when it has come to rest.
@@ -640,6 +674,7 @@ class Engine:
         slots = self._names.slots
         if slots is None or slot(keys[0]) not in slots.moving:
             return
+        databases = sorted(self._known.databases)
         calls: list[Call] = [
             (
                 [key, self._names.shadow(key)],
@@ -656,6 +691,13 @@ class Engine:
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             names = self._triples(keys[begin : begin + KEYS_AT_ONCE])
             await self._call(text, [([], [*all_in_arguments(names)])])
+
+    async def _make_way(self, arrivals: Sequence[Arrival]) -> None:
+        text = script("arrive", undeclared=True)
+        for begin in range(0, len(arrivals), KEYS_AT_ONCE):
+            page = arrivals[begin : begin + KEYS_AT_ONCE]
+            names = all_in_arguments(self._triples(arrival.key for arrival in page))
+            await self._call(text, [([], [*names, *(int(arrival.replaces) for arrival in page)])], asking=True)
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]

@@ -221,9 +221,9 @@ class Tracker:
             if key is not None:
                 self._changed.add(key)
                 self._known.suspect(key)
-                if slots is not None and slot(key) not in slots.owned:
+                if slots is not None and (place := slot(key)) not in slots.owned:
                     # It is on its way here, and cannot be asked about before it is; something may be due in it then.
-                    self._known.mark(key, math.inf, 0.0)
+                    self._known.obscure(place, key)
                 self._news.set()
                 if self._known.is_urgent(key):
                     self._urgent.set()
@@ -246,6 +246,9 @@ class Tracker:
                 arrived = sorted(self._arrived)
                 self._arrived.clear()
                 await self._read(await self._engine.places(arrived))
+                if not self._known.loaded and self._see():
+                    self._say_loaded(len(self._known.deadlines), 0.0)
+            self._clear_up()
             if self._changed:
                 await self._learn_changed()
             if self._unplaced:
@@ -316,7 +319,11 @@ class Tracker:
             log.warning("COMMAND refused", error=one_line(error), advice="give the proxy's user the right to +command")
 
     async def _load(self) -> None:
-        """Read the index of every database, earliest deadlines first; then forget known keys that were not there."""
+        """Read the index of every database, earliest deadlines first; then forget known keys that were not there.
+
+        What a cluster node tells nothing of, because the cluster is down, is read as soon as it is up. Until then every
+        key counts as known.
+        """
         started = asyncio.get_running_loop().time()
         self._unseen = set(self._known.deadlines)
         if not self.connected.is_set():
@@ -327,24 +334,41 @@ class Tracker:
         if slots is not None:
             slots.indexed.clear()
         self._arrived.clear()
-        for key in await self._engine.coming_keys():
-            self._known.mark(key, math.inf, 0.0)
+        await self._engine.survey(anew=True)
         count = await self._read(await self._engine.places(), soon=self._clock.now() + SOON_MS)
         self._known.ever = self._known.ever or await self._engine.has_traces()
+        unread = set() if slots is None else slots.unread | self._arrived
         for key in self._unseen - self._changed:
-            self._known.learn(key, None, -math.inf)
+            if not unread or slot(key) not in unread:
+                self._known.learn(key, None, -math.inf)
         self._unseen = set()
         self._open()
-        self._known.loaded = True
-        self._known.see()
+        if self._see():
+            self._say_loaded(count, asyncio.get_running_loop().time() - started)
+        else:
+            log.info("the cluster is down: deadlines are loaded when it is up")
+
+    def _say_loaded(self, count: int, seconds: float) -> None:
         say = log.debug if self._loaded else log.info
         self._loaded = True
-        say(
-            "deadlines loaded",
-            keys=count,
-            databases=len(self._known.databases),
-            ms=round(1000 * (asyncio.get_running_loop().time() - started)),
-        )
+        say("deadlines loaded", keys=count, databases=len(self._known.databases), ms=round(1000 * seconds))
+
+    def _clear_up(self) -> None:
+        """Treat keys like others again whose slots have come to the cluster node, and have been read, or stay there."""
+        slots, known = self._names.slots, self._known
+        if slots is None:
+            return
+        awaited = slots.moving | slots.unread | self._arrived
+        for keys in (known.unclear, known.sent, known.parted):
+            keys.keep(awaited)
+
+    def _see(self) -> bool:
+        """Count every key as known no longer, if all has been read; return whether it has."""
+        slots = self._names.slots
+        # Where a slot is on its way its index may be elsewhere: the slot has been surveyed.
+        self._known.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)
+        self._known.see()
+        return self._known.loaded
 
     async def _read(self, places: list[Place], *, soon: float = math.inf) -> int:
         """Read indexes to their ends, earliest deadlines first; let clients in when what is due until `soon` is known.

@@ -16,6 +16,8 @@ class Slots:
         primary: whether it is a primary.
         owned: its slots; those of its primary, if it is a replica.
         moving: those that are on their way to it or from it.
+        coming: those that are on their way to it.
+        surveyed: those of them of which the keys with deadlines that were there when they began to come are known.
         first: the least of its slots; 0 where it has none.
         indexed: the slots in which there may be an index.
         unread: those whose index could not be read, or of which keys could not be asked about, and is to be read.
@@ -26,6 +28,8 @@ class Slots:
         self.primary = False
         self.owned: frozenset[int] = frozenset()
         self.moving: frozenset[int] = frozenset()
+        self.coming: frozenset[int] = frozenset()
+        self.surveyed: set[int] = set()
         self.first = 0
         self.indexed: set[int] = set()
         self.unread: set[int] = set()
@@ -41,6 +45,8 @@ class Slots:
         if primary and not self.primary:
             changed = owned
         self.primary, self.owned, self.moving = primary, owned, moving
+        self.coming = moving - owned
+        self.surveyed &= self.coming
         self.first = min(owned, default=0)
         return changed
 

@@ -9,8 +9,13 @@ from proxy.session.standing import Next, Standing
 
 
 def speaks_of_replies(arguments: list[bytes]) -> bool:
-    """Return whether nothing may be put behind a request, or is answered there: what is unclear is asked before."""
+    """Return whether a request changes which replies the client gets, or concerns exactly the next one."""
     return len(arguments) > 2 and arguments[0].upper() == b"CLIENT" and arguments[1].upper() in (b"REPLY", b"CACHING")
+
+
+def speaks_of_next(arguments: list[bytes]) -> bool:
+    """Return whether nothing may be put between a request and the one behind it: what is unclear is asked before."""
+    return speaks_of_replies(arguments) or arguments[0].upper() == b"ASKING"
 
 
 class Hearing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from proxy.commands.table import MARKING, Command, Effect
 from proxy.session import additions
@@ -11,10 +12,19 @@ from proxy.session.announcing import Announcing
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
 from proxy.session.outgoing import Outgoing
-from proxy.session.question import Question
+from proxy.session.question import Arrival, Question
 from proxy.session.standing import Standing
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.request import Request
+
+_COMES: Final = b"RESTORE-ASKING"
+
+ARRIVALS_AHEAD: Final = 64 * 1024
+"""Bytes of what another cluster node sends that are searched for keys that come."""
+
+
+MOST_REMEMBERED: Final = 100_000
+"""Keys that come over one connection that are remembered; more than a MIGRATE sends."""
 
 
 class Inquiry:
@@ -29,7 +39,19 @@ class Inquiry:
         out: what goes upstream.
     """
 
-    __slots__ = ("_announcing", "_claims", "_known", "_out", "_rewriter", "_standing", "_streams", "_without")
+    __slots__ = (
+        "_announcing",
+        "_awaited",
+        "_claims",
+        "_known",
+        "_made",
+        "_out",
+        "_rewriter",
+        "_standing",
+        "_streams",
+        "_unmade",
+        "_without",
+    )
 
     def __init__(
         self,
@@ -48,6 +70,10 @@ class Inquiry:
         self._claims = claims
         self._announcing = announcing
         self._out = out
+        # Keys that another cluster node sends: for which way has been made, and whose shadows came without that.
+        self._awaited: set[bytes] = set()
+        self._made: set[bytes] = set()
+        self._unmade: set[bytes] = set()
 
     def question(
         self, command: Command | None, request: Request, now: float, *, replied: bool, waited: bool
@@ -66,7 +92,16 @@ class Inquiry:
         streams = self._streams
         before = self._before(command, request, now) if (streams.keys or streams.pipelines) and not waited else None
         transaction, limited = standing.transaction, standing.limited
+        if command is not None and command.name == _COMES and transaction is None and not limited:
+            arrivals = self._arrivals(request)
+            if arrivals:
+                return Question(arrivals=arrivals)
+        leftover: tuple[bytes, ...] = ()
+        if command is not None and command.effect is Effect.MIGRATE:
+            leftover = tuple(self._rewriter.leftovers(request.arguments))
         if without.is_needed and transaction is None and standing.askable and not limited:
+            if leftover:
+                return Question(leftover=leftover) if replied else Question(replied=True, again=True)
             return before  # the rest has been done
         if not known.deadlines and not known.blind:
             return before
@@ -79,9 +114,6 @@ class Inquiry:
             absent = [(key, None) for key in transaction.blind_keys]
         elif command is not None:
             absent = additions.absent(known, command, request, limited=limited, amends=self._out.amends)
-        leftover: tuple[bytes, ...] = ()
-        if command is not None and command.effect is Effect.MIGRATE:
-            leftover = tuple(self._rewriter.leftovers(request.arguments))
         everywhere = everywhere and known.any_due(now)
         due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.to_ask_about(names, now)))
         unclear, reply = self._limited(command, request) if limited else ((), False)
@@ -95,6 +127,36 @@ class Inquiry:
             return None
         tentative = bool(absent) and limited
         return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative, leftover=leftover)
+
+    def _arrivals(self, request: Request) -> tuple[Arrival, ...]:
+        """Return the keys that come from another cluster node by a request and those behind it; each is given once.
+
+        Not a key whose shadow came before it, as where the other node's proxy has been passed by: that is its own.
+        """
+        arrival = self._rewriter.arrival(request.arguments, request.count)
+        if arrival is None:
+            key = self._rewriter.owner(request.arguments)
+            if key is not None and key not in self._made:
+                self._unmade.add(key)
+            elif key is not None:
+                self._made.discard(key)
+            return ()
+        if len(self._made) + len(self._unmade) > MOST_REMEMBERED:
+            self._made, self._unmade = set(), set()
+        if arrival.key in self._awaited:
+            self._awaited.discard(arrival.key)
+            return ()
+        if arrival.key in self._unmade:
+            self._unmade.discard(arrival.key)
+            return ()
+        found = {arrival.key: arrival}
+        for arguments in self._announcing.requests_ahead(ARRIVALS_AHEAD):
+            further = self._rewriter.arrival(arguments, len(arguments)) if arguments[0].upper() == _COMES else None
+            if further is not None and further.key not in self._unmade:
+                found.setdefault(further.key, further)
+        self._awaited = found.keys() - {arrival.key}
+        self._made |= found.keys()
+        return tuple(found.values())
 
     def _before(self, command: Command | None, request: Request, now: float) -> Question | None:
         """Return what others have to finish before a request may give keys deadlines."""

@@ -14,6 +14,7 @@ from proxy.session.ages import Ages
 from proxy.session.beginnings import Beginnings
 from proxy.session.claims import CLAIMED_BY_ANYBODY, HURRIED_LOOKS, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, weight
 from proxy.session.order import DeadlineOrder
+from proxy.session.travelling import Travelling
 
 DATABASES: Final = frozenset(range(1024))
 """The numbers of databases that a client's word makes known. The server leaves those out that it has not."""
@@ -103,12 +104,19 @@ class KnownKeys:
         on_announced: is called with keys to which another proxy is about to give their first deadlines.
         cut_off: whether there is no connection by which they could be told.
         order: the deadlines in order, if they are kept so.
+        unclear: those whose earliest deadline the server does not tell yet, whatever else is known of them.
+        sent: those that have been sent to another cluster node, or should have been, while their slot is moved.
+        parted: those whose deadlines a cluster node had, and which are elsewhere while their slot is moved.
     """
 
     def __init__(self) -> None:
         self.deadlines: dict[bytes, float] = {}
         self.beginnings = Beginnings()
         self.order: DeadlineOrder | None = None
+        self.unclear = Travelling()
+        self.sent = Travelling()
+        self.parted = Travelling()
+        self._guessed: set[bytes] = set()  # known to the proxy only by what requests may set
         self.databases: set[int] = {0}
         self.blind = True
         self.loaded = False
@@ -146,6 +154,12 @@ class KnownKeys:
         """Return whether a key may have members with deadlines."""
         return self.blind or key in self.deadlines
 
+    def has_had(self, key: bytes) -> bool:
+        """Return whether the server has, or had, deadlines of a key, as far as is known; not whether it may get any."""
+        if self.blind or key in self.parted:
+            return True
+        return key not in self._guessed and self.deadlines.get(key, math.inf) < math.inf
+
     def known_among(self, keys: Collection[bytes]) -> list[bytes]:
         """Return those of some keys that may have members with deadlines."""
         return list(keys) if self.blind else list(self.deadlines.keys() & keys)
@@ -181,14 +195,20 @@ class KnownKeys:
         """Return those of the names that are keys in which something may be due, as far as is known at `now` (Unix ms).
 
         Besides those that are `due`, these are keys to which other proxies may have given deadlines of which no word
-        has come yet.
+        has come yet, and those that are unclear.
         """
-        deadlines, marks, restless, limit = self.deadlines, self._marks, self._restless, now + ASK_MS
+        deadlines, marks, limit = self.deadlines, self._marks, now + ASK_MS
+        restless, unclear = self._restless, self.unclear
         return [
             name
             for name in names
             if name in deadlines
-            and ((deadline := deadlines[name]) <= limit or name in restless or (deadline == math.inf and name in marks))
+            and (
+                (deadline := deadlines[name]) <= limit
+                or name in restless
+                or (deadline == math.inf and name in marks)
+                or name in unclear
+            )
         ]
 
     def soon_due(self, names: Iterable[bytes], now: float) -> list[bytes]:
@@ -284,7 +304,14 @@ class KnownKeys:
         deadline -= self.doubt
         known = self.deadlines.get(key)
         if known is None or deadline < known:
+            if known is None or known == math.inf:
+                self._guessed.add(key)
             self._put(key, deadline)
+
+    def obscure(self, number: int, key: bytes) -> None:
+        """Make a key of a slot known of whose deadlines the server tells nothing yet; it counts as due until then."""
+        self.unclear.add(number, (key,))
+        self.mark(key, math.inf, 0.0)
 
     def _mark_for_a_time(self, key: bytes) -> None:
         self._marks.note(key, lease_clock())
@@ -326,6 +353,7 @@ class KnownKeys:
     def suspect(self, key: bytes) -> None:
         """Make a key known because its deadlines have changed; `learn` follows."""
         self._doubtful.add(key)
+        self._guessed.discard(key)
         if key not in self.deadlines:
             self._put(key, math.inf)
         if key in self._watched:
@@ -366,8 +394,10 @@ class KnownKeys:
             freed: keys of which the server may have said so before a request ran: what is known of them stays as well.
         """
         self._doubtful.discard(key)
-        if deadline is not None and key in self._watched:
-            self._disturb(key)
+        if deadline is not None:
+            self._guessed.discard(key)
+            if key in self._watched:
+                self._disturb(key)
         if key in freed and (known := self.deadlines.get(key)) is not None:
             deadline = known if deadline is None else min(deadline, known)
         coming = self._coming.get(key)
@@ -390,6 +420,7 @@ class KnownKeys:
             self._mark_for_a_time(key)
         else:
             self.deadlines.pop(key, None)
+            self._guessed.discard(key)
             if not self.deadlines:
                 self.beginnings.clear()
 

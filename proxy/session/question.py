@@ -8,6 +8,19 @@ from proxy.session.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """A key that is about to come from another cluster node.
+
+    Attributes:
+        key: the key.
+        replaces: whether it takes the place of one that is there; otherwise the server refuses it then.
+    """
+
+    key: bytes
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What has to be done before a request may be sent on.
 
@@ -25,6 +38,7 @@ class Question:
         near: those among them that may get a deadline which passes before the server can tell the others of it.
         login: whether that is to show if the client has logged in: then the first sign of it is enough.
         leftover: keys whose deadlines are void if they are not there any more, and are to go before.
+        arrivals: keys of which there may be deadlines, or copies.
         behind: the connections with long pipelines in which requests for `arriving` may be.
     """
 
@@ -42,3 +56,4 @@ class Question:
     login: bool = False
     behind: tuple[Claims, ...] = ()
     leftover: tuple[bytes, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()

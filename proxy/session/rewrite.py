@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, assert_never
@@ -12,10 +12,11 @@ from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect
 from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
-from proxy.scripts.naming import Names
+from proxy.scripts.naming import Names, slot
 from proxy.session.claims import Claims
 from proxy.session.globs import may_match_beginning
 from proxy.session.known import KnownKeys
+from proxy.session.question import Arrival
 from proxy.session.transaction import Transaction
 from proxy.session.voiding import Voiding
 from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
@@ -35,6 +36,9 @@ _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
 _MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
 """How many arguments they take, themselves included."""
 
+_RESTORE_SIZE: Final = 4
+"""How many arguments a node's RESTORE-ASKING has; with REPLACE one more."""
+
 BETWEEN_NODES: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
 """By these the nodes of a cluster give each other keys, the proxy's own too: deadlines travel with their keys."""
 
@@ -46,6 +50,9 @@ CLEARED_AT_ONCE: Final = 500
 
 _SETTING: Final = frozenset(("expire", "rename", "copy", "move"))
 """Scripts that set deadlines, and so need the index where the key is."""
+
+_OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
+"""Scripts whose KEYS may be only some of the request's keys."""
 
 _CLEARED: Final = b" cleared"
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
@@ -203,11 +210,23 @@ class Rewriter:
         return evaluation(terms, "void", voiding.keys, voiding.arguments(()), declared=self._declared([key]))
 
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
-        """Return the request that removes what is due in some keys, in front of a transaction's that name them."""
+        """Return the request that removes what is due in some keys, in front of a transaction's that name them.
+
+        A cluster node sees none of them: it would refuse the whole transaction for one that is not there, or that is
+        no key but an argument.
+        """
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
-        keys = list(keys)
-        arguments = [b"%d" % CLEARED_AT_ONCE]
-        return evaluation(terms, "clear_front", self._pairs(keys), arguments, declared=self._declared(keys))
+        declared: list[bytes] | None = None if self._names.slots is None else []
+        return evaluation(terms, "clear_front", self._pairs(list(keys)), [b"%d" % CLEARED_AT_ONCE], declared=declared)
+
+    @property
+    def own_write(self) -> bytes:
+        """A request that the server sends to its replicas, and that changes nothing."""
+        if self._names.slots is None:
+            return encode([b"PUBLISH", self._names.written, b""])
+        # From Redis 8.0 and Valkey 8.0 on a cluster node sends its replicas no messages.
+        terms = Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+        return evaluation(terms, "write", [self._names.written], [])
 
     def opens_link(self, arguments: list[bytes]) -> bool:
         """Return whether a node begins to give another its slots by a request (Valkey 9): no client's follow it."""
@@ -424,22 +443,48 @@ class Rewriter:
         """Return whether a cluster node refuses a request for keys of different slots, and is to say so itself."""
         if self._names.slots is None:
             return False
-        arguments = request.arguments
-        if command.name in _NUMBERED:
-            keys = [arguments[1], *arguments[3 : 3 + (strict_integer(arguments[2]) or 0)]]
-        elif command.effect is Effect.REPLACE and self._server.has_keys_elsewhere(command.name):
-            keys = [arguments[1], *(command.keys(arguments) or ())]
-        elif self._server.has_keys_elsewhere(command.name):
-            keys = command.keys(arguments) or []
-        else:
-            keys = self._server.keys(arguments)
+        keys = self._all_keys(command, request.arguments)
         return len(self._names.of_one_slot(keys)) < len(keys)
 
+    def _all_keys(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys of a request by which a cluster node judges it."""
+        if command.name in _NUMBERED:
+            return [arguments[1], *arguments[3 : 3 + (strict_integer(arguments[2]) or 0)]]
+        if not self._server.has_keys_elsewhere(command.name):
+            return self._server.keys(arguments)
+        keys = command.keys(arguments) or []
+        return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
+
     def leftovers(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys whose shadows a MIGRATE names: that of one that is not there any more must not go either."""
-        if self._names.slots is None:
+        """Return the keys whose shadows a MIGRATE takes along: that of one that is not there any more must stay.
+
+        But where one has been sent before it may be that it has arrived, and its shadow has not.
+        """
+        migration = self._migration(arguments)
+        if migration is None:
             return []
-        return [key for key in map(self._names.key, arguments[3:4] + arguments[6:]) if key is not None]
+        names = [*map(self._names.key, migration[1]), *self._known.known_among(migration[1])]
+        return list(dict.fromkeys(name for name in names if name is not None and name not in self._known.sent))
+
+    def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
+        """Return the key that another cluster node sends, of which there may be deadlines here, or a copy.
+
+        If the server refuses it, what has gone belonged to what a move has left in a slot that is not the node's.
+
+        Args:
+            arguments: those of a RESTORE-ASKING that have come.
+            count: how many it has in all.
+        """
+        slots, more = self._names.slots, count - _RESTORE_SIZE
+        if slots is None or more not in (0, 1) or len(arguments) < 2 or arguments[1].startswith(self._names.prefix):
+            return None
+        if slot(arguments[1]) in slots.owned or (len(arguments) > 4 and arguments[4].upper() != b"REPLACE"):
+            return None
+        return Arrival(arguments[1], replaces=bool(more))
+
+    def owner(self, arguments: list[bytes]) -> bytes | None:
+        """Return the key of whose shadow a request is, or None."""
+        return self._names.key(arguments[1]) if self._names.slots is not None and len(arguments) > 1 else None
 
     def _migrate(self, request: Request) -> bytes | None:
         """Have the deadlines of keys go to another node of a cluster together with them.
@@ -447,23 +492,34 @@ class Rewriter:
         If a key went first, and a member of it were removed and added there, its old deadline would come after it.
         """
         arguments = request.arguments
+        migration = self._migration(arguments)
+        if migration is None:
+            return None
+        options, keys = migration
+        names: dict[bytes, None] = {}
+        for name in keys:
+            key = self._names.key(name)
+            if key is None and (name.startswith(self._names.prefix) or not self._known.is_known(name)):
+                names[name] = None
+                continue
+            key = name if key is None else key
+            self._known.sent.add(slot(key), (key,))
+            # In front of a key that comes to it, the other node's proxy removes what deadlines are there.
+            names[key] = names[self._names.shadow(key)] = None
+        if list(names) == keys:
+            return None
+        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *names])
+
+    def _migration(self, arguments: list[bytes]) -> tuple[list[bytes], list[bytes]] | None:
+        """Return the options and the keys of a MIGRATE between nodes of a cluster; None where the server refuses it."""
         if self._names.slots is None or len(arguments) < 6:
             return None
         options, keys, place = arguments[6:], [arguments[3]] if arguments[3] else [], 0
         while place < len(options) and (word := options[place].upper()) != b"KEYS":
             place += _MIGRATE_OPTIONS.get(word, len(options) + 1)
         if place > len(options) or bool(keys) is (place < len(options)):
-            return None  # the server refuses it
-        options, keys = options[:place], keys or options[place + 1 :]
-        known = self._known
-        others = [
-            name
-            for key in keys
-            for name in ([self._names.shadow(key)] if known.is_known(key) else [self._names.key(key)])
-            if name is not None
-        ]
-        more = dict.fromkeys(name for name in others if name not in keys)
-        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *keys, *more]) if more else None
+            return None
+        return options[:place], keys or options[place + 1 :]
 
     def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None, *, queued: bool) -> None:
         deadline = self._known.deadlines.get(source, now)
@@ -475,7 +531,8 @@ class Rewriter:
             tail = request.raw[request.header :]
         else:
             tail = b"".join(map(bulk, request.arguments))
-        return self._script(self._server.terms(command.name), script, keys, extra, tail, request.count)
+        named = self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
+        return self._script(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
 
     def _expire(
         self,
@@ -565,17 +622,29 @@ class Rewriter:
         return self._script(terms, "ttl", [key, self._names.shadow(key)], [arguments[2], unit])
 
     def _script(
-        self, terms: Terms, name: str, keys: list[bytes], arguments: list[bytes], tail: bytes = b"", tail_count: int = 0
+        self,
+        terms: Terms,
+        name: str,
+        keys: list[bytes],
+        arguments: list[bytes],
+        tail: bytes = b"",
+        tail_count: int = 0,
+        *,
+        named: Sequence[bytes] = (),
     ) -> bytes:
-        """Return the script that replaces a request, and count it; as `evaluation`."""
+        """Return the script that replaces a request, and count it; as `evaluation`.
+
+        `named`: the request's keys, where the script's are only those of them that have deadlines.
+        """
         self._metrics.requests_rewritten_total[name] += 1
-        declared = None if name in _SETTING else self._declared(keys)
+        declared = None if name in _SETTING else self._declared([*named, *keys])
         present = "" if declared is None else self._shadows(keys)
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
 
     def _shadows(self, keys: list[bytes]) -> str:
-        """Return the places of the shadows among a script's keys, from 1 on."""
-        return " ".join(str(place) for place, key in enumerate(keys, 1) if self._names.key(key) is not None)
+        """Return the places, from 1 on, of the shadows among a script's keys that have to be at the node."""
+        found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
+        return " ".join(str(place) for place, key in found if key is not None and self._known.has_had(key))
 
     def _declared(self, keys: list[bytes]) -> list[bytes] | None:
         """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request.

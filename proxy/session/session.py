@@ -19,7 +19,7 @@ from proxy.session.announcing import NOT_ANNOUNCED, Announcing, keys_expected
 from proxy.session.claims import Claims, weight
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import NAMES, Ground
-from proxy.session.hearing import Hearing, speaks_of_replies
+from proxy.session.hearing import Hearing, speaks_of_next
 from proxy.session.identity import WHO, Identity, who
 from proxy.session.inquiry import Inquiry
 from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
@@ -39,7 +39,7 @@ from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
 from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, encode, strict_integer
+from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, strict_integer
 from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
@@ -634,7 +634,7 @@ class Session:
             self._rewriter.stands_in(command, request)
             or ((rights.by_state or command.effect is Effect.EXPIRE) and is_own(command, request))
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
-            or (rights.unasked and speaks_of_replies(request.arguments))
+            or (rights.unasked and speaks_of_next(request.arguments))
             or (rights.unasked and command.effect is Effect.MULTI)
         )
         if not concerned and not self._without.shows(command, request):
@@ -658,7 +658,7 @@ class Session:
         keys: Collection[bytes]
         if command.effect is Effect.MULTI:
             keys = self._expected
-        elif speaks_of_replies(request.arguments):
+        elif speaks_of_next(request.arguments):
             keys = list(islice(self._announcing.keys_ahead(), TOGETHER))
         else:
             keys = self._announcing.first_keys(request.arguments)
@@ -738,8 +738,7 @@ class Session:
         if effect is Effect.WAIT and standing.shares and askable and standing.transaction is None:
             # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
             standing.shares = False
-            write = encode([b"PUBLISH", self._ground.prefix + b"wait", b""])
-            out.append(standing.replies.enclose(write, lambda said: _apart(said)[1]))
+            out.append(standing.replies.enclose(rewriter.own_write, lambda said: _apart(said)[1]))
         if command.name == b"WAITAOF":
             standing.unlike = True  # to a server without replicas the message is no write: what comes is not to share
         if effect is Effect.CONNECTION:

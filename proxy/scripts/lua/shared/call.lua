@@ -1,11 +1,15 @@
 -- Every script begins with this. `call` is redis.call, but a failure is told as the server tells it to a client: with its
--- own error code, without the script's name and line. `told`: the words of an error for the command of that name.
+-- own error code, without the script's name and line. `told`: the words of an error for the command of that name. `far`:
+-- whether they say that a cluster node does not have a key.
+local function far(text)
+  return text:find('ttempted to access a non local key', 1, true) or text:find('keys were accessed during rehashing', 1, true)
+end
 local function told(err, name)
   -- Redis 6.2 puts the line in front of some errors, and a minus and a line's end around them.
   local place, text = err:match('^(@user_script: %d+: )%-?(.-)%s*$')
   text = text or err
   -- A key of the client's own request is not there: its slot is being moved.
-  if text:find('cript attempted to access a non local key', 1, true) then
+  if far(text) then
     return 'TRYAGAIN Multiple keys request during rehashing of slot'
   end
   if text:find('while the cluster is down', 1, true) then return 'CLUSTERDOWN The cluster is down' end
@@ -28,7 +32,7 @@ local function call(...)
   local reply = redis.pcall(...)
   if failed(reply) then
     local nothing = absent[(...)]
-    if nothing ~= nil and reply.err:find('non local key', 1, true) then return nothing end
+    if nothing ~= nil and far(reply.err) then return nothing end
     failure = {err = told(reply.err, (...))}
     error(failure)
   end

@@ -8,7 +8,7 @@ for place = 3, last do KEYS[place - 2] = all[place] end
 for place = last + 1, #all do ARGV[place - last] = all[place] end
 for place in all[2]:gmatch('%d+') do
   local there = redis.pcall('exists', KEYS[tonumber(place)])
-  if type(there) == 'table' and there.err:find('non local key', 1, true) then
+  if type(there) == 'table' and not there.err:find('while the cluster is down', 1, true) then
     return {err = 'TRYAGAIN Multiple keys request during rehashing of slot'}
   end
 end

@@ -1,0 +1,6 @@
+-- Changes nothing, but is sent to replicas: what WAIT waits for.
+-- KEYS: a key of the proxy's own that there is not
+-- Result: nothing
+-- Complexity: O(1)
+call('set', KEYS[1], '')
+call('unlink', KEYS[1])
