@@ -17,7 +17,8 @@ from proxy.commands.described import ServerCommands
 from proxy.commands.table import COMMANDS
 from proxy.relay.signs import Signs
 from proxy.scripts.calls import script
-from proxy.scripts.naming import Names
+from proxy.scripts.naming import Names, slot
+from proxy.scripts.slots import SLOTS, Slots
 from proxy.session.announcing import EXPECTED_AT_MOST, keys_expected
 from proxy.session.claims import Claims, Sender
 from proxy.session.errors import RefusedAtItsHeadError, RequestTooLargeError
@@ -605,3 +606,18 @@ def test_who_watches_a_key_is_told_once_and_not_of_its_own() -> None:
     known.mark_announced([b"k"])
     assert told == [0, 1, 2, 3]
     assert not known.watched
+
+
+def test_a_key_that_is_gone_takes_no_deadlines_along_while_the_proxy_is_blind() -> None:
+    """The engine drops what it has left, before a MIGRATE that names it goes to the node."""
+    names = Names(b"__expiremember__:")
+    slots = names.slots = Slots(b"node")
+    slots.take(primary=True, owned=frozenset(range(SLOTS)), moving=frozenset({slot(b"k")}))
+    driver = Driver(blind=True)
+    rewriter = Rewriter(names, driver.known, ServerCommands())
+    driver.ground = Ground(rewriter, driver.known, names.prefix, 1 << 30, names=names)
+    driver.session = Session(driver.ground)
+    driver.feed(encode([b"MIGRATE", b"127.0.0.1", b"7000", b"k", b"0", b"5000"]))
+    assert [question.leftover for question in driver.questions if question.leftover] == [(b"k",)]
+    assert b"KEYS" in driver.sent
+    assert b"k:{k}" in driver.sent
