@@ -389,7 +389,7 @@ MUTATIONS = [
     ),
     Mutation("session/rewrite.py", "*self._known.known_among(migration[1])]", "]", "a key that has gone"),
     Mutation("session/rewrite.py", " and name not in self._known.sent))", "))", "a shadow that could not come"),
-    Mutation("session/inquiry.py", "self._unmade.add(key)", "pass", "past a proxy"),
+    Mutation("session/arriving.py", "self._unmade.add(shadow_of)", "pass", "past a proxy"),
     Mutation("session/known.py", "                or name in unclear\n", "", "a later deadline"),
     Mutation(
         "expiry/engine.py",

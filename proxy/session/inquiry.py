@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from proxy.commands.table import MARKING, Command, Effect
 from proxy.session import additions
 from proxy.session.announcing import Announcing
+from proxy.session.arriving import Arriving
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
 from proxy.session.outgoing import Outgoing
@@ -21,10 +23,6 @@ _COMES: Final = b"RESTORE-ASKING"
 
 ARRIVALS_AHEAD: Final = 64 * 1024
 """Bytes of what another cluster node sends that are searched for keys that come."""
-
-
-MOST_REMEMBERED: Final = 100_000
-"""Keys that come over one connection that are remembered; more than a MIGRATE sends."""
 
 
 class Inquiry:
@@ -41,15 +39,13 @@ class Inquiry:
 
     __slots__ = (
         "_announcing",
-        "_awaited",
+        "_arriving",
         "_claims",
         "_known",
-        "_made",
         "_out",
         "_rewriter",
         "_standing",
         "_streams",
-        "_unmade",
         "_without",
     )
 
@@ -70,10 +66,7 @@ class Inquiry:
         self._claims = claims
         self._announcing = announcing
         self._out = out
-        # Keys that another cluster node sends: for which way has been made, and whose shadows came without that.
-        self._awaited: set[bytes] = set()
-        self._made: set[bytes] = set()
-        self._unmade: set[bytes] = set()
+        self._arriving: Arriving | None = None  # once another cluster node has sent keys
 
     def question(
         self, command: Command | None, request: Request, now: float, *, replied: bool, waited: bool
@@ -129,34 +122,21 @@ class Inquiry:
         return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative, leftover=leftover)
 
     def _arrivals(self, request: Request) -> tuple[Arrival, ...]:
-        """Return the keys that come from another cluster node by a request and those behind it; each is given once.
-
-        Not a key whose shadow came before it, as where the other node's proxy has been passed by: that is its own.
-        """
+        """Return the keys for which way has to be made before one may come from another cluster node."""
+        if self._arriving is None:
+            self._arriving = Arriving()
         arrival = self._rewriter.arrival(request.arguments, request.count)
-        if arrival is None:
-            key = self._rewriter.owner(request.arguments)
-            if key is not None and key not in self._made:
-                self._unmade.add(key)
-            elif key is not None:
-                self._made.discard(key)
-            return ()
-        if len(self._made) + len(self._unmade) > MOST_REMEMBERED:
-            self._made, self._unmade = set(), set()
-        if arrival.key in self._awaited:
-            self._awaited.discard(arrival.key)
-            return ()
-        if arrival.key in self._unmade:
-            self._unmade.discard(arrival.key)
-            return ()
-        found = {arrival.key: arrival}
+        if arrival is not None:
+            return self._arriving.to_make_way_for(arrival, self._arrivals_ahead())
+        if (shadow_of := self._rewriter.owner(request.arguments)) is not None:
+            self._arriving.come_with(shadow_of)
+        return ()
+
+    def _arrivals_ahead(self) -> Iterator[Arrival]:
         for arguments in self._announcing.requests_ahead(ARRIVALS_AHEAD):
-            further = self._rewriter.arrival(arguments, len(arguments)) if arguments[0].upper() == _COMES else None
-            if further is not None and further.key not in self._unmade:
-                found.setdefault(further.key, further)
-        self._awaited = found.keys() - {arrival.key}
-        self._made |= found.keys()
-        return tuple(found.values())
+            arrival = self._rewriter.arrival(arguments, len(arguments)) if arguments[0].upper() == _COMES else None
+            if arrival is not None:
+                yield arrival
 
     def _before(self, command: Command | None, request: Request, now: float) -> Question | None:
         """Return what others have to finish before a request may give keys deadlines."""

@@ -1,0 +1,53 @@
+"""What has to be remembered of a connection over which another cluster node sends keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.session.question import Arrival
+
+MOST_REMEMBERED: Final = 100_000
+"""Keys that come over one connection that are remembered; more than a MIGRATE sends."""
+
+
+class Arriving:
+    """For which of the keys that come way has been made, and whose shadows came before them."""
+
+    __slots__ = ("_awaited", "_made", "_unmade")
+
+    def __init__(self) -> None:
+        self._awaited: set[bytes] = set()  # way has been made for them, and they are still to come
+        self._made: set[bytes] = set()  # way has been made for them, and their shadows are still to come
+        self._unmade: set[bytes] = set()  # their shadows have come without that, and they are still to come
+
+    def come_with(self, shadow_of: bytes) -> None:
+        """Note that a key's shadow comes."""
+        if shadow_of in self._made:
+            self._made.discard(shadow_of)
+        else:
+            self._unmade.add(shadow_of)
+
+    def to_make_way_for(self, arrival: Arrival, ahead: Iterable[Arrival]) -> tuple[Arrival, ...]:
+        """Return the keys for which way has to be made before a key may come: each once.
+
+        Not a key whose shadow came before it, as where the other node's proxy has been passed by: that is its own.
+
+        Args:
+            arrival: the key that comes.
+            ahead: those that have come behind it.
+        """
+        key = arrival.key
+        if len(self._made) + len(self._unmade) > MOST_REMEMBERED:
+            self._made, self._unmade = set(), set()
+        if key in self._awaited or key in self._unmade:
+            self._awaited.discard(key)
+            self._unmade.discard(key)
+            return ()
+        found = {key: arrival}
+        for further in ahead:
+            if further.key not in self._unmade:
+                found.setdefault(further.key, further)
+        self._awaited = found.keys() - {key}
+        self._made |= found.keys()
+        return tuple(found.values())
