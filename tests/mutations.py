@@ -246,7 +246,12 @@ MUTATIONS = [
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
     Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
-    Mutation("session/known.py", "self._restless, now + ASK_MS", "self._restless, now - 10", "histories"),
+    Mutation(
+        "session/known.py",
+        "self._marks, now + ASK_MS\n        restless",
+        "self._marks, now - 10\n        restless",
+        "histories",
+    ),
     Mutation("session/known.py", "self._put(key, deadline)\n\n    def obscure", "pass\n\n    def obscure", "histories"),
     Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
     Mutation(
@@ -287,7 +292,7 @@ MUTATIONS = [
     Mutation(_LUA + "rename.lua", "need(ARGV[1], KEYS[2], KEYS[4])", "", "few by selectors"),
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
-    Mutation("session/session.py", "elif speaks_of_replies(request.arguments):", "elif False:", "few without replies"),
+    Mutation("session/session.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
     Mutation(
         "session/session.py", "or (rights.unasked and command.effect is Effect.MULTI)", "", "the first of all in MULTI"
     ),
@@ -352,7 +357,7 @@ MUTATIONS = [
         "or True):",
         "a key on its way",
     ),
-    Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and reply.err", "if false and reply.err", "a key on its way"),
+    Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
     Mutation(
         "session/rewrite.py",
         "if self._names.slots is None or not keys:\n            return None\n        return list(",
@@ -417,7 +422,6 @@ MUTATIONS = [
         "arguments that are no keys",
     ),
     Mutation("session/known.py", "key not in self._guessed and ", "", "a refused deadline"),
-    Mutation("expiry/engine.py", "            elif had:\n", "            else:\n", "a refused deadline"),
     Mutation(
         "session/rewrite.py",
         "self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []",
