@@ -48,7 +48,7 @@ NEWEST: Final = "valkey-9.1"
 PATIENCE: Final = 8
 """Seconds after which what a break keeps from coming counts as missing."""
 
-TRIES: Final = 3
+TRIES: Final = 6
 """How often a break is looked for: what is a race shows by chance, less often on a busy machine."""
 
 

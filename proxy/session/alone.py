@@ -189,7 +189,10 @@ class Alone:
                 break
             return b"".join(others)
 
-        return replies.enclose(evaluation(self._terms(), script, keys, arguments), hear)
+        declared: list[bytes] | None = None
+        if self._names.slots is not None:  # the proxy's own may be at another node while their slot is moved
+            declared = [key for key in keys if not key.startswith(self._names.prefix)]
+        return replies.enclose(evaluation(self._terms(), script, keys, arguments, declared=declared), hear)
 
     def _look(self, replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
