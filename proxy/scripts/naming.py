@@ -131,6 +131,16 @@ class Names:
         number = max(slots.owned - slots.moving, default=slots.first)  # who moves many begins with the first
         return b"%b%b}wait" % (self._in_slot, _tags()[number])
 
+    def declared(self, keys: Iterable[bytes]) -> list[bytes] | None:
+        """Return those of a script's keys that a cluster node is to see; None, at a server that has no slots: all.
+
+        While a slot is moved, a node refuses a script where one of the proxy's own keys has gone already, or, before
+        Redis 7.0, sends the client to the other node, which may not have the client's key.
+        """
+        if self.slots is None:
+            return None
+        return list(dict.fromkeys(key for key in keys if not key.startswith(self.prefix)))
+
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that a script may be called for together with the first of them."""
         found = list(keys)

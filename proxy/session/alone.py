@@ -189,10 +189,8 @@ class Alone:
                 break
             return b"".join(others)
 
-        declared: list[bytes] | None = None
-        if self._names.slots is not None:  # the proxy's own may be at another node while their slot is moved
-            declared = [key for key in keys if not key.startswith(self._names.prefix)]
-        return replies.enclose(evaluation(self._terms(), script, keys, arguments, declared=declared), hear)
+        call = evaluation(self._terms(), script, keys, arguments, declared=self._names.declared(keys))
+        return replies.enclose(call, hear)
 
     def _look(self, replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:

@@ -216,8 +216,8 @@ class Rewriter:
         no key but an argument.
         """
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
-        declared: list[bytes] | None = None if self._names.slots is None else []
-        return evaluation(terms, "clear_front", self._pairs(list(keys)), [b"%d" % CLEARED_AT_ONCE], declared=declared)
+        front = self._pairs(list(keys))
+        return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
     @property
     def own_write(self) -> bytes:
@@ -647,14 +647,8 @@ class Rewriter:
         return " ".join(str(place) for place, key in found if key is not None and self._known.has_had(key))
 
     def _declared(self, keys: list[bytes]) -> list[bytes] | None:
-        """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request.
-
-        While a slot is moved, it would refuse a script where one of the proxy's own keys has gone already, or, before
-        Redis 7.0, send the client to the other node, which may not have the client's key.
-        """
-        if self._names.slots is None or not keys:
-            return None
-        return list(dict.fromkeys(key for key in keys if not key.startswith(self._names.prefix)))
+        """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request."""
+        return self._names.declared(keys) if keys else None
 
     def together(
         self,

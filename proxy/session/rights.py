@@ -136,8 +136,8 @@ class Rights:
         self._asked = now
         keys = [_SOME_KEY, self._names.shadow(_SOME_KEY), self._names.index_for(_SOME_KEY)]
         # A cluster node sees none of them: whether it has their slot has nothing to do with rights.
-        declared: list[bytes] | None = None if self._names.slots is None else []
-        return replies.enclose(evaluation(terms, "rights", keys, [_ALL, token], declared=declared), hear)
+        call = evaluation(terms, "rights", keys, [_ALL, token], declared=self._names.declared(()))
+        return replies.enclose(call, hear)
 
     def confined(self, name: bytes) -> bytes:
         """Return the error line for a command of that name in the state in which hardly any may run."""
