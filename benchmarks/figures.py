@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.stage import StageError
+from benchmarks.stage import StageError, server_version
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -75,14 +75,17 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 def run(measure: Callable[[argparse.Namespace], Report], options: argparse.Namespace) -> int:
     """Measure, print, and return the exit status."""
     try:
+        server = server_version()
         report = measure(options)
     except StageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.json:
         bars = [asdict(bar) | {"met": bar.met} for bar in report.bars]
-        print(json.dumps(report.data | {"bars": bars}, indent=2))
+        print(json.dumps(report.data | {"server": server, "bars": bars}, indent=2))
     else:
+        print(server)
+        print()
         print(report.text)
         print()
         print("\n".join(map(str, report.bars)))

@@ -1,17 +1,17 @@
 """How many SET and GET a second go through the proxy, beside straight to Redis, through HAProxy and through nutcracker.
 
-    python -m benchmarks.relay [--share] [--known-keys 100000] [--bare] [--unix] [--admin] [--check]
+    python -m benchmarks.relay [--known-keys 100000] [--bare] [--unix] [--admin] [--check]
 
 Load comes from redis-benchmark (or valkey-benchmark): 50 connections, 64-byte values, random keys, without pipelining
-and 32 deep. All paths lead to one Redis, and none is busy while another is measured. A machine is never quiet, so every
-round measures each path in turn, in an order that rotates from round to round. A figure is the median of its rounds,
-with the lowest and the highest behind it; a ratio is the median of the ratios within each round, since those were
-measured within seconds of each other.
+and 32 deep; and one connection alone, whose rate tells how long a request takes. All paths lead to one Redis, and none
+is busy while another is measured. A machine is never quiet, so every round measures each path in turn, in an order that
+rotates from round to round. A figure is the median of its rounds, with the lowest and the highest behind it; a ratio is
+the median of the ratios within each round, since those were measured within seconds of each other.
 
 HAProxy relays bytes in TCP mode, with one thread, as the proxy and Redis have (`--haproxy-threads 0`: as many as it
 chooses; on two cores that changes little). nutcracker has one server and one connection to it, as its authors advise.
 
-With `--share` the proxy is measured too with shared connections.
+The proxy is measured with shared connections, as it comes, and without (`--no-share`).
 
 With `--bare` a relay on the proxy's own event loop that looks at nothing is measured too: what is lost to HAProxy there
 is the loop's, and only the rest the proxy's.
@@ -48,30 +48,45 @@ _VALUE_BYTES: Final = 64
 _KEYSPACE: Final = 100_000
 _PIPELINED_FACTOR: Final = 8
 """Pipelined requests take about an eighth of the time."""
+_ALONE: Final = 5
+"""Those of a single connection take about five times as long."""
 _RUN_SECONDS: Final = 120
 
 _REDIS, _HAPROXY, _NUTCRACKER = "Redis, straight", "HAProxy", "nutcracker"
 _PROXY, _KNOWING, _BARE, _UNIX = "proxy", "proxy, keys known", "bare uvloop relay", "proxy, Unix socket"
-_ADMIN, _SHARING = "proxy, scraped", "proxy, shared connections"
+_ADMIN, _OWN = "proxy, scraped", "proxy, --no-share"
 
 
 class Load(NamedTuple):
     """One kind of traffic."""
 
     command: str
-    depth: int
+    depth: int = 1
+    connections: int = _CONNECTIONS
 
     def __str__(self) -> str:
+        if self.connections == 1:
+            return f"{self.command}, alone"
         return f"{self.command}, {self.depth} deep" if self.depth > 1 else self.command
 
+    def requests(self, count: int) -> int:
+        """Return how many requests to send, where `count` are sent by many connections without pipelining."""
+        if self.depth > 1:
+            return count * _PIPELINED_FACTOR
+        return max(1, count // _ALONE) if self.connections == 1 else count
 
-_LOADS: Final = (Load("SET", 1), Load("GET", 1), Load("SET", 32), Load("GET", 32))
+
+_MANY: Final = Load("SET"), Load("GET")
+_DEEP: Final = Load("SET", 32), Load("GET", 32)
+_ALONE_LOADS: Final = Load("SET", connections=1), Load("GET", connections=1)
+_LOADS: Final = (*_MANY, *_DEEP, *_ALONE_LOADS)
 
 
 def _requests_per_second(generator: str, port: int, load: Load, requests: int) -> float:
-    command = [generator, "-h", HOST, "-p", str(port), "-t", load.command.lower(), "-c", str(_CONNECTIONS)]
+    command = [generator, "-h", HOST, "-p", str(port), "-t", load.command.lower()]
+    command += ["-c", str(load.connections)]
     command += ["-d", str(_VALUE_BYTES), "-r", str(_KEYSPACE), "-P", str(load.depth), "--csv"]
-    command += ["-n", str(requests * (_PIPELINED_FACTOR if load.depth > 1 else 1))]
+    command += ["-n", str(load.requests(requests))]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -120,9 +135,8 @@ def _set_up(stage: Stage, options: argparse.Namespace, admin_port: int) -> dict[
         _HAPROXY: stage.haproxy(redis, options.haproxy_threads),
         _NUTCRACKER: stage.nutcracker(redis),
         _PROXY: stage.proxy(redis, *options.proxy_arg),
+        _OWN: stage.proxy(redis, *options.proxy_arg, "--no-share"),
     }
-    if options.share:
-        paths[_SHARING] = stage.proxy(redis, *options.proxy_arg, "--share")
     if options.bare:
         paths[_BARE] = stage.bare(redis)
     if options.unix:
@@ -159,7 +173,7 @@ def measure(options: argparse.Namespace) -> Report:
                     with _scraped(admin_port if name == _ADMIN else 0):
                         figure = _requests_per_second(generator, service.port, load, options.requests)
                     figures[load][name].append(figure)
-                    count = options.requests * (_PIPELINED_FACTOR if load.depth > 1 else 1)
+                    count = load.requests(options.requests)
                     costs[load][name].append((service.cpu_seconds() - before) / count * 1e6)
                     behind[load][name].append((server.cpu_seconds() - servers) / count * 1e6)
     return _report(figures, costs, behind, options)
@@ -176,24 +190,19 @@ def _report(
     options: argparse.Namespace,
 ) -> Report:
     names = list(figures[_LOADS[0]])
-    comparisons = [(_PROXY, _HAPROXY), (_PROXY, _NUTCRACKER), (_PROXY, _REDIS)]
-    bars = [Bar(f"{load}: proxy / HAProxy", _ratio(figures[load], _PROXY, _HAPROXY), 0.95) for load in _LOADS]
+    comparisons = [(one, other) for one in (_PROXY, _OWN) for other in (_HAPROXY, _NUTCRACKER, _REDIS)]
+    comparisons.append((_PROXY, _OWN))
+    each = (_HAPROXY, 1.3), (_NUTCRACKER, 1.0), (_REDIS, 0.95)
+    least = [(load, base, bar) for load in _MANY for base, bar in each]
+    least += [(load, base, bar) for load in _DEEP for base, bar in ((_HAPROXY, 0.95), (_NUTCRACKER, 1.5))]
+    least += [(load, _OWN, 1 / 1.05) for load in _ALONE_LOADS]
+    bars = [Bar(f"{load}: proxy / {base}", _ratio(figures[load], _PROXY, base), bar) for load, base, bar in least]
     bars += [
-        Bar(f"{load}: proxy / nutcracker", _ratio(figures[load], _PROXY, _NUTCRACKER), 1.5)
-        for load in _LOADS
-        if load.depth > 1
+        Bar(f"{load}: Redis's CPU, straight / behind the proxy", _ratio(behind[load], _REDIS, _PROXY), 2.5)
+        for load in _MANY
     ]
-    if _SHARING in names:
-        comparisons += [(_SHARING, base) for base in (_HAPROXY, _NUTCRACKER, _REDIS, _PROXY)]
-        for load in _LOADS:
-            least = (0.95, 1.5) if load.depth > 1 else (1.3, 1.0, 0.95)
-            for base, bar in zip((_HAPROXY, _NUTCRACKER, _REDIS), least, strict=False):
-                bars.append(Bar(f"{load}: shared / {base}", _ratio(figures[load], _SHARING, base), bar))
-            if load.depth == 1:
-                saved = _ratio(behind[load], _REDIS, _SHARING)
-                bars.append(Bar(f"{load}: Redis's CPU, straight / behind shared connections", saved, 2.5))
     if _BARE in names:
-        comparisons += [(_BARE, _HAPROXY), (_PROXY, _BARE)]
+        comparisons += [(_BARE, _HAPROXY), (_OWN, _BARE)]
     if _UNIX in names:
         comparisons.append((_UNIX, _HAPROXY))
     if _ADMIN in names:
@@ -244,7 +253,6 @@ def main() -> int:
         "--requests", type=int, default=100_000, help="requests of a measurement (100000); pipelined, 8 times as many"
     )
     parser.add_argument("--known-keys", type=int, default=0, metavar="N", help="measure with N known keys too (none)")
-    parser.add_argument("--share", action="store_true", help="measure the proxy with shared connections too")
     parser.add_argument("--bare", action="store_true", help="measure a relay on uvloop that looks at nothing too")
     parser.add_argument("--unix", action="store_true", help="measure the proxy with Redis on a Unix socket too")
     parser.add_argument("--admin", action="store_true", help="measure the proxy with a scraped admin port too")

@@ -50,6 +50,16 @@ def binary(*names: str) -> str:
     raise StageError(f"{' or '.join(names)} not found: install it, or put its folder on PATH")
 
 
+def server_binary() -> str:
+    """Find the server that is measured."""
+    return binary("redis-server", "valkey-server")
+
+
+def server_version() -> str:
+    """Return what the server that is measured says of itself: another one may stand first on PATH than is meant."""
+    return subprocess.run([server_binary(), "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def load_generator() -> str:
     """Find the C client that makes traffic."""
     return binary("redis-benchmark", "valkey-benchmark")
@@ -213,7 +223,7 @@ class Stage:
     def redis(self) -> Service:
         """Start a Redis (or Valkey) that keeps nothing on disk."""
         port = free_port()
-        command = [binary("redis-server", "valkey-server"), "--bind", HOST, "--port", str(port)]
+        command = [server_binary(), "--bind", HOST, "--port", str(port)]
         command += ["--unixsocket", str(self._unix_socket(port))]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder)]
         return self._start("redis", port, command, _answers)

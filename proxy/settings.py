@@ -192,7 +192,7 @@ class Settings(BaseSettings):
         json_schema_extra=_BYTES,
     )
     share: bool = Field(
-        default=False,
+        default=True,
         description="Send small requests of many clients over a few shared upstream connections, which makes "
         "unpipelined traffic cheaper. Those clients share whose user is the proxy's own upstream user, as the server "
         "(Redis 7.0 or newer) says.",

@@ -226,6 +226,7 @@ MUTATIONS = [
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),
     Mutation("wire/replies.py", "[$*]-1\\r\\n)|.+", "[$*]-1\\r\\n)", "beginnings of replies"),
     Mutation("relay/lanes.py", "self._refused = True", "pass", "room for others"),
+    Mutation("session/rewrite.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
     Mutation("relay/lane.py", "self._kept_waiting += 1", "pass", "bit by bit"),
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
     Mutation(

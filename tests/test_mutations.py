@@ -264,6 +264,10 @@ NEWEST_CHECKS["few by database"] = lambda place: acl.test_rights_that_differ_by_
     place.start_server, place.start_proxy, place.server.kind
 )
 
+NEWEST_CHECKS["WAITAOF"] = lambda place: sharing.test_waitaof_waits_for_what_was_shared(
+    place.server, place.proxy(*sharing.SHARING)
+)
+
 CHECKS |= NEWEST_CHECKS
 
 

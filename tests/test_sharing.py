@@ -430,14 +430,21 @@ def test_wait_waits_for_what_was_shared(kind: str, start_server: StartServer, st
             replica.process.send_signal(18)
 
 
-@pytest.mark.every_kind(redis=(8,), valkey=(99,))
-def test_who_waits_for_the_disk_shares_no_more(server: Server, sharing: Proxy) -> None:
-    """Without a replica the server takes nothing that is put in front of WAITAOF for a write of the client."""
+@pytest.mark.every_kind(redis=(8,), valkey=(8,))
+def test_waitaof_waits_for_what_was_shared(server: Server, sharing: Proxy) -> None:
+    """Also the first one, also on a server that has never had a replica."""
     assert server.command("CONFIG", "SET", "appendonly", "yes") == b"+OK\r\n"
-    with sharing.connect() as client:
-        until_shares(sharing, client)
-        client.command("WAITAOF", 1, 0, 100)
-        assert not shares(sharing, client, tries=20)
+    try:
+        with sharing.connect() as client:
+            for policy, timeout, synced in (("always", 20_000, 1), ("no", 200, 0)) * 2:
+                assert server.command("CONFIG", "SET", "appendfsync", policy) == b"+OK\r\n"
+                until_shares(sharing, client)
+                before = shared(sharing)
+                assert client.command("SET", "k", policy) == b"+OK\r\n"
+                assert shared(sharing) > before
+                assert client.command("WAITAOF", 1, 0, timeout) == b"*2\r\n:%d\r\n:0\r\n" % synced
+    finally:
+        server.command("CONFIG", "SET", "appendfsync", "everysec", "appendonly", "no")
 
 
 # Order, and the way back.

@@ -219,12 +219,11 @@ class Rewriter:
         front = self._pairs(list(keys))
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
-    @property
-    def own_write(self) -> bytes:
-        """A request that the server sends to its replicas, and that changes nothing."""
-        if self._names.slots is None:
+    def own_write(self, waiting: bytes) -> bytes:
+        """Return a request that changes nothing, and for which a command waits: WAIT or WAITAOF."""
+        if self._names.slots is None and waiting == b"WAIT":
             return encode([b"PUBLISH", self._names.written, b""])
-        # From Redis 8.0 and Valkey 8.0 on a cluster node sends its replicas no messages.
+        # No message is in an append-only file. From Redis 8.0 and Valkey 8.0 on a cluster node sends none to replicas.
         terms = Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
         return evaluation(terms, "write", [self._names.written], [])
 

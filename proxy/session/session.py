@@ -738,9 +738,7 @@ class Session:
         if effect is Effect.WAIT and standing.shares and askable and standing.transaction is None:
             # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
             standing.shares = False
-            out.append(standing.replies.enclose(rewriter.own_write, lambda said: _apart(said)[1]))
-        if command.name == b"WAITAOF":
-            standing.unlike = True  # to a server without replicas the message is no write: what comes is not to share
+            out.append(standing.replies.enclose(rewriter.own_write(command.name), lambda said: _apart(said)[1]))
         if effect is Effect.CONNECTION:
             out.append(request.raw)
             self._hearing.hush(request.arguments)

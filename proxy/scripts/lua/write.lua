@@ -1,4 +1,4 @@
--- Changes nothing, but is sent to replicas: what WAIT waits for.
+-- Changes nothing, but is sent to replicas and to the append-only file: what WAIT and WAITAOF wait for.
 -- KEYS: a key of the proxy's own that there is not
 -- Result: nothing
 -- Complexity: O(1)
