@@ -345,8 +345,13 @@ class Server:
             return False
 
 
-FORCED = {"EXPIREMEMBER_SHARE": "true", "EXPIREMEMBER_SHARE_AFTER": "1"} if "SHARING" in os.environ else {}
-"""Settings with which clients share connections from their second request on, where that is asked for."""
+SHARING = {
+    "early": {"EXPIREMEMBER_SHARE_AFTER": "1"},
+    "off": {"EXPIREMEMBER_SHARE": "false"},
+    "as it comes": {},
+}[os.environ.get("SHARING", "early")]
+"""Settings of all proxies: clients share connections from their second request on, unless something else is asked for.
+(Those of Redis 6.2 never do.)"""
 
 
 starts_anew = "STARTS_ANEW" in os.environ
@@ -439,7 +444,7 @@ def proxy_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     env["PYTHONPATH"] = str(ROOT)
     # Hundreds of proxies are started: each would compile the package anew where the machine forbids to keep that.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    return {**env, **FORCED, **(more or {})}
+    return {**env, **SHARING, **(more or {})}
 
 
 def is_ready(line: str) -> bool:
