@@ -48,7 +48,7 @@ def server(kind: str, start_server: StartServer) -> Server:
 
 @pytest.fixture
 def sharing(server: Server, start_proxy: StartProxy) -> Proxy:
-    """A proxy whose clients share from their second request on."""
+    """A proxy whose clients share from their second request on, whatever the other tests' do."""
     return start_proxy(server, *SHARING)
 
 
@@ -112,7 +112,7 @@ def test_small_requests_of_many_clients_share(server: Server, sharing: Proxy) ->
 @on_one
 def test_who_is_the_only_one_goes_back_to_its_own_connection(server: Server, start_proxy: StartProxy) -> None:
     """Where no other's request goes with its own, a shared connection is only a longer way."""
-    proxy = start_proxy(server, "--share")
+    proxy = start_proxy(server, "--share-after", "8")
 
     def share_of(clients: list[Raw], seconds: float) -> float:
         before, sent, ends = shared(proxy), 0, time.monotonic() + seconds
@@ -175,7 +175,7 @@ def test_every_client_keeps_its_own_connection(server: Server, sharing: Proxy) -
 
 @on_one
 def test_none_shares_where_it_is_off(server: Server, start_proxy: StartProxy) -> None:
-    proxy = start_proxy(server)
+    proxy = start_proxy(server, "--no-share")
     with proxy.connect() as client:
         for _ in range(50):
             client.command("GET", "nothing")
