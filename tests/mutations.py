@@ -228,6 +228,8 @@ MUTATIONS = [
     Mutation("relay/lanes.py", "self._refused = True", "pass", "room for others"),
     Mutation("session/rewrite.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
     Mutation("relay/lane.py", "self._kept_waiting += 1", "pass", "bit by bit"),
+    Mutation("relay/lane.py", 'piece.count(b"\\n") > MANY_LINES', "False", "many parts"),
+    Mutation("relay/lanes.py", "max(1, SPARSE * (self._batches - batches))", "0", "the only one"),
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
     Mutation(
         "session/plain.py",

@@ -111,7 +111,7 @@ def test_small_requests_of_many_clients_share(server: Server, sharing: Proxy) ->
 
 @on_one
 def test_who_is_the_only_one_goes_back_to_its_own_connection(server: Server, start_proxy: StartProxy) -> None:
-    """Where no other's request goes with its own, a shared connection is only a longer way."""
+    """Where few others' requests go with its own, a shared connection is only a longer way."""
     proxy = start_proxy(server, "--share-after", "8")
 
     def share_of(clients: list[Raw], seconds: float) -> float:
@@ -1090,6 +1090,24 @@ def test_who_got_a_long_reply_does_not_share_for_a_while(server: Server, sharing
         until_shares(sharing, client)
         assert client.command("GET", "long")[:1] == b"$"
         assert not shares(sharing, client, tries=20)
+
+
+@on_one
+def test_who_gets_replies_of_many_parts_does_not_share_for_a_while(server: Server, start_proxy: StartProxy) -> None:
+    """To cut one of a hundred elements costs the proxy more than sharing saves."""
+    proxy = start_proxy(server, "--share-after", "2")
+    server.command("RPUSH", "list", *range(100))
+
+    def shares_after(elements: int) -> bool:
+        with proxy.connect() as client:
+            until_shares(proxy, client)
+            before = shared(proxy)
+            assert client.command("LRANGE", "list", 0, elements - 1).startswith(b"*%d" % elements)
+            assert shared(proxy) > before
+            return shares(proxy, client, tries=1)
+
+    until(lambda: shares_after(10), what="a client that shares on")
+    assert not any(shares_after(100) for _ in range(5))
 
 
 @on_one

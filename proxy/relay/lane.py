@@ -55,6 +55,7 @@ class Lane(Droppable):
         unanswered: bytes that have been sent since nothing was under way: a busy server reads them in pieces.
         state: where it stands.
         repeats: whether its requests may be sent once more: they change nothing.
+        retires: whether who gets replies of many parts is to go back to its own connection.
         refusal: why it cannot be used, for people, where the server has said that.
         claims: stands for what has been sent, where others wait for that to run.
         replied: how many chunks of replies have come.
@@ -94,6 +95,7 @@ class Lane(Droppable):
         self.state = State.OPENING
         self.refusal = ""
         self.repeats = False
+        self.retires = True
         self.claims = Claims()
         self.claims.sender = _Signs(self)
         self.replied = 0
@@ -211,7 +213,7 @@ class Lane(Droppable):
                     port.busy = False
                 try:
                     port.deliver(piece)
-                    if ends and come > LARGE:
+                    if ends and (come > LARGE or (self.retires and piece.count(b"\n") > MANY_LINES)):
                         port.retire()
                     if ends and port.settled is not None:
                         port.settled()
@@ -341,6 +343,9 @@ class Lane(Droppable):
         self._answered()
         self._changed()
 
+
+MANY_LINES: Final = 32
+"""Lines of a reply, as of sixteen strings, from which on to cut it costs the proxy more than sharing saves it."""
 
 MUCH: Final = 32 * 1024
 """Bytes of replies behind which others are served before more is read."""

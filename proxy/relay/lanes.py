@@ -37,14 +37,17 @@ TICK_SECONDS: Final = 0.1
 MOST_GROUPS: Final = 32
 """Kinds of lanes, at most: users, databases and protocols whose clients share. Others use their own connections."""
 
-SPARSE: Final = 1.5
-"""Requests of a batch, on average, below which to share does not pay: who is alone in one then goes its own way."""
+SPARSE: Final = 1.75
+"""Requests of a batch, on average, below which to share does not pay: it saves neither proxy nor server any work."""
 
 PING_TICKS: Final = 5
 """How often a lane may be seen unused before the server hears of it: else it might be closed just as it is used."""
 
 IDLE_TICKS: Final = 600
 """How often a lane may be seen unused before it is closed."""
+
+Tally = tuple[int, int]
+"""Requests, and the batches in which they were sent."""
 
 OpenUpstream = Callable[[Callable[[Fence], asyncio.Protocol]], Awaitable[None]]
 
@@ -139,11 +142,18 @@ class Lanes:
         """Say that clients of a user cannot share."""
         self._say_refused(user=identity.user.decode("utf-8", "replace"), error=refusal)
 
-    def wake_after(self, seconds: float, sharer: Sharer) -> None:
-        """Wake a client some time from now. `seconds`: one of few different numbers."""
+    def wake_after(self, seconds: float, sharer: Sharer, *, together: bool = False) -> None:
+        """Wake a client some time from now.
+
+        Args:
+            seconds: one of few different numbers.
+            sharer: the client.
+            together: whether at the same moment as all others, up to half of that time earlier or later.
+        """
+        now = asyncio.get_running_loop().time()
         alarms = self._alarms.setdefault(seconds, {})
         alarms.pop(sharer, None)
-        alarms[sharer] = asyncio.get_running_loop().time()
+        alarms[sharer] = seconds * round(now / seconds) if together else now
 
     def let_sleep(self, sharer: Sharer) -> None:
         """Wake it no more."""
@@ -187,8 +197,7 @@ class Group:
         self._refused = False
         self._used = False
         self._unused = 0
-        self._batches = self._taken = 0  # since the last look
-        self._alone: Port | None = None  # whose request made the last batch of one
+        self._batches = self._taken = 0
 
     @property
     def ready(self) -> bool:
@@ -196,6 +205,16 @@ class Group:
         if self._lane is None:
             self._open()
         return self._lane is not None
+
+    @property
+    def tally(self) -> Tally:
+        """What has been sent so far: how many requests, in how many batches."""
+        return self._taken, self._batches
+
+    def has_paid(self, since: Tally) -> bool:
+        """Return whether what has been sent since a tally was worth sharing."""
+        taken, batches = since
+        return self._taken - taken >= max(1, SPARSE * (self._batches - batches)) or self._all.after == 1
 
     @property
     def open_lanes(self) -> int:
@@ -237,8 +256,6 @@ class Group:
         self._used = True
         self._batches += 1
         self._taken += len(ports)
-        if len(ports) == 1:
-            self._alone = ports[0]
         out = b"".join(requests)
         lane.unanswered += len(out)
         if lane.unanswered > LONG and not lane.is_long:
@@ -254,10 +271,6 @@ class Group:
                 lane.stalled = False
             elif self._heard.get(lane) == lane.replied:
                 lane.stalled = True
-        if self._alone is not None and self._taken < SPARSE * self._batches and self._all.after > 1:
-            self._alone.retire()
-        self._batches = self._taken = 0
-        self._alone = None
         self._heard = {lane: lane.replied for lane in self._lanes}
         self._unused = 0 if self._used else self._unused + 1
         self._used = False
@@ -298,6 +311,7 @@ class Group:
             lanes = self._all
             lane = Lane(self._identity, login, lanes.traffic, fence, lanes.room, self._choose, lanes.streams.ran)
             lane.repeats = self._reads
+            lane.retires = lanes.after > 1
             made.append(lane)
             return made[-1]
 

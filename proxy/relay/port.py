@@ -31,7 +31,7 @@ class Port:
         deliver: takes bytes of replies.
         request: the last one.
         settled: is called when the request has been answered, if it is set.
-        retire: is called when to share does not pay: nobody else does, or it has got a long reply.
+        retire: is called when to share does not pay: it has got a long reply, or one of many parts.
         lost: is called when the answer will not come.
         unsent: takes a request back that could not be sent.
         backlog: returns how many bytes of replies wait for the client to read them.

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, Protocol
 
-from proxy.relay.lanes import Lanes
+from proxy.relay.lanes import Group, Lanes, Tally
 from proxy.relay.port import Port, drop, nothing
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
@@ -29,8 +29,12 @@ TOUCH_SECONDS: Final = 0.25
 DOZE_SECONDS: Final = 1.0
 """How long a client that sends no small requests is not looked at."""
 
+TRIAL_SECONDS: Final = 0.25
+"""How long a client shares before it is seen whether that pays."""
+
 RETIRE_SECONDS: Final = 10.0
-"""How long a client that was the only one to share, or got a long reply, is not looked at."""
+"""How long a client for which that does not pay is not looked at, about. All those are looked at again in one moment:
+who begins alone could not tell that many would share."""
 
 DOZE_AFTER: Final = 64
 """Chunks that cannot be shared, since it was last asked, after which that is so."""
@@ -43,7 +47,7 @@ class State(Enum):
     """Where a client stands."""
 
     OWN = "everything goes over its own connection"
-    DOZING = "likewise, and what comes is not looked at: of late that, or a reply, was large, or no other shared"
+    DOZING = "likewise, and what comes is not looked at: of late that, or a reply, was large, or few others shared"
     ASKED = "likewise; behind its last request the server has been asked whose the connection is"
     SHARED = "its small requests go over shared connections"
     STALE = "the next one goes over its own again, behind which the server is asked"
@@ -114,6 +118,7 @@ class Sharing:
         "_session",
         "_since",
         "_takers",
+        "_tallies",
         "kept",
         "state",
     )
@@ -132,6 +137,7 @@ class Sharing:
         self._since = 0.0  # when it began to share
         self._retires = False  # when it comes back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
+        self._tallies: tuple[tuple[Group, Tally], ...] = ()  # as it began to share
         self._port = port = Port(deliver)
         port.lost = host.abandon
         port.unsent = self._take_back
@@ -236,8 +242,9 @@ class Sharing:
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
                 self._takers = _refuse, writes.take, reads.take
+                self._tallies = tuple((group, group.tally) for group in groups)
                 self._port.used = False
-                self._lanes.wake_after(ANEW_SECONDS, self)
+                self._lanes.wake_after(TRIAL_SECONDS, self)
                 self._session.share()
             else:
                 self._grow_patient()
@@ -262,7 +269,11 @@ class Sharing:
             self._host.send_out(self._session.ask_who(lambda _: None) or b"")
             self._leave(b"")
         elif self.state is State.SHARED:
-            if self._port.busy:
+            if not any(group.has_paid(since) for group, since in self._tallies):
+                self._retire()
+            elif asyncio.get_running_loop().time() < self._since + ANEW_SECONDS / 2:
+                self._lanes.wake_after(ANEW_SECONDS - TRIAL_SECONDS, self)
+            elif self._port.busy:
                 self._port.settled = self._grow_stale
             else:
                 self._grow_stale()
@@ -299,7 +310,7 @@ class Sharing:
         if data and self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
             self._left = 1  # it goes, and the question behind it
         else:
-            if asyncio.get_running_loop().time() < self._since + 1:
+            if asyncio.get_running_loop().time() < self._since + 1 and not self._retires:
                 self._grow_patient()
             else:
                 self._patience = self._lanes.after
@@ -328,7 +339,7 @@ class Sharing:
         if self._retires:
             self._retires = False
             self.state = State.DOZING
-            self._lanes.wake_after(RETIRE_SECONDS, self)
+            self._lanes.wake_after(RETIRE_SECONDS, self, together=True)
         self._host.come_back(kept)
 
     def _keep(self, data: bytes) -> None:
