@@ -308,13 +308,21 @@ CHECKS |= {
 
 
 CHECKS |= {
+    "lost": lambda place: sharing.test_what_may_run_again_does_when_a_shared_connection_is_lost(
+        place.server, place.start_proxy
+    ),
+    "not asked": lambda place: sharing.test_who_has_logged_in_as_another_user_is_not_asked_about(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
     "many parts": lambda place: sharing.test_who_gets_replies_of_many_parts_does_not_share_for_a_while(
         place.server, place.start_proxy
     ),
     "the only one": lambda place: sharing.test_who_is_the_only_one_goes_back_to_its_own_connection(
         place.server, place.start_proxy
     ),
-    "another user": lambda place: sharing.test_another_user_does_not_share(place.server, place.proxy(*sharing.SHARING)),
+    "another user": lambda place: sharing.test_a_user_who_looks_like_the_proxys_own_does_not_share(
+        place.server, place.proxy(*sharing.SHARING)
+    ),
     "a state of its own": lambda place: sharing.test_a_state_of_its_own_keeps_a_client_from_sharing(
         place.server, place.proxy(*sharing.SHARING), ["CLIENT", "NO-EVICT", "on"], ["CLIENT", "NO-EVICT", "off"]
     ),

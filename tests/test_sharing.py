@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -155,6 +156,7 @@ def test_users_who_may_not_share_leave_room_for_others(server: Server, sharing: 
         for database in range(MOST_GROUPS // 2):
             client = stack.enter_context(sharing.connect())
             client.command("AUTH", "app", "pw")
+            assert client.command("AUTH", "wrong").startswith(b"-")  # now it looks as if it were the proxy's own
             assert client.command("SELECT", database) == b"+OK\r\n"
             for _ in range(5):
                 assert client.command("GET", "nothing") == b"$-1\r\n"
@@ -227,6 +229,16 @@ def test_another_user_does_not_share(server: Server, sharing: Proxy) -> None:
         assert other.command("GET", "k") == b"$-1\r\n"
         assert client.command("RESET") == b"+RESET\r\n"
         until_shares(sharing, client)
+
+
+@on_one
+def test_a_user_who_looks_like_the_proxys_own_does_not_share(server: Server, sharing: Proxy) -> None:
+    server.command("ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all")
+    with sharing.connect() as client:
+        assert client.command("AUTH", "app", "pw") == b"+OK\r\n"
+        assert client.command("AUTH", "wrong").startswith(b"-")
+        assert not shares_as(sharing, client, "app:k")
+        assert client.command("GET", "k").startswith(b"-NOPERM")
 
 
 def shares_as(proxy: Proxy, client: Raw, key: str) -> bool:
@@ -327,9 +339,9 @@ def test_a_server_that_closes_idle_clients_finds_no_shared_connection_idle(serve
         client.command("SET", "k", 1)
         until_shares(sharing, client)
         ids = {line.split()[0] for line in lanes(server)}
-        server.command("CONFIG", "SET", "timeout", 2)
+        server.command("CONFIG", "SET", "timeout", int(ANEW_SECONDS) + 2)
         try:
-            ends = time.monotonic() + 6
+            ends = time.monotonic() + ANEW_SECONDS + 6
             while time.monotonic() < ends:
                 assert client.command("GET", "nothing") == b"$-1\r\n"  # nothing is written meanwhile
                 time.sleep(0.01)
@@ -430,21 +442,34 @@ def test_wait_waits_for_what_was_shared(kind: str, start_server: StartServer, st
             replica.process.send_signal(18)
 
 
+def shares_a_write(proxy: Proxy, client: Raw) -> None:
+    until_shares(proxy, client)
+    before = shared(proxy)
+    assert client.command("SET", "k", 1) == b"+OK\r\n"
+    assert shared(proxy) > before
+
+
 @pytest.mark.every_kind(redis=(8,), valkey=(8,))
 def test_waitaof_waits_for_what_was_shared(server: Server, sharing: Proxy) -> None:
-    """Also the first one, also on a server that has never had a replica."""
+    """Also on a server that has never had a replica, and on one that refuses all writes meanwhile."""
     assert server.command("CONFIG", "SET", "appendonly", "yes") == b"+OK\r\n"
+    none = b"*2\r\n:0\r\n:0\r\n"
     try:
-        with sharing.connect() as client:
-            for policy, timeout, synced in (("always", 20_000, 1), ("no", 200, 0)) * 2:
-                assert server.command("CONFIG", "SET", "appendfsync", policy) == b"+OK\r\n"
-                until_shares(sharing, client)
-                before = shared(sharing)
-                assert client.command("SET", "k", policy) == b"+OK\r\n"
-                assert shared(sharing) > before
+        for policy, timeout, synced in (("always", 20_000, 1), ("no", 200, 0)):
+            assert server.command("CONFIG", "SET", "appendfsync", policy) == b"+OK\r\n"
+            with sharing.connect() as client:
+                shares_a_write(sharing, client)
                 assert client.command("WAITAOF", 1, 0, timeout) == b"*2\r\n:%d\r\n:0\r\n" % synced
+                assert not shares(sharing, client, tries=20)
+        with sharing.connect() as client:
+            shares_a_write(sharing, client)
+            assert server.command("CONFIG", "SET", "min-replicas-to-write", 1) == b"+OK\r\n"
+            for _ in range(2):
+                assert client.command("WAITAOF", 1, 0, 200) == none
+            assert server.command("CONFIG", "SET", "min-replicas-to-write", 0, "appendfsync", "always") == b"+OK\r\n"
+            assert client.command("WAITAOF", 1, 0, 20_000) == b"*2\r\n:1\r\n:0\r\n"
     finally:
-        server.command("CONFIG", "SET", "appendfsync", "everysec", "appendonly", "no")
+        server.command("CONFIG", "SET", "min-replicas-to-write", 0, "appendfsync", "everysec", "appendonly", "no")
 
 
 # Order, and the way back.
@@ -668,6 +693,29 @@ def test_who_has_a_request_on_a_lost_one_is_closed(server: Server, sharing: Prox
         server.command("CLIENT", "UNPAUSE")
         assert writer.rest() == b""
         assert reader.command("GET", "k")[:1] == b"$"
+
+
+@on_one
+def test_what_may_run_again_does_when_a_shared_connection_is_lost(server: Server, start_proxy: StartProxy) -> None:
+    with Relay(server.address) as relay:
+        proxy = start_proxy(server, "--upstream", relay.url, *SHARING)
+        server.command("SET", "k", "v")
+        with proxy.connect() as writer, contextlib.ExitStack() as stack:
+            readers = [stack.enter_context(proxy.connect()) for _ in range(5)]
+            for client in (writer, *readers):
+                until_shares(proxy, client)
+            before = shared(proxy)
+            assert relay.lose(NAME)
+            writer.send_command("INCR", "number")
+            for reader in readers:
+                reader.send_command("GET", "k")
+            until(lambda: shared(proxy) == before + 6, what="requests under way")
+            for pipe in relay.pipes:
+                if NAME in pipe.asked:
+                    pipe.near.shutdown(socket.SHUT_RDWR)
+            assert [reader.reply() for reader in readers] == [b"$1\r\nv\r\n"] * 5
+            assert writer.rest() == b""
+        assert server.command("GET", "number") == b"$-1\r\n"
 
 
 @on_one
@@ -1116,12 +1164,26 @@ def test_who_is_another_user_is_asked_about_ever_more_seldom(server: Server, sta
     proxy = start_proxy(server, "--share", "--share-after", "2")
     with proxy.connect() as client:
         client.command("AUTH", "app", "pw")
+        assert client.command("AUTH", "wrong").startswith(b"-")  # now it looks as if it were the proxy's own
         for _ in range(2000):
             client.command("GET", "nothing")
     told = server.command("INFO", "commandstats")
     found = re.search(rb"cmdstat_client\|info:calls=(\d+)", told)
     assert found is not None
     assert int(found[1]) < 100
+
+
+@on_each
+def test_who_has_logged_in_as_another_user_is_not_asked_about(server: Server, sharing: Proxy) -> None:
+    """One with few rights would get entries in ACL LOG by it."""
+    server.command("ACL", "SETUSER", "low", "on", ">pw", "~*", "&*", "+@read", "+@write")
+    server.command("ACL", "LOG", "RESET")
+    for words in (["AUTH", "low", "pw"], ["HELLO", "3", "AUTH", "low", "pw"]):
+        with sharing.connect() as client:
+            assert client.command(*words)[:1] in b"+%"
+            for _ in range(100):
+                assert client.command("GET", "nothing")[:1] in b"$_"
+    assert b"client|info" not in server.command("ACL", "LOG")
 
 
 # The parts.

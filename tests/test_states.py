@@ -115,6 +115,7 @@ class Answering(Wire):
 class Credentials:
     """No password."""
 
+    user = b"default"
     login = ()
 
 

@@ -267,11 +267,7 @@ class Lane(Droppable):
         behind = {port: None for port in islice(self._ports, 1, None) if port.request}
         self._ports = deque(Port(drop) if port in behind else port for port in self._ports)
         for port in behind:
-            port.busy = False
-            try:
-                port.unsent(port.request)
-            except Exception as error:  # noqa: BLE001 - one client's defect is not another's
-                port.broke(error)
+            port.give_back(port.request)
 
     def _hold_up(self, port: Port) -> None:
         """Read no more until a client has read more of its reply."""
@@ -328,7 +324,7 @@ class Lane(Droppable):
             self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server has closed: requests without a reply get none."""
+        """The server has closed: requests without a reply get none, except those that may run again."""
         if self.state is State.LOST:
             return
         self.state = State.LOST
@@ -337,9 +333,12 @@ class Lane(Droppable):
         self._traffic.closed(self._transport)
         self._fence.dismiss(self)
         ports, self._ports = self._ports, deque()
-        for port in ports:
-            port.busy = False
-            port.lost()
+        for place, port in enumerate(ports):
+            if self.repeats and port.request and (place or not self._come):
+                port.give_back(port.request)
+            else:
+                port.busy = False
+                port.lost()
         self._answered()
         self._changed()
 

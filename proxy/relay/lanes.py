@@ -58,9 +58,16 @@ class Sharer(Protocol):
     def wake(self) -> None:
         """See what is to change, as the time that was asked for has passed."""
 
+    def fail(self, error: Exception) -> None:
+        """End, because `wake` has raised something."""
+
 
 class HasLogin(Protocol):
     """What the proxy logs in with."""
+
+    @property
+    def user(self) -> bytes:
+        """As whom."""
 
     @property
     def login(self) -> Iterable[str]:
@@ -165,7 +172,10 @@ class Lanes:
         for seconds, alarms in list(self._alarms.items()):
             while alarms and (first := next(iter(alarms.items())))[1] + seconds <= now:
                 del alarms[first[0]]
-                first[0].wake()
+                try:
+                    first[0].wake()
+                except Exception as error:  # noqa: BLE001 - one client's defect is not another's
+                    first[0].fail(error)
 
     async def run(self) -> None:
         """Look at the lanes now and then; ends when cancelled."""
@@ -250,8 +260,7 @@ class Group:
             or (known.shared and lease_clock() >= known.trusted_until)
         ):
             for port, request in zip(ports, requests, strict=True):
-                port.busy = False
-                port.unsent(request)
+                port.give_back(request)
             return
         self._used = True
         self._batches += 1

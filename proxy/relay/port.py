@@ -62,6 +62,14 @@ class Port:
         self.backlog: Callable[[], int] = int
         self.broke: Callable[[Exception], None] = drop
 
+    def give_back(self, request: bytes) -> None:
+        """Have the client send a request, that has not run or may run twice, over its own connection."""
+        self.busy = False
+        try:
+            self.unsent(request)
+        except Exception as error:  # noqa: BLE001 - one client's defect is not another's
+            self.broke(error)
+
 
 class Room:
     """Bounds what of long replies waits in the proxy, for all clients together."""

@@ -19,7 +19,7 @@ from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
 from proxy.session.session import Session
 
-ANEW_SECONDS: Final = 1.0
+ANEW_SECONDS: Final = 3.0
 """How long a client shares before its next request goes over its own connection, and the server is asked again: a
 server that closes idle connections (`timeout`) is not to find that one idle while its client is at work."""
 
@@ -218,6 +218,9 @@ class Sharing:
 
     def _ask(self) -> None:
         """Ask behind what has just been sent. Of a client that waits for the reply the answer comes with it."""
+        if self._session.user != self._lanes.credentials.user:
+            self._doze()
+            return
         self._questions += 1
         asked = self._session.ask_who(partial(self._hear, self._questions))
         self._left = self._patience
@@ -365,6 +368,10 @@ class Sharing:
         else:
             self._port.deliver(data)
         self.leave()
+
+    def fail(self, error: Exception) -> None:
+        """End both sides of the client's connection."""
+        self._port.broke(error)
 
     def silence(self) -> None:
         """The client has gone, and what it has sent before is still to be sent: replies are dropped."""

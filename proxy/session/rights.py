@@ -145,7 +145,7 @@ class Rights:
 
     def log_in(self, arguments: Sequence[bytes]) -> None:
         """Take a login into account that is about to be sent: the user may have been made a moment ago."""
-        user = _named(arguments)
+        user = named_user(arguments)
         if self._users is not None and user is not None and user not in self._users.names:
             self._listed = self._users.looks + 2  # the next look may be on its way
 
@@ -168,7 +168,7 @@ class Rights:
         return self._users is not None and (self._users.by_database or self._users.looks < self._listed)
 
 
-def _named(arguments: Sequence[bytes]) -> bytes | None:
+def named_user(arguments: Sequence[bytes]) -> bytes | None:
     """Return the user whom an AUTH or a HELLO names."""
     name, *words = arguments
     if name.upper() == b"AUTH":

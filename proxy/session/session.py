@@ -29,8 +29,8 @@ from proxy.session.permits import TOGETHER
 from proxy.session.plain import is_nothing_due
 from proxy.session.question import Question
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
-from proxy.session.rights import Rights
-from proxy.session.standing import Login, Next, Standing
+from proxy.session.rights import Rights, named_user
+from proxy.session.standing import DEFAULT_USER, Login, Next, Standing
 from proxy.session.strangers import Strangers
 from proxy.session.together import Together
 from proxy.session.turns import REQUESTS, RUNS, STRANGERS_BYTES
@@ -350,6 +350,11 @@ class Session:
             return others
 
         return self._take_out() + self.replies.enclose(WHO, take)
+
+    @property
+    def user(self) -> bytes:
+        """As whom the client has last asked to be."""
+        return self._standing.user
 
     def share(self) -> None:
         """Note that requests of the client's go over connections that are not its own."""
@@ -714,7 +719,7 @@ class Session:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable
         counts = command is not None and additions.counts(command, request) and out.amends
-        effect = None if command is None else command.effect
+        effect, whole = None if command is None else command.effect, request.kind is Kind.WHOLE
         if self._promised is not None and askable and standing.transaction is None and effect is not Effect.LOGIN:
             # (Valkey 8.0 loses the reply to a login that it refuses and reads together with what it does not know.)
             out.append(out.expect(b"", found=self._promised))
@@ -735,10 +740,14 @@ class Session:
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
             return
         self._note_change(command, request)
-        if effect is Effect.WAIT and standing.shares and askable and standing.transaction is None:
+        if command.name == b"WAITAOF":
+            standing.unlike = True  # who waits for the disk shares no more
+        if effect is Effect.WAIT and standing.shares and askable and standing.transaction is None and whole:
             # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
             standing.shares = False
-            out.append(standing.replies.enclose(rewriter.own_write(command.name), lambda said: _apart(said)[1]))
+            both = rewriter.own_write(command.name) + request.raw
+            out.replace(request, standing.replies.enclose(both, self._waited))
+            return
         if effect is Effect.CONNECTION:
             out.append(request.raw)
             self._hearing.hush(request.arguments)
@@ -785,6 +794,19 @@ class Session:
                 delay = rewriter.deadline(command, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
                 transaction.rewritten(command, request.arguments, delay)
 
+    def _waited(self, said: bytes) -> bytes:
+        """Return the reply to WAIT or WAITAOF, in front of which something was written, and what came beside it.
+
+        Where the server has refused to write that, it has waited for less than the client has written: so it says that
+        nobody has all of it. Such a client shares no more.
+        """
+        parts = frames(said)
+        replies = [part for part in parts if part[:1] != b">"]
+        if len(replies) == 2 and replies[0][:1] == b"-":
+            self._standing.unlike = self._standing.shares = True
+            replies[1] = {b":": b":0\r\n", b"*": b"*2\r\n:0\r\n:0\r\n"}.get(replies[1][:1], replies[1])
+        return b"".join([*(part for part in parts if part[:1] == b">"), *replies[1:]])
+
     def _note_change(self, command: Command, request: Request) -> None:
         """Note how a request that goes may change what the connection is."""
         standing, name = self._standing, command.name
@@ -792,6 +814,10 @@ class Session:
             self._without.go_elsewhere()
         if command.effect is Effect.LOGIN:
             standing.rights.log_in(request.arguments)
+            if name == b"AUTH":
+                standing.user = named_user(request.arguments) or DEFAULT_USER
+            elif name == b"HELLO":
+                standing.user = named_user(request.arguments) or standing.user
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
@@ -806,6 +832,7 @@ class Session:
                 self._known.visit(visited)
         if name == b"RESET" and request.count == 1:
             self._strangers.reset()
+            standing.user = DEFAULT_USER
             standing.replies.silenced = standing.subscribed = standing.caches = False
         elif name.endswith(b"SUBSCRIBE"):
             standing.subscribed = standing.rights.by_state = True

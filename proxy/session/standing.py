@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import Final
 
 from proxy.session.permits import Permits
 from proxy.session.rights import Rights
@@ -38,6 +39,7 @@ class Standing:
         rights: what its user may do.
         permits: which keys one who may not do everything may give deadlines.
         login: whether it has logged in.
+        user: as whom it has last asked to be.
         subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
         has_quit: whether nothing that follows will run.
         is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
@@ -64,12 +66,14 @@ class Standing:
         "subscribed",
         "transaction",
         "unlike",
+        "user",
     )
 
     def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
         self.rights = rights
         self.permits = Permits()
         self.login = login
+        self.user: bytes = DEFAULT_USER
         self.subscribed = False
         self.caches = False
         self.unlike = False
@@ -106,6 +110,9 @@ class Standing:
         """Whether a request of the proxy's own may be put into the stream now, and is answered."""
         return self.next is _FREE and not self.replies.silenced
 
+
+DEFAULT_USER: Final = b"default"
+"""Who a connection is that has not logged in."""
 
 _STRANGER = Login.STRANGER
 _FREE = Next.FREE

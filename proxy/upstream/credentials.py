@@ -52,6 +52,11 @@ class Credentials(CredentialProvider):
         return self._given
 
     @property
+    def user(self) -> str:
+        """The user that the server is told of."""
+        return self._user or "default"
+
+    @property
     def names_a_user(self) -> bool:
         """Whether they are those of a user who was made for the proxy."""
         return self._user is not None

@@ -183,6 +183,11 @@ class Upstream:
         return self._credentials.names_a_user
 
     @property
+    def user(self) -> bytes:
+        """As whom the proxy logs in."""
+        return self._credentials.user.encode()
+
+    @property
     def login(self) -> tuple[str, ...]:
         """What AUTH is given: the password, or user and password; nothing where there is no need to log in.
 
