@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import re
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.commands.table import FREQUENT, FREQUENT_READS
+from proxy.metrics.table import Metrics
 from proxy.relay.lane import NAME
-from proxy.relay.lanes import MOST_GROUPS
+from proxy.relay.lanes import MOST_GROUPS, MOST_WOKEN, Lanes
 from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE
 from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS
 from proxy.scripts.naming import Names
@@ -1187,6 +1190,41 @@ def test_who_has_logged_in_as_another_user_is_not_asked_about(server: Server, sh
 
 
 # The parts.
+
+
+class Sleeper:
+    """Counts how often it is woken."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.woken, self.failed, self.awake = 0, False, asyncio.Event()
+        self._error = error
+
+    def wake(self) -> None:
+        self.woken += 1
+        self.awake.set()
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: Exception) -> None:
+        self.failed = error is self._error
+
+
+def test_many_are_woken_in_turns_and_a_defect_of_one_is_not_anothers() -> None:
+    async def scenario() -> None:
+        nobody: Any = None
+        lanes = Lanes(nobody, nobody, nobody, nobody, nobody, Metrics(), 8)
+        sleepers = [Sleeper(ValueError()), *(Sleeper() for _ in range(MOST_WOKEN + 10))]
+        for sleeper in sleepers:
+            lanes.wake_after(0.001, sleeper)
+        watch = asyncio.create_task(lanes.run())
+        await sleepers[0].awake.wait()
+        assert sum(sleeper.woken for sleeper in sleepers) == MOST_WOKEN
+        assert sleepers[0].failed
+        await sleepers[-1].awake.wait()
+        assert [sleeper.woken for sleeper in sleepers] == [1] * len(sleepers)
+        watch.cancel()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def of_replies() -> st.SearchStrategy[bytes]:
