@@ -178,7 +178,7 @@ class Lanes:
                 if since + seconds > now:
                     break
                 if alarms.pop(sharer, None) is None:
-                    continue  # woken before it, another has ended it
+                    continue  # it has ended, by what another did as it woke
                 try:
                     sharer.wake()
                 except Exception as error:  # noqa: BLE001 - one client's defect is not another's
