@@ -21,7 +21,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from benchmarks.figures import Bar, Report, add_output_options, percentile, progress, run, table
@@ -64,14 +63,6 @@ def _fill(connection: Connection, size: int, members: Iterable[str]) -> None:
             connection.count_integers(packed, count)
 
 
-def _cpu(service: Service) -> float:
-    """Return the processor time that all threads of a program have taken, in seconds."""
-    tasks = Path(f"/proc/{service.process.pid}/task")
-    if not tasks.is_dir():
-        return 0.0
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
-
-
 class _Meter:
     """Measures requests: how many a second, and the processor time of the proxy and of the server."""
 
@@ -80,12 +71,12 @@ class _Meter:
 
     def __call__(self, connection: Connection, requests: Iterable[Request]) -> Sample:
         packed = list(batches(requests, _DEPTH))
-        before = [_cpu(service) for service in self._services]
+        before = [service.cpu_seconds() for service in self._services]
         began = time.perf_counter()
         for data, size in packed:
             connection.count_integers(data, size)
         took = time.perf_counter() - began
-        proxy, server = (_cpu(service) - cpu for service, cpu in zip(self._services, before, strict=True))
+        proxy, server = (service.cpu_seconds() - cpu for service, cpu in zip(self._services, before, strict=True))
         count = sum(size for _, size in packed)
         return count / took, proxy / count * 1e6, server / count * 1e6
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import statistics
 import subprocess
 import sys
@@ -180,7 +181,8 @@ def measure(options: argparse.Namespace) -> Report:
 
 
 def _ratio(figures: dict[str, list[float]], name: str, base: str) -> float:
-    return statistics.median(one / other for one, other in zip(figures[name], figures[base], strict=True))
+    pairs = zip(figures[name], figures[base], strict=True)
+    return statistics.median(one / other if other else math.nan for one, other in pairs)
 
 
 def _report(

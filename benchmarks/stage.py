@@ -188,9 +188,11 @@ class Service:
         return int(match[1]) * 1024
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that it has taken (Linux only)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time that all its threads have taken; 0 where the system does not tell (Linux does)."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        if not tasks.is_dir():
+            return 0.0
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
     def stop(self) -> None:
         """Stop it, by force when it takes too long."""
