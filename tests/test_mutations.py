@@ -35,7 +35,7 @@ from tests import test_tls as tls
 from tests import test_together as together
 from tests import test_workers as workers
 from tests.cluster import Cluster
-from tests.conftest import new_server, once_a_kind
+from tests.conftest import StartProxy, new_server, once_a_kind
 from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.patience import impatience
@@ -307,52 +307,38 @@ CHECKS |= {
 }
 
 
+def _sharing(check: Callable[[Server, Proxy], None]) -> Callable[[Place], None]:
+    """A check of a proxy whose clients share from their second request on."""
+    return lambda place: check(place.server, place.proxy(*sharing.SHARING))
+
+
+def _starting(check: Callable[[Server, StartProxy], None]) -> Callable[[Place], None]:
+    """A check that starts a proxy itself."""
+    return lambda place: check(place.server, place.start_proxy)
+
+
 CHECKS |= {
-    "lost": lambda place: sharing.test_what_may_run_again_does_when_a_shared_connection_is_lost(
-        place.server, place.start_proxy
-    ),
-    "not asked": lambda place: sharing.test_who_has_logged_in_as_another_user_is_not_asked_about(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
-    "many parts": lambda place: sharing.test_who_gets_replies_of_many_parts_does_not_share_for_a_while(
-        place.server, place.start_proxy
-    ),
-    "the only one": lambda place: sharing.test_who_is_the_only_one_goes_back_to_its_own_connection(
-        place.server, place.start_proxy
-    ),
-    "another user": lambda place: sharing.test_a_user_who_looks_like_the_proxys_own_does_not_share(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
+    "lost": _starting(sharing.test_what_may_run_again_does_when_a_shared_connection_is_lost),
+    "not asked": _sharing(sharing.test_who_has_logged_in_as_another_user_is_not_asked_about),
+    "many parts": _starting(sharing.test_who_gets_replies_of_many_parts_does_not_share_for_a_while),
+    "the only one": _starting(sharing.test_who_is_the_only_one_goes_back_to_its_own_connection),
+    "another user": _sharing(sharing.test_a_user_who_looks_like_the_proxys_own_does_not_share),
     "a state of its own": lambda place: sharing.test_a_state_of_its_own_keeps_a_client_from_sharing(
         place.server, place.proxy(*sharing.SHARING), ["CLIENT", "NO-EVICT", "on"], ["CLIENT", "NO-EVICT", "off"]
     ),
-    "order of what is shared": lambda place: sharing.test_order_is_kept_between_shared_and_own_connections(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
-    "shared reads": lambda place: sharing.test_reads_go_on_while_writes_are_paused(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
-    "a push to others": lambda place: sharing.test_what_others_have_the_server_push_to_a_shared_connection_is_dropped(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
-    "a long nested reply": lambda place: sharing.test_a_long_nested_reply_takes_little_time(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
-    "beginnings of replies": lambda place: (
-        sharing.test_a_value_that_looks_like_the_beginnings_of_replies_takes_little_time(
-            place.server, place.proxy(*sharing.SHARING)
-        )
-    ),
-    "room for others": lambda place: sharing.test_users_who_may_not_share_leave_room_for_others(
-        place.server, place.proxy(*sharing.SHARING)
-    ),
+    "order of what is shared": _sharing(sharing.test_order_is_kept_between_shared_and_own_connections),
+    "shared reads": _sharing(sharing.test_reads_go_on_while_writes_are_paused),
+    "a push to others": _sharing(sharing.test_what_others_have_the_server_push_to_a_shared_connection_is_dropped),
+    "a long nested reply": _sharing(sharing.test_a_long_nested_reply_takes_little_time),
+    "beginnings of replies": _sharing(sharing.test_a_value_that_looks_like_the_beginnings_of_replies_takes_little_time),
+    "room for others": _sharing(sharing.test_users_who_may_not_share_leave_room_for_others),
     "bit by bit": lambda place: sharing.test_who_reads_bit_by_bit_does_not_keep_the_writes_of_others_waiting(
         place.start_server, place.start_proxy
     ),
     "a slow server": lambda place: sharing.test_who_stands_behind_a_long_reply_of_a_slow_server_asks_again_elsewhere(
         place.start_server, place.start_proxy
     ),
-    "shared, due": lambda place: sharing.test_who_shares_sees_no_member_that_is_due(place.server, place.start_proxy),
+    "shared, due": _starting(sharing.test_who_shares_sees_no_member_that_is_due),
     "a push within a reply": lambda place: sharing.check_a_push_within_a_reply(place.server, place.proxy),
     "pushes that wait": lambda place: sharing.check_pushes_that_wait(place.server, place.proxy),
 }

@@ -719,7 +719,7 @@ class Session:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable
         counts = command is not None and additions.counts(command, request) and out.amends
-        effect, whole = None if command is None else command.effect, request.kind is Kind.WHOLE
+        effect = None if command is None else command.effect
         if self._promised is not None and askable and standing.transaction is None and effect is not Effect.LOGIN:
             # (Valkey 8.0 loses the reply to a login that it refuses and reads together with what it does not know.)
             out.append(out.expect(b"", found=self._promised))
@@ -742,7 +742,8 @@ class Session:
         self._note_change(command, request)
         if command.name == b"WAITAOF":
             standing.unlike = True  # who waits for the disk shares no more
-        if effect is Effect.WAIT and standing.shares and askable and standing.transaction is None and whole:
+        waits = effect is Effect.WAIT and standing.transaction is None and request.kind is Kind.WHOLE
+        if waits and standing.shares and askable:
             # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
             standing.shares = False
             both = rewriter.own_write(command.name) + request.raw
