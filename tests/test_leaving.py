@@ -97,15 +97,16 @@ def test_all_that_was_read_runs(upstream: Server, proxy: Proxy, leave: Callable[
 def test_all_that_was_read_runs_behind_tls(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     own = authority.sign("server", "IP:127.0.0.1")
-    port = free_port()
+    plain_port, tls_port = free_port(), free_port()
     files = ("--listen-tls-cert-file", str(own.file), "--listen-tls-key-file", str(own.key))
-    proxy = start_proxy(server, "--listen", f"127.0.0.1:{port}", "--listen", f"tls://127.0.0.1:{port + 1}", *files)
+    listen = ("--listen", f"127.0.0.1:{plain_port}", "--listen", f"tls://127.0.0.1:{tls_port}")
+    proxy = start_proxy(server, *listen, *files)
     context = ssl.create_default_context(cafile=str(authority.file))
     a_known_hash(proxy)
     for at_once in (False, True):
         for _ in range(5):
             server.command("DEL", "x")
-            plain = socket.create_connection(("127.0.0.1", port + 1))
+            plain = socket.create_connection(("127.0.0.1", tls_port))
             client = context.wrap_socket(plain, server_hostname="127.0.0.1")
             if not at_once:  # else it has gone before the proxy has connected to the server
                 client.sendall(b"PING\r\n")
