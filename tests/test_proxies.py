@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import hiredis
 import pytest
 
+from proxy.proxies.protocol import LEASE
 from tests.conftest import Start
 from tests.raw import request
 from tests.relay import Relay
@@ -208,6 +210,37 @@ def test_control_connection_cut(cut: int, server: Server, start: Start, talk: Ta
         beside("CLIENT", "KILL", "ID", control_connections(beside)[cut])
     sequences.lives(20)
     check(sequences)
+
+
+def refuse_writes(server: Server) -> None:
+    """Make a save fail, and with it what writes, as on a full disk."""
+    (Path(server.folder.name) / "dump.rdb").mkdir()
+    server.command("CONFIG", "SET", "save", "3600 1000000")
+    assert server.command("BGSAVE").startswith(b"+")
+    until(lambda: server.command("PING").startswith(b"-MISCONF"), what="MISCONF")
+
+
+def test_a_server_that_cannot_save_is_not_lost(server: Server, start: Start, talk: TalkTo) -> None:
+    """It says so to PING too. Who asked by it would be blind until its end, and alone from then on."""
+    first = start()
+    client, beside = talk(first), talk(server)
+    client("SADD", "set", "m")
+    client("EXPIREMEMBER", "set", "m", 1000)
+    before = control_connections(beside)
+    assert len(before) == 1
+    refuse_writes(server)
+    other = start()
+    until(lambda: b"blind:0" in other.command("INFO", "expiremember"), what="the second one's trust")
+    time.sleep(2 * LEASE)  # the lease has to be kept
+    assert b"blind:0" in first.command("INFO", "expiremember")
+    assert set(control_connections(beside)) > set(before)
+    assert client("SISMEMBER", "set", "m") == 1
+    server.command("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+    sequences = Sequences([client, talk(other)], beside)
+    sequences.lives(50)
+    check(sequences)
+    assert published(beside) > 0
+    assert [line["event"] for proxy in (first, other) for line in proxy.log() if line["level"] == "warning"] == []
 
 
 def test_a_pipeline_of_first_deadlines_takes_few_messages(server: Server, start: Start, talk: TalkTo) -> None:

@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -271,8 +272,9 @@ class Engine:
         return lines
 
     async def round_trip(self) -> None:
-        """Wait until the server has answered a request on a connection of the proxy's own."""
-        await self._ask("PING")
+        """Wait until the server has answered a request on a connection of the proxy's own, whatever it says."""
+        with suppress(ResponseError):
+            await self._ask("PING")
 
     async def greeting(self) -> dict[bytes, Any]:
         """Read what the server says of itself: its name, its version and more."""

@@ -17,6 +17,7 @@ from proxy.proxies.protocol import LEASE, MOST_OTHERS, Member
 from proxy.scripts.naming import Names
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.upstream.endpoint import refuse_proxy
+from proxy.upstream.words import answers_ping
 
 log = structlog.get_logger("proxy.proxies")
 
@@ -114,13 +115,17 @@ class Proxies:
         for words in (("SUBSCRIBE", self._everybody, own), ("PUBSUB", "NUMSUB", own), ("PUBLISH", own, "")):
             await connection.send_command(*words)
             await connection.send_command("PING")
-            try:
-                while await connection.read_response() != b"PONG":
-                    pass
-            except ResponseError as error:
-                refusal = refusal or error
-                await connection.read_response()
+            while not answers_ping(reply := await self._reply(connection)):
+                if isinstance(reply, ResponseError):
+                    refusal = refusal or reply
         return refusal
+
+    async def _reply(self, connection: Any) -> Any:
+        """Return what comes next; an error reply as the exception that it is."""
+        try:
+            return await connection.read_response()
+        except ResponseError as error:
+            return error
 
     def end(self) -> None:
         """The connection is lost."""
@@ -170,7 +175,7 @@ class Proxies:
         self._pending -= 1
         if self._refused:
             return
-        if isinstance(answer, ResponseError):
+        if isinstance(answer, ResponseError) and not answers_ping(answer):
             raise answer  # the rights have been taken away: start again
         if isinstance(answer, list):
             answer = [channel.removeprefix(self._channel)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 REACH: Final = "check the address, and that the server runs"
@@ -56,6 +56,14 @@ def is_silent_from_the_start(error: BaseException) -> bool:
 def is_unreachable(error: BaseException) -> bool:
     """Return whether the server could not be reached or is lost; an error that it answered is neither."""
     return isinstance(error, OSError) or type(error) in (RedisConnectionError, RedisTimeoutError)
+
+
+def answers_ping(reply: object) -> bool:
+    """Return whether a reply is one to PING of a server that serves the connection.
+
+    A server that cannot save what is written says so to PING too, and to nothing else that writes nothing.
+    """
+    return reply == b"PONG" or (isinstance(reply, ResponseError) and str(reply).startswith("MISCONF "))
 
 
 def _system_error(error: BaseException | None) -> OSError | None:
