@@ -9,9 +9,9 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import pytest
@@ -30,7 +30,8 @@ from proxy.session.known import KnownKeys
 from proxy.session.plain import Shared, share_check
 from proxy.wire.batch import BatchParser
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.replies import Replies, short_replies
+from proxy.wire.pattern import LONGEST
+from proxy.wire.replies import MOST_PARTS, Replies, short_arrays, short_replies
 from tests.conftest import Start, StartProxy, StartServer
 from tests.patience import patience
 from tests.raw import Raw, request
@@ -111,6 +112,40 @@ def test_small_requests_of_many_clients_share(server: Server, sharing: Proxy) ->
                 value = f"{index}:{number}".encode()
                 assert client.reply() == b"$%d\r\n%b\r\n" % (len(value), value)
         assert 1 <= len(lanes(server)) <= 4
+
+
+PARTED: Final = (
+    "MGET k k nothing", "HGETALL h", "HMGET h a b c d", "SMEMBERS s", "SMISMEMBER s 1 2 x", "XRANGE x - + COUNT 1",
+    "LRANGE l 0 1", "LRANGE l 0 14", "LRANGE l 0 -1", "LRANGE nothing 0 -1", "ZRANGE z 0 -1 WITHSCORES", "MGET starred",
+    "GET k", "GET starred", "LLEN l", "TYPE l",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@on_one
+def test_replies_of_several_parts_go_whole_to_whom_they_belong(server: Server, sharing: Proxy, protocol: int) -> None:
+    with contextlib.ExitStack() as stack:
+        straight = stack.enter_context(server.connect())
+        for line in (
+            "SET k v", "HSET h a 1 b 2", "SADD s 1 2 3", "XADD x 1-1 f v g w", "ZADD z 1 a 2.5 b", "RPUSH l *3 $-1 *0",
+            "RPUSH l " + " ".join(map(str, range(27))),
+        ):  # fmt: skip
+            straight.command(*line.split())
+        straight.command("SET", "starred", "*2\r\n$1\r\na\r\n*1\r\n")
+        clients = [stack.enter_context(sharing.connect()) for _ in PARTED]
+        for client in (straight, *clients):
+            client.command("HELLO", protocol)
+        wanted = [straight.command(*line.split()) for line in PARTED]
+        before = shared(sharing)
+        for _ in range(20):
+            for client in clients:
+                until_shares(sharing, client)
+            server.command("CLIENT", "PAUSE", 20, "ALL")  # the replies come together
+            for line, client in zip(PARTED, clients, strict=True):
+                client.send_command(*line.split())
+            assert [client.reply() for client in clients] == wanted
+            clients.append(clients.pop(0))
+        assert shared(sharing) - before >= 20 * len(PARTED)
 
 
 @on_one
@@ -1227,24 +1262,42 @@ def test_many_are_woken_in_turns_and_a_defect_of_one_is_not_anothers() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def of_replies() -> st.SearchStrategy[bytes]:
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def of_short_replies() -> st.SearchStrategy[bytes]:
     line = st.binary(max_size=20).map(lambda data: data.replace(b"\r", b"").replace(b"\n", b""))
-    leaves = st.one_of(
+    return st.one_of(
         st.builds(lambda text: b"+%b\r\n" % text, line),
         st.builds(lambda text: b"-ERR %b\r\n" % text, line),
         st.integers().map(lambda number: b":%d\r\n" % number),
-        st.binary(max_size=600).map(lambda data: b"$%d\r\n%b\r\n" % (len(data), data)),
-        st.sampled_from(
-            [b"$-1\r\n", b"*-1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"*0\r\n", b"%0\r\n", b"=7\r\ntxt:abc\r\n"]
-        ),
+        st.binary(max_size=LONGEST).map(bulk),
+        st.sampled_from([b"$-1\r\n", b"*-1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n"]),
+    )
+
+
+def array(mark: bytes, parts: Sequence[bytes]) -> bytes:
+    return b"%b%d\r\n%b" % (mark, len(parts) // (2 if mark == b"%" else 1), b"".join(parts))
+
+
+def of_short_arrays() -> st.SearchStrategy[bytes]:
+    arrays = st.lists(of_short_replies(), max_size=MOST_PARTS)
+    pairs = arrays.map(lambda parts: parts[: len(parts) // 2 * 2])
+    return st.one_of(st.builds(array, st.sampled_from([b"*", b"~"]), arrays), st.builds(array, st.just(b"%"), pairs))
+
+
+def of_replies() -> st.SearchStrategy[bytes]:
+    leaves = st.one_of(
+        of_short_replies(),
+        st.binary(max_size=600).map(bulk),
+        st.sampled_from([b"*0\r\n", b"%0\r\n", b"=7\r\ntxt:abc\r\n"]),
     )
 
     def grow(parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
         return st.one_of(
-            st.lists(parts, max_size=30).map(lambda some: b"*%d\r\n%b" % (len(some), b"".join(some))),
-            st.lists(st.tuples(parts, parts), max_size=5).map(
-                lambda some: b"%%%d\r\n%b" % (len(some), b"".join(itertools.chain.from_iterable(some)))
-            ),
+            st.builds(array, st.just(b"*"), st.lists(parts, max_size=30)),
+            st.builds(array, st.just(b"%"), st.lists(parts, max_size=10).map(lambda some: some[: len(some) // 2 * 2])),
         )
 
     return st.recursive(leaves, grow, max_leaves=40)
@@ -1275,6 +1328,17 @@ def test_replies_are_cut_as_they_were_put_together(parts: list[bytes], cuts: lis
     short = short_replies()(stream)
     if sum(map(len, short)) == len(stream):
         assert short == replies
+    assert short_arrays()(stream or b"+\r\n") in (replies, [], [b"+\r\n"])
+
+
+@given(parts=st.lists(st.one_of(of_short_replies(), of_short_arrays()), min_size=1, max_size=20), data=st.data())
+def test_arrays_of_a_few_short_replies_are_taken_whole(parts: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(parts)
+    assert short_arrays()(stream) == parts
+    rest = data.draw(st.integers(1, len(stream)))
+    cut = short_arrays()(stream[:-rest]) if rest < len(stream) else []
+    assert cut == parts[: len(cut)]
+    assert sum(map(len, cut)) in (0, len(stream) - rest)
 
 
 @given(
@@ -1307,6 +1371,7 @@ def test_whatever_a_long_reply_is_made_of_it_takes_little_time_to_cut(head: byte
     data = head + mark * (64_000 // len(mark))
     before = time.process_time()
     short_replies()(data)
+    short_arrays()(data)
     with contextlib.suppress(StrayReplyError):
         Replies().cut(data)
     assert time.process_time() - before < 0.5  # 0.02 at most; some took 8
@@ -1321,10 +1386,6 @@ def test_what_is_no_reply_is_told(stray: bytes) -> None:
 
 
 INFO = b"id=3 addr=1.2.3.4:5 name=%b flags=%b db=%b sub=0 psub=0 ssub=0 multi=-1 watch=0 user=%b resp=%b\n"
-
-
-def bulk(data: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def test_whose_a_connection_is() -> None:

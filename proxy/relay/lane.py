@@ -18,7 +18,7 @@ from proxy.relay.port import LARGE, Port, Room, drop
 from proxy.session.claims import Claims, Passed, Sender
 from proxy.session.identity import WHO, Identity, who
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.replies import Replies, short_replies
+from proxy.wire.replies import Replies, short_arrays, short_replies
 from proxy.wire.request import encode
 
 log = structlog.get_logger("proxy.relay")
@@ -85,6 +85,7 @@ class Lane(Droppable):
         self._transport: asyncio.Transport
         self._replies = Replies()
         self._find = short_replies()
+        self._find_arrays = short_arrays()
         self._ports: deque[Port] = deque()  # whose requests are unanswered, in order
         self._clogged = False
         self._held_up_by: Port | None = None  # a client that reads its long reply too slowly
@@ -180,7 +181,9 @@ class Lane(Droppable):
         ports = self._ports
         if self._replies.between:
             replies = self._find(data)
-            if len(replies) <= len(ports) and sum(map(len, replies)) == len(data):
+            if sum(map(len, replies)) != len(data):
+                replies = self._find_arrays(data) if len(data) < MUCH else []
+            if 0 < len(replies) <= len(ports):
                 for reply in replies:
                     port = ports.popleft()
                     port.busy = False

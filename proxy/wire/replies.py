@@ -14,7 +14,15 @@ from proxy.wire.pattern import ARGUMENT
 LONGEST_LINE: Final = 64 * 1024
 """Bytes of a line that has not come whole that are kept. No reply to a request that is shared begins with a longer."""
 
+MOST_PARTS: Final = 16
+"""Parts of an array, a set or a map that is taken whole; of more, several at a time."""
+
+_SHORT: Final = rf"[-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n"
+_HEAD: Final = r"[*~](?:[0-9]|1[0-6])\r\n|%[0-8]\r\n"
+_HEADS: Final = frozenset(b"*~%")
+
 _SIZED: Final = b"$=!"
+_MINUS: Final = 0x2D
 _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 
@@ -25,7 +33,35 @@ def short_replies() -> Callable[[bytes], list[bytes]]:
     The chunk is nothing but those where their lengths add up to its own. Otherwise an empty one stands for the rest,
     which is not searched: that could take time by the square of its length.
     """
-    return re.compile(rf"([-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n)|.+".encode(), re.DOTALL).findall
+    return re.compile(rf"({_SHORT})|.+".encode(), re.DOTALL).findall
+
+
+@cache
+def short_arrays() -> Callable[[bytes], list[bytes]]:
+    """Return what finds the replies of a chunk that is nothing but short ones, and arrays, sets and maps of a few such.
+
+    Of another chunk it returns none.
+    """
+    find = re.compile(rf"({_SHORT}|{_HEAD})|.+".encode(), re.DOTALL).findall
+
+    def replies(data: bytes) -> list[bytes]:
+        parts = find(data)
+        if not parts[-1]:
+            return []
+        found: list[bytes] = []
+        end = 0  # of what has been found, in parts
+        for begin in [number for number, part in enumerate(parts) if part[0] in _HEADS and part[1] != _MINUS]:
+            if begin < end:
+                return []  # one within another
+            found += parts[end:begin]
+            head = parts[begin]
+            end = begin + 1 + _CHILDREN[head[:1]] * int(head[1:])
+            found.append(b"".join(parts[begin:end]))
+        if end > len(parts):
+            return []
+        return found + parts[end:]
+
+    return replies
 
 
 class Replies:
