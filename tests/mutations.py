@@ -359,7 +359,7 @@ MUTATIONS = [
     Mutation("relay/signs.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
     # In front of a cluster node.
     Mutation(
-        "session/rewrite.py",
+        "session/moves.py",
         "or not self._known.is_known(name)):",
         "or True):",
         "a key on its way",
@@ -394,13 +394,13 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "arrive.lua", "elseif call('exists', shadow) == 0 then", "elseif false then", "a copy in the way"),
     Mutation(
-        "session/rewrite.py",
+        "session/moves.py",
         "names[key] = names[self._names.shadow(key)] = None",
         "names[self._names.shadow(key)] = names[key] = None",
         "a copy in the way",
     ),
-    Mutation("session/rewrite.py", "*self._known.known_among(migration[1])]", "]", "a key that has gone"),
-    Mutation("session/rewrite.py", " and name not in self._known.sent))", "))", "a shadow that could not come"),
+    Mutation("session/moves.py", "*self._known.known_among(migration[1])]", "]", "a key that has gone"),
+    Mutation("session/moves.py", " and name not in self._known.sent))", "))", "a shadow that could not come"),
     Mutation("session/arriving.py", "self._unmade.add(shadow_of)", "pass", "past a proxy"),
     Mutation("session/known.py", "                or name in unclear\n", "", "a later deadline"),
     Mutation(

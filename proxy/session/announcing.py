@@ -9,6 +9,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
+from proxy.commands.lifetime import deadline_of
 from proxy.commands.table import COMMANDS, MARKING, Command, Effect
 from proxy.session.ground import Ground
 from proxy.session.known import ASK_MS, NEAR_MS
@@ -118,7 +119,7 @@ class Announcing:
             return []
         command = COMMANDS[arguments[0].upper()]
         if command.effect is Effect.EXPIRE:
-            deadline = self._ground.rewriter.deadline(command, arguments, now)
+            deadline = deadline_of(command.name, arguments, now)
         else:
             source = (command.keys(arguments) or [b""])[0]
             deadline = now if coming.get(source) else self._known.deadlines.get(source, math.inf)

@@ -42,6 +42,7 @@ class Inquiry:
         "_arriving",
         "_claims",
         "_known",
+        "_moves",
         "_out",
         "_rewriter",
         "_standing",
@@ -60,6 +61,7 @@ class Inquiry:
     ) -> None:
         self._known = ground.known
         self._rewriter = ground.rewriter
+        self._moves = ground.rewriter.moves
         self._streams = ground.streams
         self._standing = standing
         self._without = without
@@ -91,7 +93,7 @@ class Inquiry:
                 return Question(arrivals=arrivals)
         leftover: tuple[bytes, ...] = ()
         if command is not None and command.effect is Effect.MIGRATE:
-            leftover = tuple(self._rewriter.leftovers(request.arguments))
+            leftover = tuple(self._moves.leftovers(request.arguments))
         if without.is_needed and transaction is None and standing.askable and not limited:
             if leftover:
                 return Question(leftover=leftover) if replied else Question(replied=True, again=True)
@@ -125,16 +127,16 @@ class Inquiry:
         """Return the keys for which way has to be made before one may come from another cluster node."""
         if self._arriving is None:
             self._arriving = Arriving()
-        arrival = self._rewriter.arrival(request.arguments, request.count)
+        arrival = self._moves.arrival(request.arguments, request.count)
         if arrival is not None:
             return self._arriving.to_make_way_for(arrival, self._arrivals_ahead())
-        if (shadow_of := self._rewriter.owner(request.arguments)) is not None:
+        if (shadow_of := self._moves.owner(request.arguments)) is not None:
             self._arriving.come_with(shadow_of)
         return ()
 
     def _arrivals_ahead(self) -> Iterator[Arrival]:
         for arguments in self._announcing.requests_ahead(ARRIVALS_AHEAD):
-            arrival = self._rewriter.arrival(arguments, len(arguments)) if arguments[0].upper() == _COMES else None
+            arrival = self._moves.arrival(arguments, len(arguments)) if arguments[0].upper() == _COMES else None
             if arrival is not None:
                 yield arrival
 

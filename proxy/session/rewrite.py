@@ -9,20 +9,18 @@ from itertools import groupby
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.lifetime import ArityError, LifetimeError, read_lifetime
 from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect
 from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
-from proxy.scripts.naming import Names, slot
+from proxy.scripts.naming import Names
 from proxy.session.claims import Claims
 from proxy.session.globs import may_match_beginning
 from proxy.session.known import KnownKeys
-from proxy.session.question import Arrival
+from proxy.session.moves import Moves
 from proxy.session.transaction import Transaction
 from proxy.session.voiding import Voiding
 from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
-
-EXACT: Final = 1 << 53
-"""The greatest integer up to which a sorted set's score, a double, holds every one."""
 
 UNPACKED: Final = 7_000
 """Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
@@ -32,15 +30,6 @@ COPIED: Final = 64 * 1024
 
 _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
 """Commands whose keys are the first argument and, behind a number, so many."""
-
-_MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
-"""How many arguments they take, themselves included."""
-
-_RESTORE_SIZE: Final = 4
-"""How many arguments a node's RESTORE-ASKING has; with REPLACE one more."""
-
-BETWEEN_NODES: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
-"""By these the nodes of a cluster give each other keys, the proxy's own too: deadlines travel with their keys."""
 
 WITHIN: Final = 1_000
 """Deadlines of a key that are looked at within a transaction before a script that may add any member of it."""
@@ -55,10 +44,6 @@ _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
 
 _CLEARED: Final = b" cleared"
-_CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
-_UNITS: Final = {b"s": 1000, b"ms": 1}
-_RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
-_NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
 _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 
 
@@ -96,11 +81,6 @@ _LONG_NAME: Final = Refusal(
 )
 
 
-def wrong_arity(name: bytes) -> Refusal:
-    """Return the error for a command with too few or too many arguments."""
-    return Refusal(b"ERR wrong number of arguments for '%b' command" % name.lower(), "arity")
-
-
 def _is_cleared(key: bytes, transaction: Transaction | None) -> bool:
     return transaction is not None and key in transaction.cleared
 
@@ -119,6 +99,9 @@ class Rewriter:
         known: the keys with deadlines; commands that may give a key deadlines mark it here.
         server: what the server at hand says of its commands: what it would refuse goes to it as it came.
         metrics: where to count the requests that are replaced.
+
+    Attributes:
+        moves: what to send for requests by which the nodes of a cluster give each other keys.
     """
 
     def __init__(self, names: Names, known: KnownKeys, server: ServerCommands, metrics: Metrics | None = None) -> None:
@@ -126,6 +109,7 @@ class Rewriter:
         self._known = known
         self._server = server
         self._metrics = metrics or Metrics()
+        self.moves = Moves(names, known)
 
     def reserved(self, request: Request) -> Refusal | None:
         """Refuse a request that names one of the proxy's own keys; None for any other."""
@@ -133,7 +117,7 @@ class Rewriter:
         if request.header and prefix not in request.raw:
             return None
         name = request.arguments[0].upper()
-        if self._names.slots is not None and name in BETWEEN_NODES:
+        if self.moves.are_made_by(name):
             return None
         names = self._server.keys(request.arguments)
         if name in (b"PUBLISH", b"SPUBLISH"):
@@ -227,11 +211,6 @@ class Rewriter:
         terms = Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
         return evaluation(terms, "write", [self._names.written], [])
 
-    def opens_link(self, arguments: list[bytes]) -> bool:
-        """Return whether a node begins to give another its slots by a request (Valkey 9): no client's follow it."""
-        is_link = len(arguments) > 1 and (arguments[0].upper(), arguments[1].upper()) == (b"CLUSTER", b"SYNCSLOTS")
-        return is_link and self._names.slots is not None
-
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that a script may be called for together with the first of them."""
         return self._names.of_one_slot(keys)
@@ -311,11 +290,11 @@ class Rewriter:
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request)
         if effect is Effect.MIGRATE:
-            return None if limited else self._migrate(request)
+            return None if limited else self.moves.migrate(arguments)
         keys = command.keys(arguments)
         if (
             keys is None
-            or (self._names.slots is not None and command.name in BETWEEN_NODES)
+            or self.moves.are_made_by(command.name)
             or not (self._concerns(keys, certain=certain) or (transaction is not None and transaction.anticipates))
             or not self._server.accepts(command.name, request.count)
             or self._is_of_many_slots(command, request)
@@ -383,7 +362,7 @@ class Rewriter:
             return self._are_keys_there(arguments)
         if command is None and not self._server.accepts(name, count):
             return True  # it will not run
-        if self._names.slots is not None and name in BETWEEN_NODES:
+        if self.moves.are_made_by(name):
             return self._server.has_one_key_in_front(name)
         if not (name in STREAMED or self._server.has_one_key_in_front(name)) or self._are_reserved(arguments[1:2]):
             return False
@@ -454,72 +433,6 @@ class Rewriter:
         keys = command.keys(arguments) or []
         return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
 
-    def leftovers(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys whose shadows a MIGRATE takes along: that of one that is not there any more must stay.
-
-        But where one has been sent before it may be that it has arrived, and its shadow has not.
-        """
-        migration = self._migration(arguments)
-        if migration is None:
-            return []
-        names = [*map(self._names.key, migration[1]), *self._known.known_among(migration[1])]
-        return list(dict.fromkeys(name for name in names if name is not None and name not in self._known.sent))
-
-    def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
-        """Return the key that another cluster node sends, of which there may be deadlines here, or a copy.
-
-        If the server refuses it, what has gone belonged to what a move has left in a slot that is not the node's.
-
-        Args:
-            arguments: those of a RESTORE-ASKING that have come.
-            count: how many it has in all.
-        """
-        slots, more = self._names.slots, count - _RESTORE_SIZE
-        if slots is None or more not in (0, 1) or len(arguments) < 2 or arguments[1].startswith(self._names.prefix):
-            return None
-        if slot(arguments[1]) in slots.owned or (len(arguments) > 4 and arguments[4].upper() != b"REPLACE"):
-            return None
-        return Arrival(arguments[1], replaces=bool(more))
-
-    def owner(self, arguments: list[bytes]) -> bytes | None:
-        """Return the key of whose shadow a request is, or None."""
-        return self._names.key(arguments[1]) if self._names.slots is not None and len(arguments) > 1 else None
-
-    def _migrate(self, request: Request) -> bytes | None:
-        """Have the deadlines of keys go to another node of a cluster together with them.
-
-        If a key went first, and a member of it were removed and added there, its old deadline would come after it.
-        """
-        arguments = request.arguments
-        migration = self._migration(arguments)
-        if migration is None:
-            return None
-        options, keys = migration
-        names: dict[bytes, None] = {}
-        for name in keys:
-            key = self._names.key(name)
-            if key is None and (name.startswith(self._names.prefix) or not self._known.is_known(name)):
-                names[name] = None
-                continue
-            key = name if key is None else key
-            self._known.sent.add(slot(key), (key,))
-            # In front of a key that comes to it, the other node's proxy removes what deadlines are there.
-            names[key] = names[self._names.shadow(key)] = None
-        if list(names) == keys:
-            return None
-        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *names])
-
-    def _migration(self, arguments: list[bytes]) -> tuple[list[bytes], list[bytes]] | None:
-        """Return the options and the keys of a MIGRATE between nodes of a cluster; None where the server refuses it."""
-        if self._names.slots is None or len(arguments) < 6:
-            return None
-        options, keys, place = arguments[6:], [arguments[3]] if arguments[3] else [], 0
-        while place < len(options) and (word := options[place].upper()) != b"KEYS":
-            place += _MIGRATE_OPTIONS.get(word, len(options) + 1)
-        if place > len(options) or bool(keys) is (place < len(options)):
-            return None
-        return options[:place], keys or options[place + 1 :]
-
     def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None, *, queued: bool) -> None:
         deadline = self._known.deadlines.get(source, now)
         self._known.mark(target, deadline, now, claims, queued=queued)
@@ -543,48 +456,19 @@ class Rewriter:
         *,
         marks: bool,
     ) -> bytes | Refusal:
-        # The order of the checks is KeyDB's: arity, number, number of arguments, unit; then key, type, member.
-        name, size = command.name, len(arguments)
-        if size < 4:
-            return wrong_arity(name)
-        takes_unit = name == b"EXPIREMEMBER"
-        options = [option.upper() for option in arguments[4:]]
-        if takes_unit and options and options[0] not in _CONDITIONS:
-            conditions = options[1:]
-        else:
-            conditions = options
-        proper = _CONDITIONS.issuperset(conditions)
-        if not takes_unit and not proper:
-            return wrong_arity(name)
-        number = strict_integer(arguments[3])
-        if number is None:
-            return self._fail(command, _NOT_AN_INTEGER)
-        if not proper:
-            return self._fail(command, b"ERR Invalid number of arguments")
-        if takes_unit:
-            unit = 1000 if conditions is options else _UNITS.get(options[0].lower(), 0)
-        else:
-            unit = 1000 if name == b"EXPIREMEMBERAT" else 1
-        if not unit:
-            return self._fail(command, b"ERR Invalid unit arg")
-        chosen = set(conditions)
-        if b"NX" in chosen and len(chosen) > 1:
-            return self._fail(command, b"ERR NX and XX, GT or LT options at the same time are not compatible")
-        if {b"GT", b"LT"} <= chosen:
-            return self._fail(command, b"ERR GT and LT options at the same time are not compatible")
-        milliseconds = number * unit
-        unfit = b"ERR invalid expire time in '%b' command" % name.lower()
-        if not -EXACT <= milliseconds <= EXACT:
-            return self._fail(command, unfit)
-        relative = name in _RELATIVE
-        key, member = arguments[1], arguments[2]
-        deadline = now + milliseconds if relative else milliseconds
+        name = command.name
+        try:
+            lifetime = read_lifetime(name, arguments)
+        except ArityError as error:
+            return Refusal(error.message, "arity")
+        except LifetimeError as error:
+            return self._script(self._server.terms(name), "fail", [], [error.message])
+        key, member, deadline = arguments[1], arguments[2], lifetime.deadline(now)
         if marks:
             self._known.mark(key, deadline, now, claims, queued=transaction is not None)
         # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
-        mode = b"relative" if relative else b"absolute"
-        condition = b"".join(sorted(chosen, reverse=True))  # XX before GT and LT
-        terms = b"%d %b %b %b" % (milliseconds, mode, name.lower(), condition)
+        mode = b"relative" if lifetime.is_relative else b"absolute"
+        terms = b"%d %b %b %b" % (lifetime.milliseconds, mode, name.lower(), lifetime.condition)
         if _is_cleared(key, transaction):
             terms += _CLEARED
         # One that has passed removes the member: for that there is always memory.
@@ -592,19 +476,6 @@ class Rewriter:
         return self._script(
             self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
         )
-
-    def deadline(self, command: Command, arguments: list[bytes], now: float) -> float:
-        """Return the deadline that a request sets, in Unix ms, if it is a proper one; -inf where it just removes."""
-        number = strict_integer(arguments[3]) if len(arguments) > 3 else None
-        name, unit = command.name, arguments[4].lower() if len(arguments) > 4 else b""
-        if number is None:
-            return math.inf
-        size = 1 if name.startswith(b"P") else 1000
-        if name == b"EXPIREMEMBER":
-            size = _UNITS.get(unit, size)
-        if name not in _RELATIVE:
-            return number * size
-        return now + number * size if number > 0 else -math.inf
 
     def _lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
         name, size = command.name, len(arguments)
@@ -690,9 +561,6 @@ class Rewriter:
         return evaluation(
             terms, name, [*index, *pairs], arguments, tail, tail_count, declared=declared, present=present
         )
-
-    def _fail(self, command: Command, message: bytes) -> bytes:
-        return self._script(self._server.terms(command.name), "fail", [], [message])
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
         if not self._known.ever and not self._known.blind:

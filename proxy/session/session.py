@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from proxy.commands.lifetime import deadline_of
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing, keys_expected
@@ -752,7 +753,7 @@ class Session:
         if effect is Effect.CONNECTION:
             out.append(request.raw)
             self._hearing.hush(request.arguments)
-            standing.is_link = rewriter.opens_link(request.arguments)
+            standing.is_link = rewriter.moves.opens_link(request.arguments)
             return
         if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable):
             return
@@ -792,7 +793,7 @@ class Session:
                 out.put_aside(guard)
             out.replace(request, instead)
             if transaction is not None and sure:
-                delay = rewriter.deadline(command, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
+                delay = deadline_of(command.name, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
                 transaction.rewritten(command, request.arguments, delay)
 
     def _waited(self, said: bytes) -> bytes:

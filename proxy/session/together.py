@@ -10,13 +10,13 @@ import re
 from functools import partial
 from typing import Final
 
+from proxy.commands.lifetime import EXACT
 from proxy.commands.table import COMMANDS, Command, Effect
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
 from proxy.session.known import NEAR_MS
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
-from proxy.session.rewrite import EXACT
 from proxy.session.standing import Login, Next, Standing
 from proxy.wire.request import RequestReader
 from proxy.wire.runs import LEAST, MOST_BYTES, Run

@@ -1,0 +1,122 @@
+"""What EXPIREMEMBER and its relatives ask for: reads their arguments, with KeyDB's errors in KeyDB's order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.wire.request import strict_integer
+
+EXACT: Final = 1 << 53
+"""The greatest integer up to which a sorted set's score, a double, holds every one."""
+
+_CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
+_UNITS: Final = {b"s": 1000, b"ms": 1}
+_RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
+
+_NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
+_TOO_MANY: Final = b"ERR Invalid number of arguments"
+_NO_UNIT: Final = b"ERR Invalid unit arg"
+_NX_ALONE: Final = b"ERR NX and XX, GT or LT options at the same time are not compatible"
+_GT_OR_LT: Final = b"ERR GT and LT options at the same time are not compatible"
+
+
+class LifetimeError(Exception):
+    """The arguments are none of the command's.
+
+    Attributes:
+        message: the error, without the leading minus and the line's end.
+    """
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ArityError(LifetimeError):
+    """There are too few arguments, or too many: a server sees that before it looks at anything else.
+
+    Args:
+        name: the command.
+    """
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(b"ERR wrong number of arguments for '%b' command" % name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What is asked for.
+
+    Attributes:
+        milliseconds: from now on, or since 1970.
+        is_relative: whether from now on.
+        condition: those of NX, XX, GT and LT that are named, XX before the others.
+    """
+
+    milliseconds: int
+    is_relative: bool
+    condition: bytes
+
+    def deadline(self, now: float) -> float:
+        """Return the deadline, in Unix ms like `now`."""
+        return now + self.milliseconds if self.is_relative else self.milliseconds
+
+
+def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
+    """Read the arguments of a request.
+
+    The order of the checks is KeyDB's: arity, number, number of arguments, unit; behind them come key, type and member.
+
+    Args:
+        name: the command, in capitals.
+        arguments: the request's, its name included.
+
+    Raises:
+        ArityError: there are too few arguments, or too many.
+        LifetimeError: something else is wrong with them.
+    """
+    if len(arguments) < 4:
+        raise ArityError(name)
+    takes_unit = name == b"EXPIREMEMBER"
+    options = [option.upper() for option in arguments[4:]]
+    has_unit = takes_unit and bool(options) and options[0] not in _CONDITIONS
+    conditions = options[has_unit:]
+    proper = _CONDITIONS.issuperset(conditions)
+    if not takes_unit and not proper:
+        raise ArityError(name)
+    number = strict_integer(arguments[3])
+    if number is None:
+        raise LifetimeError(_NOT_AN_INTEGER)
+    if not proper:
+        raise LifetimeError(_TOO_MANY)
+    if has_unit:
+        unit = _UNITS.get(options[0].lower(), 0)
+    else:
+        unit = 1 if name.startswith(b"P") else 1000
+    if not unit:
+        raise LifetimeError(_NO_UNIT)
+    chosen = set(conditions)
+    if b"NX" in chosen and len(chosen) > 1:
+        raise LifetimeError(_NX_ALONE)
+    if {b"GT", b"LT"} <= chosen:
+        raise LifetimeError(_GT_OR_LT)
+    milliseconds = number * unit
+    if not -EXACT <= milliseconds <= EXACT:
+        raise LifetimeError(b"ERR invalid expire time in '%b' command" % name.lower())
+    return Lifetime(milliseconds, name in _RELATIVE, b"".join(sorted(chosen, reverse=True)))
+
+
+def deadline_of(name: bytes, arguments: list[bytes], now: float) -> float:
+    """Return the deadline that a request sets, in Unix ms like `now`.
+
+    -inf where it just removes, as its lifetime is over; infinite where it sets none, as it is wrong.
+    """
+    try:
+        lifetime = read_lifetime(name, arguments)
+    except LifetimeError:
+        return math.inf
+    if lifetime.is_relative and lifetime.milliseconds <= 0:
+        return -math.inf
+    return lifetime.deadline(now)

@@ -1,0 +1,106 @@
+"""What the nodes of a cluster send each other when a slot moves: deadlines go with their keys, and none meets them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.scripts.naming import Names, slot
+from proxy.session.known import KnownKeys
+from proxy.session.question import Arrival
+from proxy.wire.request import encode
+
+_MADE_BY: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
+"""By these the nodes of a cluster give each other keys, the proxy's own too."""
+
+_MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
+"""How many arguments they take, themselves included."""
+
+_RESTORE_SIZE: Final = 4
+"""How many arguments a node's RESTORE-ASKING has; with REPLACE one more."""
+
+
+class Moves:
+    """Decides on the requests by which keys move.
+
+    Args:
+        names: the names of the proxy's own keys.
+        known: the keys with deadlines; which of them have been sent away is noted here.
+    """
+
+    def __init__(self, names: Names, known: KnownKeys) -> None:
+        self._names = names
+        self._known = known
+
+    def are_made_by(self, name: bytes) -> bool:
+        """Return whether keys move by a command, named in capitals."""
+        return self._names.slots is not None and name in _MADE_BY
+
+    def opens_link(self, arguments: list[bytes]) -> bool:
+        """Return whether a node begins to give another its slots by a request (Valkey 9): no client's follow it."""
+        is_link = len(arguments) > 1 and (arguments[0].upper(), arguments[1].upper()) == (b"CLUSTER", b"SYNCSLOTS")
+        return is_link and self._names.slots is not None
+
+    def leftovers(self, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys whose shadows a MIGRATE takes along: that of one that is not there any more must stay.
+
+        But where one has been sent before it may be that it has arrived, and its shadow has not.
+        """
+        migration = self._migration(arguments)
+        if migration is None:
+            return []
+        names = [*map(self._names.key, migration[1]), *self._known.known_among(migration[1])]
+        return list(dict.fromkeys(name for name in names if name is not None and name not in self._known.sent))
+
+    def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
+        """Return the key that another cluster node sends, of which there may be deadlines here, or a copy.
+
+        If the server refuses it, what has gone belonged to what a move has left in a slot that is not the node's.
+
+        Args:
+            arguments: those of a RESTORE-ASKING that have come.
+            count: how many it has in all.
+        """
+        slots, more = self._names.slots, count - _RESTORE_SIZE
+        if slots is None or more not in (0, 1) or len(arguments) < 2 or arguments[1].startswith(self._names.prefix):
+            return None
+        if slot(arguments[1]) in slots.owned or (len(arguments) > 4 and arguments[4].upper() != b"REPLACE"):
+            return None
+        return Arrival(arguments[1], replaces=bool(more))
+
+    def owner(self, arguments: list[bytes]) -> bytes | None:
+        """Return the key of whose shadow a request is, or None."""
+        return self._names.key(arguments[1]) if self._names.slots is not None and len(arguments) > 1 else None
+
+    def migrate(self, arguments: list[bytes]) -> bytes | None:
+        """Return the MIGRATE that takes the deadlines of keys to another node too; None where that changes nothing.
+
+        If a key went first, and a member of it were removed and added there, its old deadline would come after it.
+        """
+        migration = self._migration(arguments)
+        if migration is None:
+            return None
+        options, keys = migration
+        names: dict[bytes, None] = {}
+        for name in keys:
+            key = self._names.key(name)
+            if key is None and (name.startswith(self._names.prefix) or not self._known.is_known(name)):
+                names[name] = None
+                continue
+            key = name if key is None else key
+            self._known.sent.add(slot(key), (key,))
+            # In front of a key that comes to it, the other node's proxy removes what deadlines are there.
+            names[key] = names[self._names.shadow(key)] = None
+        if list(names) == keys:
+            return None
+        return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *names])
+
+    def _migration(self, arguments: list[bytes]) -> tuple[list[bytes], list[bytes]] | None:
+        """Return the options and the keys of a MIGRATE between nodes of a cluster; None where the server refuses it."""
+        if self._names.slots is None or len(arguments) < 6:
+            return None
+        options, keys, place = arguments[6:], [arguments[3]] if arguments[3] else [], 0
+        while place < len(options) and (word := options[place].upper()) != b"KEYS":
+            place += _MIGRATE_OPTIONS.get(word, len(options) + 1)
+        if place > len(options) or bool(keys) is (place < len(options)):
+            return None
+        return options[:place], keys or options[place + 1 :]
