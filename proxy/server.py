@@ -27,9 +27,11 @@ from proxy.commands.described import ServerCommands
 from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
 from proxy.ending import end
+from proxy.expiry.caller import Caller
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
+from proxy.expiry.indexes import Indexes
 from proxy.expiry.leftovers import Leftovers
 from proxy.expiry.resharding import SlotWatch
 from proxy.expiry.role import RoleWatch
@@ -126,8 +128,10 @@ class Server:
         self._known = KnownKeys()
         self._clock = ServerClock()
         self._control = upstream.control()
+        self._caller = Caller(self._control, self._names)
+        self._indexes = Indexes(self._caller, upstream.database, self._names, self._known, self._clock)
         self._engine = Engine(
-            self._control, upstream.database, self._names, self._known, self._clock, settings.sweep_batch, metrics
+            self._caller, self._indexes, self._names, self._known, self._clock, settings.sweep_batch, metrics
         )
         self._commands = ServerCommands()
         self._logins = LoginWatch(upstream.connect)
@@ -156,9 +160,19 @@ class Server:
         self._known.on_announced = self._announced
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
         self._tracker = Tracker(
-            upstream, self._engine, self._known, self._names, self._clock, self._commands, self._proxies, metrics
+            upstream,
+            self._caller,
+            self._indexes,
+            self._known,
+            self._names,
+            self._clock,
+            self._commands,
+            self._proxies,
+            metrics,
         )
-        self._sweeper = Sweeper(self._engine, self._known, self._clock, self._tracker, metrics, enabled=settings.sweep)
+        self._sweeper = Sweeper(
+            self._engine, self._indexes, self._known, self._clock, self._tracker, metrics, enabled=settings.sweep
+        )
         upstream.on_move = self._move
         self._fence = Fence()
         self._moved_at = -math.inf
@@ -356,7 +370,7 @@ class Server:
             ConnectionError: it did not.
         """
         try:
-            await self._engine.round_trip()
+            await self._caller.round_trip()
         except Exception as error:
             raise ConnectionError(str(error)) from error
 
@@ -431,10 +445,10 @@ class Server:
             tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
             if self._follower is not None:
                 tasks.append(asyncio.create_task(self._follower.run()))
-            tasks.append(asyncio.create_task(RoleWatch(self._engine, self._tracker, self._upstream).run()))
-            tasks.append(asyncio.create_task(SlotWatch(self._engine, self._tracker, self._names).run()))
+            tasks.append(asyncio.create_task(RoleWatch(self._caller, self._tracker, self._upstream).run()))
+            tasks.append(asyncio.create_task(SlotWatch(self._indexes, self._tracker, self._names).run()))
             if not self._upstream.has_a_user_of_its_own:
-                watch = UserWatch(self._engine, self._tracker, self._users)
+                watch = UserWatch(self._caller, self._tracker, self._users)
                 self._all_asked.append(watch.asked)
                 tasks.append(asyncio.create_task(watch.run()))
             if settings.leftovers_rate:

@@ -185,7 +185,7 @@ MUTATIONS = [
     Mutation("session/together.py", "if self._known.to_ask_about(names, now):", "if False:", "together, due"),
     Mutation("session/plain.py", "return not known.to_ask_about(", "return True or (", "reads when due"),
     # What goes on in the background, and what bounds it.
-    Mutation("expiry/engine.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
+    Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("session/known.py", "self._restless.note(key, lease_clock())", "pass", "near deadlines"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
@@ -379,9 +379,9 @@ MUTATIONS = [
         'present = ""',
         "a shadow ahead",
     ),
-    Mutation("expiry/tracker.py", "await self._engine.survey(anew=True)", "pass", "a proxy in the midst"),
-    Mutation("expiry/tracker.py", "await self._engine.survey(anew=True)", "pass", "a start behind the index"),
-    Mutation("expiry/engine.py", "        await self.survey()\n", "", "a slot that comes again"),
+    Mutation("expiry/tracker.py", "await self._indexes.survey(anew=True)", "pass", "a proxy in the midst"),
+    Mutation("expiry/tracker.py", "await self._indexes.survey(anew=True)", "pass", "a start behind the index"),
+    Mutation("expiry/indexes.py", "        await self.survey()\n", "", "a slot that comes again"),
     Mutation(
         "session/inquiry.py", "            return Question(arrivals=arrivals)", "            pass", "a copy left behind"
     ),
@@ -435,8 +435,10 @@ MUTATIONS = [
         "[]",
         "keys in two places",
     ),
-    Mutation("expiry/engine.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"),
-    Mutation("expiry/engine.py", "await self._look_at_role()", "pass", "a takeover"),
+    Mutation(
+        "expiry/indexes.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"
+    ),
+    Mutation("expiry/engine.py", "await self._indexes.look_at_role()", "pass", "a takeover"),
     Mutation(
         "server.py",
         'if self._names.slots is not None:\n            return b""',

@@ -13,7 +13,8 @@ from typing import Final
 
 import structlog
 
-from proxy.expiry.engine import KEYS_AT_ONCE, Engine
+from proxy.expiry.engine import Engine
+from proxy.expiry.indexes import KEYS_AT_ONCE
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.scripts.naming import Names

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from proxy.expiry.engine import Engine
+from proxy.expiry.indexes import Indexes
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.scripts.naming import Names
@@ -26,19 +26,19 @@ class SlotWatch:
     """The background look at a cluster node.
 
     Args:
-        engine: asks it, and notes when it says of a key that it is elsewhere.
+        indexes: asks it, and notes when it says of a key that it is elsewhere.
         tracker: knows whether it is reachable, and reads what has come to it.
         names: where what it says is noted.
     """
 
-    def __init__(self, engine: Engine, tracker: Tracker, names: Names) -> None:
-        self._engine = engine
+    def __init__(self, indexes: Indexes, tracker: Tracker, names: Names) -> None:
+        self._indexes = indexes
         self._tracker = tracker
         self._names = names
 
     async def run(self) -> None:
         """Ask at intervals, and when something shows that there is news, until cancelled."""
-        misplaced = self._engine.misplaced
+        misplaced = self._indexes.misplaced
         while True:
             await self._tracker.connected.wait()
             with suppress(TimeoutError):
@@ -53,7 +53,7 @@ class SlotWatch:
             await asyncio.sleep(LEAST_SECONDS)
 
     async def _look(self) -> None:
-        await self._engine.look_at_slots()
+        await self._indexes.look_at_slots()
         slots = self._names.slots
         if slots is not None and slots.unread:
             unread = {number for number in slots.unread if slots.expects(number)}

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from proxy.expiry.engine import Engine
+from proxy.expiry.caller import Caller
 from proxy.expiry.tracker import Tracker
 from proxy.upstream.endpoint import Upstream
 
@@ -20,13 +20,13 @@ class RoleWatch:
     """Asks the server whether it is a primary, as long as it has not said so.
 
     Args:
-        engine: asks the server.
+        caller: asks the server.
         tracker: knows whether it is reachable.
         upstream: where what it says is noted.
     """
 
-    def __init__(self, engine: Engine, tracker: Tracker, upstream: Upstream) -> None:
-        self._engine = engine
+    def __init__(self, caller: Caller, tracker: Tracker, upstream: Upstream) -> None:
+        self._caller = caller
         self._tracker = tracker
         self._upstream = upstream
 
@@ -38,7 +38,7 @@ class RoleWatch:
             if stay.as_primary or not self._tracker.connected.is_set():
                 continue
             try:
-                greeting = await self._engine.greeting()
+                greeting = await self._caller.greeting()
                 stay.as_primary = greeting.get(b"role") == b"master" and greeting.get(b"mode") != b"cluster"
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
                 log.debug("cannot ask the upstream for its role", error=str(error))

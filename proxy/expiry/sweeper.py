@@ -12,6 +12,7 @@ from redis.exceptions import ClusterDownError
 
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import SWEPT_AT_ONCE, Engine
+from proxy.expiry.indexes import Indexes
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.metrics.table import Metrics
@@ -40,6 +41,7 @@ class Sweeper:
 
     Args:
         engine: does it.
+        indexes: tells what is due.
         known: gives the alarm when an earlier deadline becomes known.
         clock: the server's clock.
         tracker: tells whether the server is there.
@@ -50,6 +52,7 @@ class Sweeper:
     def __init__(
         self,
         engine: Engine,
+        indexes: Indexes,
         known: KnownKeys,
         clock: ServerClock,
         tracker: Tracker,
@@ -58,6 +61,7 @@ class Sweeper:
         enabled: bool,
     ) -> None:
         self._engine = engine
+        self._indexes = indexes
         self._known = known
         self._clock = clock
         self._tracker = tracker
@@ -97,7 +101,7 @@ class Sweeper:
     async def _sweep_and_sleep(self) -> None:
         known = self._known
         known.begin_watch()
-        looks, taken = await self._engine.look(for_sweep=self._enabled)
+        looks, taken = await self._indexes.look(for_sweep=self._enabled)
         due = [look for look in looks if look.due]
         if due and self._enabled:
             self._metrics.sweeper_leader = float(not taken)

@@ -19,8 +19,9 @@ from redis.exceptions import ResponseError
 
 from proxy.commands.described import ServerCommands
 from proxy.ending import end
+from proxy.expiry.caller import Caller
 from proxy.expiry.clock import ServerClock
-from proxy.expiry.engine import SLOTS_AT_ONCE, Engine, Place
+from proxy.expiry.indexes import SLOTS_AT_ONCE, Indexes, Place
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.metrics.table import Metrics
 from proxy.proxies.announcer import PUSHED, Proxies
@@ -56,7 +57,8 @@ class Tracker:
 
     Args:
         upstream: the server.
-        engine: reads deadlines.
+        caller: asks the server.
+        indexes: reads deadlines.
         known: what is kept current.
         names: the names of the proxy's own keys.
         clock: the server's clock.
@@ -74,7 +76,8 @@ class Tracker:
     def __init__(
         self,
         upstream: Upstream,
-        engine: Engine,
+        caller: Caller,
+        indexes: Indexes,
         known: KnownKeys,
         names: Names,
         clock: ServerClock,
@@ -87,7 +90,8 @@ class Tracker:
         self.connected = asyncio.Event()
         self._upstream = upstream
         self._stay = upstream.stay
-        self._engine = engine
+        self._caller = caller
+        self._indexes = indexes
         self._known = known
         self._names = names
         self._clock = clock
@@ -187,7 +191,7 @@ class Tracker:
         if slots is None or slots.node != node.name:
             slots = self._names.slots = Slots(node.name)
         slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
-        self._engine.renamed.clear()
+        self._indexes.renamed.clear()
         self._known.keep_order()
 
     async def _until_renamed(self) -> None:
@@ -196,7 +200,7 @@ class Tracker:
         Raises:
             RedisConnectionError: it has.
         """
-        await self._engine.renamed.wait()
+        await self._indexes.renamed.wait()
         raise RedisConnectionError("the cluster node has another id now")
 
     def read_slots(self, numbers: Iterable[int]) -> None:
@@ -245,7 +249,7 @@ class Tracker:
             if self._arrived:
                 arrived = sorted(self._arrived)
                 self._arrived.clear()
-                await self._read(await self._engine.places(arrived))
+                await self._read(await self._indexes.places(arrived))
                 if not self._known.loaded and self._see():
                     self._say_loaded(len(self._known.deadlines), 0.0)
             self._clear_up()
@@ -270,7 +274,7 @@ class Tracker:
         while True:
             await asyncio.sleep(SETTLE_EVERY)
             if known.crowded:
-                await self._engine.round_trip()  # nobody is turned away because the server answers nobody
+                await self._caller.round_trip()  # nobody is turned away because the server answers nobody
             now = lease_clock()
             self._note_changed(known.stale_marks(now))
             self._note_changed(known.settle(now))
@@ -279,7 +283,7 @@ class Tracker:
                 self._note_changed(known.settle_more())
             if known.has_orphans(now):
                 for _ in range(2):  # what had come before the first question has been read when the second is answered
-                    await self._engine.round_trip()
+                    await self._caller.round_trip()
                 while known.has_orphans(now):
                     self._note_changed(known.bury(now))
                     await asyncio.sleep(0)
@@ -296,7 +300,7 @@ class Tracker:
         keys = list(self._changed)
         self._unseen -= self._changed
         self._changed.clear()
-        await self._engine.learn(keys)
+        await self._indexes.learn(keys)
         self._unplaced = True
 
     async def _find_databases(self) -> None:
@@ -307,14 +311,14 @@ class Tracker:
         self._databases_read = now
         self._unplaced = False
         before = set(self._known.databases)
-        await self._engine.find_databases()
+        await self._indexes.find_databases()
         if self._known.databases - before:
             await self._load()
 
     async def _read_commands(self) -> None:
-        self._commands.read_greeting(await self._engine.greeting())
+        self._commands.read_greeting(await self._caller.greeting())
         try:
-            self._commands.read(await self._engine.commands())
+            self._commands.read(await self._caller.commands())
         except ResponseError as error:
             log.warning("COMMAND refused", error=one_line(error), advice="give the proxy's user the right to +command")
 
@@ -328,15 +332,15 @@ class Tracker:
         self._unseen = set(self._known.deadlines)
         if not self.connected.is_set():
             await self._read_commands()
-        await self._engine.find_databases()
-        await self._engine.look()  # for the clock, and which databases there are
+        await self._indexes.find_databases()
+        await self._indexes.look()  # for the clock, and which databases there are
         slots = self._names.slots
         if slots is not None:
             slots.indexed.clear()
         self._arrived.clear()
-        await self._engine.survey(anew=True)
-        count = await self._read(await self._engine.places(), soon=self._clock.now() + SOON_MS)
-        self._known.ever = self._known.ever or await self._engine.has_traces()
+        await self._indexes.survey(anew=True)
+        count = await self._read(await self._indexes.places(), soon=self._clock.now() + SOON_MS)
+        self._known.ever = self._known.ever or await self._indexes.has_traces()
         unread = set() if slots is None else slots.unread | self._arrived
         for key in self._unseen - self._changed:
             if not unread or slot(key) not in unread:
@@ -380,7 +384,7 @@ class Tracker:
         while places:
             further: list[Place] = []
             for begin in range(0, len(places), at_once):
-                for page, place in await self._engine.read_indexes(places[begin : begin + at_once]):
+                for page, place in await self._indexes.read(places[begin : begin + at_once]):
                     for key, deadline in page:
                         self._unseen.discard(key)
                         if key not in self._changed:

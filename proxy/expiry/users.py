@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from proxy.expiry.engine import Engine
+from proxy.expiry.caller import Caller
 from proxy.expiry.tracker import Tracker
 from proxy.session.rights import Users
 
@@ -22,7 +22,7 @@ class UserWatch:
     """The background look at the server's users.
 
     Args:
-        engine: asks the server.
+        caller: asks the server.
         tracker: knows whether it is reachable.
         users: what is kept current.
 
@@ -30,9 +30,9 @@ class UserWatch:
         asked: set when the server has been asked for the first time, well or not.
     """
 
-    def __init__(self, engine: Engine, tracker: Tracker, users: Users) -> None:
+    def __init__(self, caller: Caller, tracker: Tracker, users: Users) -> None:
         self.asked = asyncio.Event()
-        self._engine = engine
+        self._caller = caller
         self._tracker = tracker
         self._users = users
 
@@ -43,7 +43,7 @@ class UserWatch:
                 self._users.unlimited = False
                 await self._tracker.connected.wait()
             try:
-                lines = await self._engine.users()
+                lines = await self._caller.users()
                 self._users.take(
                     frozenset(map(_name, lines)),
                     unlimited=all_unlimited(lines),

@@ -17,7 +17,7 @@ In front of a cluster node there is an index for each slot, P{tag}index, and the
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from proxy.scripts.slots import SLOTS, Slots
@@ -115,6 +115,14 @@ class Names:
         if index.startswith(self._in_slot) and index.endswith(b"}index"):
             return slot(index)
         return None
+
+    def involved(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the index, then each key followed by its shadow; the keys are of one slot."""
+        return [self.index_for(keys[0]), *(name for key in keys for name in (key, self.shadow(key)))]
+
+    def triples(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return each key followed by its shadow and its index."""
+        return [name for key in keys for name in (key, self.shadow(key), self.index_for(key))]
 
     @property
     def lease(self) -> bytes:

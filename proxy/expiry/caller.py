@@ -1,0 +1,116 @@
+"""Asks the server for something over the proxy's own connections: calls scripts, in a cluster one for each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from redis.asyncio import Redis
+from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
+
+from proxy.scripts.calls import script
+from proxy.scripts.naming import Names
+
+ELSEWHERE: Final = -1
+"""What a script answers for a key that a cluster node does not have, or tells nothing of."""
+
+Call: TypeAlias = tuple[list[bytes], list[bytes | int | str]]
+"""KEYS and ARGV of a script."""
+
+
+class Caller:
+    """Calls the scripts, and asks the server what it says of itself.
+
+    Args:
+        control: the connections of the proxy's own.
+        names: the names of the proxy's own keys.
+
+    Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
+    """
+
+    def __init__(self, control: Redis, names: Names) -> None:
+        self._control = control
+        self._names = names
+
+    async def evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
+        """Return the reply to a script whose keys are of one slot; in a cluster, of one that the node has."""
+        [reply] = await self.call(script(name), [(list(keys), list(arguments))])
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    async def call(self, text: bytes, calls: Sequence[Call], *, asking: bool = False) -> list[Any]:
+        """Call a script, once for each slot concerned.
+
+        Args:
+            text: the script.
+            calls: KEYS and ARGV.
+            asking: whether the slots are on their way to the node.
+
+        Returns:
+            The replies. Where a cluster node has not all keys of a slot, the error that says so stands for its reply.
+        """
+        slots = self._names.slots
+        if slots is None:
+            [(keys, arguments)] = calls
+            return [await self._control.eval(text, len(keys), *keys, *arguments)]  # type: ignore[arg-type]
+        pipeline = self._control.pipeline(transaction=False)
+        if not slots.primary:
+            pipeline.execute_command("READONLY")
+        for keys, arguments in calls:
+            if asking:
+                pipeline.execute_command("ASKING")
+            pipeline.eval(text, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        if not slots.primary and isinstance(replies[0], Exception):
+            raise replies[0]  # the proxy's user may not read here
+        replies = replies[1::2] if asking else replies[-len(calls) :]
+        for reply in replies:
+            if isinstance(reply, Exception) and not is_elsewhere(reply):
+                raise reply
+        return replies
+
+    async def commands(self) -> list[list[Any]]:
+        """Read what the server says of its commands, as it says it."""
+        rows: list[list[Any]] = await self.ask("COMMAND")
+        return rows
+
+    async def users(self) -> list[bytes]:
+        """Read the server's users with their rights, a line each."""
+        lines: list[bytes] = await self.ask("ACL", "LIST")
+        return lines
+
+    async def greeting(self) -> dict[bytes, Any]:
+        """Read what the server says of itself: its name, its version and more."""
+        words = await self.ask("HELLO")
+        return words if isinstance(words, dict) else dict(zip(words[::2], words[1::2], strict=True))
+
+    async def round_trip(self) -> None:
+        """Wait until the server has answered a request on a connection of the proxy's own, whatever it says."""
+        with suppress(ResponseError):
+            await self.ask("PING")
+
+    async def ask(self, *words: str) -> Any:
+        """Return the reply to a command as it comes, of which redis-py would make something else."""
+        connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.send_command(*words)
+            return await connection.read_response()
+        finally:
+            await self._control.connection_pool.release(connection)
+
+    async def databases(self) -> set[int]:
+        """Return the numbers of the databases that have keys."""
+        keyspace = await self._control.info("keyspace")
+        return {int(name[2:]) for name in keyspace if name.startswith("db")}
+
+    async def time(self) -> int:
+        """Return the server's clock, in Unix µs."""
+        seconds, micros = await self._control.time()
+        return 1_000_000 * int(seconds) + int(micros)
+
+
+def is_elsewhere(error: Exception) -> bool:
+    """Return whether a cluster node says that it does not have a key, or not all keys of a request."""
+    return isinstance(error, MovedError | AskError | TryAgainError)
