@@ -434,6 +434,7 @@ CHECKS |= {
         place.server, place.proxy(*hostile.HELD_LIMIT)
     ),
     "before a login": _login,
+    "no job": lambda place: leaving.test_who_has_left_gets_no_job(KIND, place.start_server, place.start_proxy),
     "a slow upload": lambda place: leaving.check_a_slow_upload(place.proxy()),
     "answered": lambda place: together.check_who_is_answered(place.server, place.folder, transactions=True),
     "descriptions": lambda place: descriptions.check_within_transactions(

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Final, Protocol, cast
 
@@ -211,8 +212,14 @@ class UpstreamConnection(Droppable):
 
     def end(self) -> None:
         """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`."""
-        if not self.closing:
-            self._transport.write_eof()
+        if self.closing:
+            return
+        all_written = not self._transport.get_write_buffer_size()
+        self._transport.write_eof()
+        if all_written:
+            # The loop does so when others have written: a job of theirs would go to a client that waits no more.
+            with suppress(OSError), self._socket() as connection:
+                connection.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
         """Close when the server has read all that was sent; what it says to it is dropped.
@@ -244,10 +251,9 @@ class UpstreamConnection(Droppable):
 
         The loop gives up at the failed write; the reason (too many clients, a protocol error) is still to be read.
         """
-        connection = self._transport.get_extra_info("socket")
         said = []
         try:
-            with socket.socket(fileno=os.dup(connection.fileno())) as rest:
+            with self._socket() as rest:
                 rest.setblocking(False)
                 while part := rest.recv(SALVAGED):
                     said.append(part)
@@ -255,6 +261,14 @@ class UpstreamConnection(Droppable):
             pass  # that was all: no more than the system had received
         if said:
             self.data_received(b"".join(said))
+
+    def _socket(self) -> socket.socket:
+        """Return the connection's socket for what the loop does not do, as a descriptor of its own, to be closed.
+
+        Raises:
+            OSError: it has been closed.
+        """
+        return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
 
     def eof_received(self) -> None:
         """The server says no more."""
