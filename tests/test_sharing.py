@@ -1282,9 +1282,12 @@ def array(mark: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def of_short_arrays() -> st.SearchStrategy[bytes]:
-    arrays = st.lists(of_short_replies(), max_size=MOST_PARTS)
-    pairs = arrays.map(lambda parts: parts[: len(parts) // 2 * 2])
-    return st.one_of(st.builds(array, st.sampled_from([b"*", b"~"]), arrays), st.builds(array, st.just(b"%"), pairs))
+    def grow(parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+        some = st.lists(parts, max_size=MOST_PARTS)
+        pairs = some.map(lambda parts: parts[: len(parts) // 2 * 2])
+        return st.one_of(st.builds(array, st.sampled_from([b"*", b"~"]), some), st.builds(array, st.just(b"%"), pairs))
+
+    return grow(st.recursive(of_short_replies(), grow, max_leaves=20))
 
 
 def of_replies() -> st.SearchStrategy[bytes]:

@@ -18,7 +18,7 @@ from proxy.relay.port import LARGE, Port, Room, drop
 from proxy.session.claims import Claims, Passed, Sender
 from proxy.session.identity import WHO, Identity, who
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.replies import Replies, short_arrays, short_replies
+from proxy.wire.replies import MOST_PARTS, Replies, short_arrays, short_replies
 from proxy.wire.request import encode
 
 log = structlog.get_logger("proxy.relay")
@@ -346,8 +346,8 @@ class Lane(Droppable):
         self._changed()
 
 
-MANY_LINES: Final = 32
-"""Lines of a reply, as of sixteen strings, from which on to cut it costs the proxy more than sharing saves it."""
+MANY_LINES: Final = 2 * MOST_PARTS + 1
+"""Lines of a reply beyond which to cut it costs the proxy more than sharing saves it: it is not taken whole."""
 
 MUCH: Final = 32 * 1024
 """Bytes of replies behind which others are served before more is read."""

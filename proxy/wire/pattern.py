@@ -71,6 +71,11 @@ def bulk_pattern(longest: int, byte: str = ".", first: str = "") -> str:
     return _bulk([*str(size), rf"\r\n{content(size)}"] for size in range(longest + 1))
 
 
+def header_pattern(mark: str, most: int) -> str:
+    """Return the text of an expression for the line that begins an array, or the like, of up to so many elements."""
+    return mark + _tree([*str(count), r"\r\n"] for count in range(most + 1))
+
+
 def _repeated(argument: str, count: int) -> str:
     # Two are spelled out: a repetition costs more than its text, and most requests have one or two.
     return argument * count if count <= 2 else at_once(argument, f"{{{count}}}")

@@ -9,16 +9,16 @@ from typing import Final
 
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.leaves import LEAST, leaves_at_once, parts_at_once
-from proxy.wire.pattern import ARGUMENT
+from proxy.wire.pattern import ARGUMENT, header_pattern
 
 LONGEST_LINE: Final = 64 * 1024
 """Bytes of a line that has not come whole that are kept. No reply to a request that is shared begins with a longer."""
 
-MOST_PARTS: Final = 16
+MOST_PARTS: Final = 32
 """Parts of an array, a set or a map that is taken whole; of more, several at a time."""
 
 _SHORT: Final = rf"[-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n"
-_HEAD: Final = r"[*~](?:[0-9]|1[0-6])\r\n|%[0-8]\r\n"
+_HEAD: Final = f"{header_pattern('[*~]', MOST_PARTS)}|{header_pattern('%', MOST_PARTS // 2)}"
 _HEADS: Final = frozenset(b"*~%")
 
 _SIZED: Final = b"$=!"
@@ -38,7 +38,8 @@ def short_replies() -> Callable[[bytes], list[bytes]]:
 
 @cache
 def short_arrays() -> Callable[[bytes], list[bytes]]:
-    """Return what finds the replies of a chunk that is nothing but short ones, and arrays, sets and maps of a few such.
+    """Return what finds the replies of a chunk that is nothing but short ones, and arrays, sets and maps of a few parts,
+    which may be arrays again.
 
     Of another chunk it returns none.
     """
@@ -49,16 +50,21 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
         if not parts[-1]:
             return []
         found: list[bytes] = []
-        end = 0  # of what has been found, in parts
-        for begin in [number for number, part in enumerate(parts) if part[0] in _HEADS and part[1] != _MINUS]:
-            if begin < end:
-                return []  # one within another
-            found += parts[end:begin]
-            head = parts[begin]
-            end = begin + 1 + _CHILDREN[head[:1]] * int(head[1:])
-            found.append(b"".join(parts[begin:end]))
+        begin = end = 0  # of the array that is looked at, in parts
+        for place in [number for number, part in enumerate(parts) if part[0] in _HEADS and part[1] != _MINUS]:
+            head = parts[place]
+            count = _CHILDREN[head[:1]] * int(head[1:])
+            if place < end:
+                end += count  # one within another
+                continue
+            if end:
+                found.append(b"".join(parts[begin:end]))
+            found += parts[end:place]
+            begin, end = place, place + 1 + count
         if end > len(parts):
             return []
+        if end:
+            found.append(b"".join(parts[begin:end]))
         return found + parts[end:]
 
     return replies
