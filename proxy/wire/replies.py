@@ -38,10 +38,9 @@ def short_replies() -> Callable[[bytes], list[bytes]]:
 
 @cache
 def short_arrays() -> Callable[[bytes], list[bytes]]:
-    """Return what finds the replies of a chunk that is nothing but short ones, and arrays, sets and maps of a few parts,
-    which may be arrays again.
+    """Return what finds the replies of a chunk that is nothing but short ones, and arrays, sets and maps of few parts.
 
-    Of another chunk it returns none.
+    Such an array may be a part itself. Of another chunk it returns none.
     """
     find = re.compile(rf"({_SHORT}|{_HEAD})|.+".encode(), re.DOTALL).findall
 
