@@ -52,6 +52,9 @@ class Wire(asyncio.Transport):
     def can_write_eof(self) -> bool:
         return self._halves
 
+    def get_write_buffer_size(self) -> int:
+        return 1  # it is never done: there is no socket to be shut down
+
     def is_reading(self) -> bool:
         return not self.paused
 

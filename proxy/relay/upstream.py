@@ -214,10 +214,10 @@ class UpstreamConnection(Droppable):
         """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`."""
         if self.closing:
             return
-        all_written = not self._transport.get_write_buffer_size()
-        self._transport.write_eof()
-        if all_written:
-            # The loop does so when others have written: a job of theirs would go to a client that waits no more.
+        if self._transport.get_write_buffer_size():
+            self._transport.write_eof()
+        else:
+            # The loop would do so when others have written: a job of theirs would go to a client that waits no more.
             with suppress(OSError), self._socket() as connection:
                 connection.shutdown(socket.SHUT_WR)
 
