@@ -12,7 +12,9 @@ EXACT: Final = 1 << 53
 """The greatest integer up to which a sorted set's score, a double, holds every one."""
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
-_UNITS: Final = {b"s": 1000, b"ms": 1}
+UNITS: Final = {b"s": 1000, b"ms": 1}
+"""What EXPIREMEMBER may be given behind the delay, and how many ms it stands for."""
+
 _RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
 
 _NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
@@ -92,7 +94,7 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
     if not proper:
         raise LifetimeError(_TOO_MANY)
     if has_unit:
-        unit = _UNITS.get(options[0].lower(), 0)
+        unit = UNITS.get(options[0].lower(), 0)
     else:
         unit = 1 if name.startswith(b"P") else 1000
     if not unit:

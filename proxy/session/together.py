@@ -10,7 +10,7 @@ import re
 from functools import partial
 from typing import Final
 
-from proxy.commands.lifetime import EXACT
+from proxy.commands.lifetime import EXACT, UNITS
 from proxy.commands.table import COMMANDS, Command, Effect
 from proxy.session.claims import Claims
 from proxy.session.ground import Ground
@@ -27,7 +27,6 @@ _OWN: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME))
 
 _POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14} )+")
 _NUMBERS: Final = re.compile(rb"[-+.0-9 ]+")
-_UNITS: Final = {b"s": 1000, b"ms": 1}
 _LONGEST: Final = EXACT // 2
 """A delay, in ms, to which the clock can be added."""
 
@@ -160,7 +159,7 @@ class Together:
     def _expire(self, command: Command, run: Run, keys: list[bytes], names: list[bytes], now: float) -> bytes | None:
         unit = 1 if command.name == b"PEXPIREMEMBER" else 1000
         if run.size == 5 and command.name == b"EXPIREMEMBER":
-            unit = _UNITS.get(run.column(4)[0], 0)
+            unit = UNITS.get(run.column(4)[0], 0)
             if not unit or len(set(run.column(4))) > 1:
                 return None
         elif run.size != 4:
