@@ -36,15 +36,9 @@ from tests.admin import PROBE, Admin, admin_of, with_admin
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
 from tests.patience import patience
-from tests.servers import BINARIES, Proxy, Server, free_port, proxy_environment, until
+from tests.servers import Proxy, Server, free_port, proxy_environment, until
 
-
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    """Any server: what is tested here does not depend on its kind."""
-    server = shared_server(min(BINARIES))
-    server.flush()
-    return server
+pytestmark = pytest.mark.oldest_kind
 
 
 @pytest.fixture

@@ -23,16 +23,10 @@ from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
 
+pytestmark = pytest.mark.oldest_kind
+
 COUNT = 2200
 """Short requests that are sent at once: no more than a server reads at once, 16 KB."""
-
-
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    """A server of one kind, empty: for proxies of a test's own."""
-    server = shared_server(min(BINARIES))
-    server.flush()
-    return server
 
 
 BUSY = """

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,15 +30,7 @@ from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
 
-pytestmark = pytest.mark.start
-
-
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    """A server of one kind, where it does not matter which."""
-    server = shared_server(min(BINARIES))
-    server.flush()
-    return server
+pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
 
 def run(*args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,7 @@ from tests.namespaces import FAR, Cable, cable
 from tests.raw import Raw, request
 from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
 
-pytestmark = pytest.mark.start
-
-
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    server = shared_server(min(BINARIES))
-    server.flush()
-    return server
+pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
 
 # How many

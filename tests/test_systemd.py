@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,18 +21,10 @@ from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.servers import BINARIES, ROOT, Proxy, Server, until
 
-pytestmark = pytest.mark.start
+pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
 UNIT = ROOT / "config" / "systemd" / "expiremember-proxy.service"
 PROGRAM = "/opt/expiremember-proxy/bin/expiremember-proxy"
-
-
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    """Any server: what is tested here does not depend on its kind."""
-    server = shared_server(min(BINARIES))
-    server.flush()
-    return server
 
 
 class Manager:

@@ -367,13 +367,6 @@ def context(files: Files, certificate: Certificate | None = None) -> ssl.SSLCont
     return made
 
 
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    server = shared_server(KIND)
-    server.flush()
-    return server
-
-
 def listening(start: StartProxy, server: Server, files: Files, *more: str) -> tuple[Proxy, tuple[str, int]]:
     """Start a proxy that listens without and with TLS, and return it with the address for TLS."""
     port = free_port()

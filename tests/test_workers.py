@@ -59,15 +59,6 @@ pytestmark = pytest.mark.start
 __all__ = ["talk", "test_answers_as_keydb_did"]  # a fixture, and a test that is run here with workers
 
 
-@pytest.fixture
-def server(shared_server: Callable[[str], Server]) -> Server:
-    """A server of one kind, where it does not matter which."""
-    server = shared_server(KIND)
-    server.flush()
-    server.forget_users()
-    return server
-
-
 def fleet(workers: int, shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
     def make(kind: str, stack: ExitStack) -> Proxy:
         proxy = Proxy("--upstream", shared_server(kind).url, "--workers", str(workers), "--leftovers-rate", "0")
