@@ -40,6 +40,7 @@ from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.patience import impatience
 from tests.raw import Raw, request
+from tests.relay import Relay
 from tests.servers import KIND, KINDS, Proxy, Server
 
 NEWEST: Final = "valkey-9.1"
@@ -135,10 +136,14 @@ def _together(place: Place) -> None:
         together.check_program(place.server, proxy, f"together {seed}", 2, at_once=False)
 
 
+def _late_answers(place: Place) -> None:
+    with Relay(place.server.address) as relay:
+        other = place.proxy("--upstream", relay.url, "--no-sweep")
+        proxies.check_late_answers(place.proxy("--no-sweep"), other, relay, place.server, place.talk)
+
+
 CHECKS: dict[str, Callable[[Place], None]] = {
-    "near deadlines": lambda place: proxies.check_near_deadlines(
-        place.proxy(), place.proxy(), place.server, place.talk
-    ),
+    "late answers": _late_answers,
     "DEL": _removal("DEL"),
     "SPOP": _removal("SPOP"),
     "script": _removal("script"),
@@ -375,7 +380,7 @@ CHECKS |= {
         for first in lives.UNDER_WAY
     },
     "queued": lambda place: lives.test_a_member_whose_deadline_passes_under_way_gets_no_other(
-        place.proxy(), place.talk, "set", "expire", queued=True
+        place.proxy("--no-sweep"), place.talk, "set", "expire", queued=True
     ),
     "told of what passes": lambda place: events.test_what_passes_while_requests_wait_is_told_of(
         place.server, place.proxy, place.talk, 1.3

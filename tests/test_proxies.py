@@ -271,48 +271,43 @@ def test_one_proxy_announces_nothing(server: Server, start: Start, talk: TalkTo)
     assert published(beside) == before
 
 
-def check_near_deadlines(first: Proxy, other: Proxy, server: Server, talk: TalkTo) -> None:
-    sequences = Sequences([talk(first), talk(other)], talk(server))
+def test_near_deadlines_of_known_keys_are_announced(server: Server, start: Start, talk: TalkTo) -> None:
+    """The server's word that something has changed would come too late."""
+    sequences = Sequences([talk(start()), talk(start())], talk(server))
     sequences.near(400)
     sequences.near(100, "MULTI;{};EXEC")
     check(sequences)
 
 
-def test_near_deadlines_of_known_keys_are_announced(server: Server, start: Start, talk: TalkTo) -> None:
-    """The server's word that something has changed would come too late."""
-    check_near_deadlines(start(), start(), server, talk)
-
-
 def test_a_look_that_had_begun_before_tells_nothing_of_a_near_deadline(
     server: Server, start: Start, talk: TalkTo
 ) -> None:
-    """Two clients read through a proxy that the server's answers reach late; between the two a deadline passes."""
     with Relay(server.address) as relay:
-        first = start("--no-sweep")
-        other = Proxy("--upstream", relay.url, "--no-sweep")
-        try:
-            client, beside = talk(first), talk(server)
-            one, two = talk(other), talk(other)
-            until(lambda: b"blind:0" in one("INFO", "expiremember"), what="trust")  # else it asks about every key
-            for number in range(5):
-                key = f"set{number}"
-                client("SADD", key, "m", "n", "w")
-                client("EXPIREMEMBER", key, "n", 1000)
-                until(lambda key=key: one("TTL", key, "n") > 0)  # type: ignore[misc]
-                client("PEXPIREMEMBER", key, "w", 90)  # announced: the other asks about the key from now on
-                time.sleep(0.05)  # until all that is known of it is a mark
-                relay.answers = late
-                one.raw.send_command("SISMEMBER", key, "m")
-                time.sleep(0.005)  # it asks
-                client("PEXPIREMEMBER", key, "m", 1)
-                passed = clock(beside) + 2
-                until(lambda passed=passed: clock(beside) > passed)  # type: ignore[misc]
-                assert two("SISMEMBER", key, "m") == 0
-                relay.answers = bytes
-                one.raw.reply()
-            other.stop()
-        finally:
-            other.close()
+        check_late_answers(start("--no-sweep"), start("--upstream", relay.url, "--no-sweep"), relay, server, talk)
+
+
+def check_late_answers(first: Proxy, other: Proxy, relay: Relay, server: Server, talk: TalkTo) -> None:
+    """Two clients read through a proxy that the server's answers reach late; between the two a deadline passes."""
+    client, beside = talk(first), talk(server)
+    one, two = talk(other), talk(other)
+    until(lambda: b"blind:0" in one("INFO", "expiremember"), what="trust")  # else it asks about every key
+    for number in range(5):
+        key = f"set{number}"
+        client("SADD", key, "m", "n", "w")
+        client("EXPIREMEMBER", key, "n", 1000)
+        until(lambda key=key: one("TTL", key, "n") > 0)  # type: ignore[misc]
+        client("PEXPIREMEMBER", key, "w", 90)  # announced: the other asks about the key from now on
+        time.sleep(0.05)  # until all that is known of it is a mark
+        relay.answers = late
+        one.raw.send_command("SISMEMBER", key, "m")
+        time.sleep(0.005)  # it asks
+        client("PEXPIREMEMBER", key, "m", 1)
+        passed = clock(beside) + 2
+        until(lambda passed=passed: clock(beside) > passed)  # type: ignore[misc]
+        assert two("SISMEMBER", key, "m") == 0
+        relay.answers = bytes
+        one.raw.reply()
+    other.stop()
 
 
 def late(answer: bytes) -> bytes:
