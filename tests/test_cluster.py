@@ -7,10 +7,8 @@ import os
 import random
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -22,6 +20,7 @@ from redis.cluster import RedisCluster
 
 from tests.cluster import SLOTS, Cluster, Node, slot_of
 from tests.conftest import StartProxy, once_a_kind
+from tests.libraries import node_modules
 from tests.pages import Block, page
 from tests.raw import Raw, about, request
 from tests.servers import KIND, KINDS, until
@@ -172,8 +171,6 @@ def test_nodes_that_announce_a_host_name(stack: ExitStack) -> None:
     assert {library.scard(key) for key in keys_in(range(SLOTS), 60)} == {1}
 
 
-IOREDIS = "5.11.1"
-
 IOREDIS_PROGRAM = """
 const Redis = require("ioredis");
 const [port, ...lines] = process.argv.slice(1);
@@ -190,28 +187,7 @@ const cluster = new Redis.Cluster([{host: "127.0.0.1", port: Number(port)}]);
 """
 
 
-@pytest.fixture(scope="module")
-def ioredis() -> Path:
-    """The folder with the modules of a client of Node.js; installed once."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("npm and node are not installed")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "expiremember-proxy"
-    folder = cache / f"ioredis-{IOREDIS}"
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as made:
-            command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", f"ioredis@{IOREDIS}"]
-            subprocess.run([*command, "--prefix", made], check=True, capture_output=True, timeout=300)
-            try:
-                Path(made).rename(folder)
-            except OSError:
-                assert folder.exists()  # another worker was quicker
-            Path(made).mkdir(exist_ok=True)
-    return folder / "node_modules"
-
-
-def test_the_readmes_session_by_ioredis(every_cluster: Cluster, ioredis: Path) -> None:
+def test_the_readmes_session_by_ioredis(every_cluster: Cluster) -> None:
     lines, shown = session()
     port = str(every_cluster.nodes[0].announced_port)
     done = subprocess.run(
@@ -219,7 +195,7 @@ def test_the_readmes_session_by_ioredis(every_cluster: Cluster, ioredis: Path) -
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "NODE_PATH": str(ioredis)},
+        env={**os.environ, "NODE_PATH": str(node_modules())},
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -66,8 +66,11 @@ RUN_HERE = {("sh", ""), ("sh", "server"), ("sh", "run-command"), ("python", ""),
 RUN_HERE |= {("sh", "test-command")}  # by .ci/run: it is what runs these tests
 RUN_HERE |= {("", "control-rules")}  # by tests/test_acl.py: rules for a user
 
-RUN_BY = {"docs/testing.md": "tests/container/test_testing_page.py"}
-"""Pages with a test of their own, which runs their marked blocks."""
+RUN_BY = {
+    "docs/clients.md": "tests/libraries.py",
+    "docs/testing.md": "tests/container/test_testing_page.py",
+}
+"""Pages with tests of their own, which run their marked blocks, and where the markers stand."""
 
 
 def at(text: str, proxy_port: int, server_port: int) -> str:

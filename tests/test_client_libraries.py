@@ -1,0 +1,76 @@
+"""Unmodified client libraries of other languages: their programs print the same straight and through the proxy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartProxy
+from tests.libraries import LIBRARIES, NPM, run
+from tests.pages import Block, page
+from tests.servers import ROOT, Server
+from tests.test_clients import port_of
+
+PROGRAMS: dict[str, tuple[str, list[tuple[int, ...]]]] = {
+    "ioredis": ("ioredis.mjs", [()]),
+    "node-redis": ("node_redis.mjs", [(2,), (3,)]),
+    "GLIDE": ("glide.mjs", [(2,), (3,)]),
+    "phpredis": ("phpredis.php", [()]),
+    "Predis": ("predis.php", [()]),
+    "redis-rb": ("redis_rb.rb", [()]),
+}
+"""Library → its program in tests/programs, and what it is called with behind the port: versions of RESP."""
+
+MEMBERS = {
+    "ioredis": "[[[null,1],[null,1],[null,100],[null,1],[null,-1]],",
+    "node-redis": '[["apple","pear","plum"],[1,1,100,1,-1],',
+    "GLIDE": "[[1,1,100,true,-1],",
+    "phpredis": "[[1,1,100,1,-1],",
+    "Predis": "[[1,1,100,1,-1],",
+    "redis-rb": "[[1,1,100,1,-1],",
+}
+"""How what it prints of members with deadlines begins: two deadlines set, one of them read, taken away, read again."""
+
+CALLS = [(library, arguments) for library, (_, each) in PROGRAMS.items() for arguments in each]
+
+
+@pytest.mark.parametrize(("library", "arguments"), CALLS, ids=str)
+def test_a_program_prints_the_same_through_the_proxy(
+    library: str, arguments: tuple[int, ...], server: Server, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    name, _ = PROGRAMS[library]
+    program = (ROOT / "tests" / "programs" / name).read_text("utf-8")
+    printed = []
+    for port in (server.port, port_of(start_proxy(server))):
+        folder = tmp_path / str(port)
+        folder.mkdir()
+        printed.append(run(library, program, folder, port, *arguments))
+    straight, through = printed
+    *same, members = through
+    assert same == straight
+    assert len(same) >= 12
+    assert re.sub(r"\b99\b", "100", members) == f'members {MEMBERS[library]}["pear","plum"]]'
+
+
+# docs/clients.md
+
+PAGE = page("docs/clients.md")
+
+
+@pytest.mark.parametrize("block", PAGE.blocks, ids=lambda block: block.marker)
+def test_a_program_of_the_page_prints_what_it_says(
+    block: Block, server: Server, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    port = port_of(start_proxy(server))
+    said = re.findall(r"(?://|#) (\d+|\[.*\])$", block.text, re.M)
+    printed = run(block.marker, block.text.replace("6380", str(port)), tmp_path)
+    assert [re.sub("^119[0-9]$", "1200", line) for line in printed] == said
+
+
+def test_the_page_has_a_program_of_each_library() -> None:
+    assert [block.marker for block in PAGE.blocks] == [*LIBRARIES]
+    assert PROGRAMS.keys() == MEMBERS.keys() == LIBRARIES.keys()
+    for version in NPM.values():
+        assert f"| {version.rpartition('.')[0]} |" in PAGE.text
