@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shlex
@@ -20,10 +19,10 @@ from redis.cluster import RedisCluster
 
 from tests.cluster import SLOTS, Cluster, Node, slot_of
 from tests.conftest import StartProxy, once_a_kind
-from tests.libraries import node_modules
+from tests.libraries import run
 from tests.pages import Block, page
 from tests.raw import Raw, about, request
-from tests.servers import KIND, KINDS, until
+from tests.servers import KIND, KINDS, ROOT, until
 from tests.test_transcripts import SCENARIOS, agree, read
 
 TESTED: list[str] = [kind for kind in ("redis-7.0", "valkey-8.0") if kind in KINDS] or [KIND]
@@ -128,10 +127,10 @@ def test_the_readmes_session_by_redis_py(library: Any) -> None:
 
 
 def as_shown(reply: object) -> str:
-    """Show a reply as redis-cli does."""
+    """Show a reply as redis-cli does; GLIDE makes booleans of some."""
     if reply is None:
         return "(nil)\n"
-    return f"(integer) {reply}\n" if isinstance(reply, int) else f'"{reply}"\n'
+    return f"(integer) {int(reply)}\n" if isinstance(reply, int) else f'"{reply}"\n'
 
 
 def test_the_program_of_the_page(cluster: Cluster, tmp_path: Path) -> None:
@@ -171,35 +170,14 @@ def test_nodes_that_announce_a_host_name(stack: ExitStack) -> None:
     assert {library.scard(key) for key in keys_in(range(SLOTS), 60)} == {1}
 
 
-IOREDIS_PROGRAM = """
-const Redis = require("ioredis");
-const [port, ...lines] = process.argv.slice(1);
-const cluster = new Redis.Cluster([{host: "127.0.0.1", port: Number(port)}]);
-(async () => {
-  const replies = [];
-  for (const line of lines) {
-    const [name, ...args] = JSON.parse(line);
-    replies.push(await cluster.call(name, ...args));
-  }
-  console.log(JSON.stringify(replies));
-  cluster.disconnect();
-})().catch((error) => { console.error(error); process.exit(1); });
-"""
-
-
-def test_the_readmes_session_by_ioredis(every_cluster: Cluster) -> None:
+@pytest.mark.parametrize("library", ["ioredis", "node-redis", "GLIDE"])
+def test_the_readmes_session_by_libraries(every_cluster: Cluster, library: str, tmp_path: Path) -> None:
     lines, shown = session()
-    port = str(every_cluster.nodes[0].announced_port)
-    done = subprocess.run(
-        ["node", "-e", IOREDIS_PROGRAM, "--", port, *(json.dumps(shlex.split(line)) for line in lines)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "NODE_PATH": str(node_modules())},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert [as_shown(reply) for reply in json.loads(done.stdout)] == shown
+    program = ROOT / "tests" / "programs" / f"cluster_{library.lower().replace('-', '_')}.mjs"
+    requests = [json.dumps(shlex.split(line)) for line in lines]
+    port = every_cluster.nodes[0].announced_port
+    (printed,) = run(library, program.read_text("utf-8"), tmp_path, port, *requests)
+    assert [as_shown(reply) for reply in json.loads(printed)] == shown
 
 
 def test_clients_learn_the_new_commands(every_cluster: Cluster) -> None:
