@@ -155,8 +155,8 @@ class Server:
         self._underway = Underway(self.ground.streams, self.round_trip)
         self.lanes: Lanes | None = None
         if settings.share:
-            connect, streams = self.connect_upstream, self.ground.streams
-            self.lanes = Lanes(self._known, streams, connect, upstream, self.traffic, metrics, settings.share_after)
+            connect, after = self.connect_upstream, settings.share_after
+            self.lanes = Lanes(self._known, self.ground, connect, upstream, self.traffic, metrics, after)
         self._known.on_announced = self._announced
         self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
         self._tracker = Tracker(

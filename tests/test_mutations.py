@@ -144,6 +144,9 @@ def _late_answers(place: Place) -> None:
 
 CHECKS: dict[str, Callable[[Place], None]] = {
     "late answers": _late_answers,
+    "shared reads when due": lambda place: sharing.check_reads_of_known_keys(
+        place.proxy(*sharing.SHARING, "--no-sweep")
+    ),
     "DEL": _removal("DEL"),
     "SPOP": _removal("SPOP"),
     "script": _removal("script"),

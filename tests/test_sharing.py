@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import re
 import socket
 import threading
@@ -26,13 +27,14 @@ from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE
 from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who
-from proxy.session.known import KnownKeys
-from proxy.session.plain import Shared, share_check
+from proxy.session.known import ASK_MS, KnownKeys
+from proxy.session.plain import DATED_MS, Shared, share_check
 from proxy.wire.batch import BatchParser
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.pattern import LONGEST
 from proxy.wire.replies import MOST_PARTS, Replies, short_arrays, short_replies
 from tests.conftest import Start, StartProxy, StartServer
+from tests.histories import clock
 from tests.patience import patience
 from tests.raw import Raw, request
 from tests.relay import Pipe, Relay
@@ -112,6 +114,35 @@ def test_small_requests_of_many_clients_share(server: Server, sharing: Proxy) ->
                 value = f"{index}:{number}".encode()
                 assert client.reply() == b"$%d\r\n%b\r\n" % (len(value), value)
         assert 1 <= len(lanes(server)) <= 4
+
+
+def check_reads_of_known_keys(sharing: Proxy) -> None:
+    """Clients read keys with deadlines without pause, until one has passed: over shared connections, and none is late.
+
+    Nobody sweeps, so that what is due goes only where somebody looks before it is read.
+    """
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(sharing.connect()) for _ in range(8)]
+        for client in clients:
+            until_shares(sharing, client)
+        began, deadline = shared(sharing), int(clock()) + 400
+        for index, client in enumerate(clients):
+            assert client.command("SADD", f"k{index}", "gone", "stays") == b":2\r\n"
+            assert client.command("PEXPIREMEMBERAT", f"k{index}", "gone", deadline) == b":1\r\n"
+        rounds = 0
+        while (now := clock()) < deadline + 50:
+            rounds += 1
+            for index, client in enumerate(clients):
+                client.send_command("SISMEMBER", f"k{index}", "gone")
+            replies = {client.reply() for client in clients}
+            assert replies == {b":0\r\n"} or (now < deadline and replies <= {b":0\r\n", b":1\r\n"})
+        assert rounds > 20
+        assert shared(sharing) - began > 0.5 * rounds * len(clients)
+
+
+@on_each
+def test_reads_of_keys_with_deadlines_share_and_none_is_late(server: Server, start_proxy: StartProxy) -> None:
+    check_reads_of_known_keys(start_proxy(server, *SHARING, "--no-sweep"))
 
 
 PARTED: Final = (
@@ -1417,15 +1448,16 @@ def test_whose_a_connection_is() -> None:
     assert who(b"") is None
 
 
-def known_keys(*keys: bytes) -> KnownKeys:
+def known_keys(*keys: bytes, deadline: float = 1e13) -> KnownKeys:
     known = KnownKeys()
     known.blind = False
     for key in keys:
-        known.learn(key, 1e13, 0)
+        known.learn(key, deadline, 0)
     return known
 
 
 NAMES = Names(b"__expiremember__:")
+NOW = 1e12
 words = st.one_of(
     st.sampled_from([b"k", b"known", b"known2", b"__expiremember__:i", b"", b"_", b"\r\n*1\r\n", b"x" * 600]),
     st.binary(max_size=12),
@@ -1440,22 +1472,27 @@ names = st.one_of(
     requests=st.lists(st.builds(lambda name, rest: [name, *rest], names, st.lists(words, max_size=6)), max_size=3),
     extra=st.sampled_from([b"", b"", b"", b"*1", b"\r\n", b"x"]),
     unlike=st.booleans(),
+    left=st.sampled_from([-1, 0, ASK_MS, DATED_MS, DATED_MS + ASK_MS, DATED_MS + ASK_MS + 1, 1e9, math.inf]),
 )
-def test_what_may_share_is_one_frequent_request_for_no_known_key(
-    requests: list[list[bytes]], extra: bytes, unlike: bool
+def test_what_may_share_is_one_frequent_request_in_whose_keys_nothing_is_due_soon(
+    requests: list[list[bytes]], extra: bytes, unlike: bool, left: float
 ) -> None:
-    known = known_keys(b"known", b"other", *([b"a1", b"b2", b"c3", b"d4", b"e5"] if unlike else []))
+    names = b"known", b"other", *([b"a1", b"b2", b"c3", b"d4", b"e5"] if unlike else [])
+    known = known_keys(*names, deadline=NOW + left)
     chunk = b"".join(request(*arguments) for arguments in requests) + extra
     if not chunk:
         return
-    found = share_check(known, NAMES.prefix, BatchParser())(chunk)
+    found = share_check(known, NAMES.prefix, BatchParser(), lambda: NOW)(chunk)
     if found is Shared.NONE:
         return
     assert len(requests) == 1
     assert not extra
     name, *arguments = requests[0]
     assert name.upper() in FREQUENT
-    assert known.deadlines.keys().isdisjoint(arguments)
+    if found is Shared.DATED_READS:
+        assert name.upper() in FREQUENT_READS
+        assert left > DATED_MS + ASK_MS
+    assert known.deadlines.keys().isdisjoint(arguments) is (found is not Shared.DATED_READS)
     assert not any(argument.startswith(NAMES.prefix) for argument in arguments)
 
 
@@ -1466,7 +1503,7 @@ def test_what_may_share_is_one_frequent_request_for_no_known_key(
 )
 def test_reads_and_writes_are_told_apart(name: bytes, lower: bool, arguments: list[bytes]) -> None:
     spelled = name.lower() if lower else name
-    check = share_check(known_keys(), NAMES.prefix, BatchParser())
+    check = share_check(known_keys(), NAMES.prefix, BatchParser(), lambda: NOW)
     found = {check(request(spelled, *arguments)), check(request(spelled, "k", *arguments))} - {Shared.NONE}
     assert found <= {Shared.READS if name in FREQUENT_READS else Shared.WRITES}
 
@@ -1477,7 +1514,9 @@ def sample() -> Iterator[bytes]:
 
 
 def test_frequent_requests_share() -> None:
-    check = share_check(known_keys(), NAMES.prefix, BatchParser())
+    check = share_check(known_keys(), NAMES.prefix, BatchParser(), lambda: NOW)
     assert [check(chunk) for chunk in sample()] == [Shared.READS, Shared.WRITES]
     assert check(b"".join(sample())) is Shared.NONE
+    dated = share_check(known_keys(b"k"), NAMES.prefix, BatchParser(), lambda: NOW)
+    assert [dated(chunk) for chunk in sample()] == [Shared.DATED_READS, Shared.NONE]
     assert check(request("SET", "k", "x" * 2000)) is Shared.NONE

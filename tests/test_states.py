@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -131,7 +132,9 @@ class World:
         self.known.blind = False
         self.known.learn(b"known", 1e13, 0)
         self.known.learn(b"due", 500, 0)
-        self.ground = Ground(Rewriter(names, self.known, ServerCommands()), self.known, names.prefix, 1 << 20)
+        self.clock = 1000.0
+        rewriter = Rewriter(names, self.known, ServerCommands())
+        self.ground = Ground(rewriter, self.known, names.prefix, 1 << 20, now=self.now)
         self.lanes: Lanes | None = None
         self.queue = TurnQueue(self.ground.turns)
         self.held = HeldBudget(1 << 20, 1 << 20)
@@ -162,7 +165,7 @@ class World:
         self.known.orphan(claims)
 
     def now(self) -> float:
-        return 1000.0
+        return self.clock
 
     async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
         await self.connected.wait()
@@ -198,8 +201,7 @@ class World:
     async def share(self) -> None:
         """Have the client share."""
         self.far = Answering(halves=self.far.can_write_eof())
-        streams = self.ground.streams
-        self.lanes = Lanes(self.known, streams, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
+        self.lanes = Lanes(self.known, self.ground, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
         self.connected.set()
         for _ in range(3):
             await self.settle()
@@ -487,6 +489,43 @@ def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> No
         other.data_received(b"*4\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nk\r\n$1\r\na\r\n$1\r\n5\r\n")
         assert wire.written.count(SMALL_REQUEST) == before + 1
         assert b"eval" in world.far.written.lower()
+        for wires in (near, world.near, *world.shared):
+            wires.close()
+        await world.settle()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_read_waits_for_the_end_of_a_turn_only_until_something_may_be_due(
+    monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Then it is judged again, and has what is due removed first. Others that wait with it go all the same."""
+
+    async def play() -> None:
+        world = World()
+        await world.share()
+        world.far = Answering()
+        other, near = ClientConnection(world), Wire()
+        near.set_protocol(other)
+        other.connection_made(near)
+        for _ in range(3):
+            await world.settle()
+            other.data_received(SMALL_REQUEST)
+        await world.settle()
+        wire = world.shared[1]
+        before = wire.written.count(b"GET")
+        world.known.learn(b"k", world.clock + 30, 0)
+        world.send(SMALL_REQUEST)
+        other.data_received(SMALL_REQUEST.replace(b"k", b"l"))
+        if waits:
+            world.clock += 28
+            later = time.monotonic() + 0.028
+            monkeypatch.setattr("proxy.relay.lanes.time.monotonic", lambda: later)
+        await world.settle()
+        assert world.state is (State.HELD if waits else State.RELAYING)
+        assert wire.written.count(b"GET") - before == (1 if waits else 2)
+        assert near.written.count(b"+OK") == 4
         for wires in (near, world.near, *world.shared):
             wires.close()
         await world.settle()

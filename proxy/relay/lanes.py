@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
@@ -17,9 +18,11 @@ from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
 from proxy.relay.lane import Lane, State
 from proxy.relay.port import Port, Room
+from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.known import KnownKeys, lease_clock
-from proxy.session.streams import LONG, Streams
+from proxy.session.plain import DATED_MS, Shared
+from proxy.session.streams import LONG
 
 log = structlog.get_logger("proxy.relay")
 
@@ -83,7 +86,7 @@ class Lanes:
 
     Args:
         known: the keys with deadlines.
-        streams: the requests that are on their way.
+        ground: what requests are judged by.
         connect: opens a connection to the server; raises OSError or TimeoutError.
         credentials: what the proxy itself logs in with.
         traffic: counts bytes.
@@ -94,7 +97,7 @@ class Lanes:
     def __init__(
         self,
         known: KnownKeys,
-        streams: Streams,
+        ground: Ground,
         connect: OpenUpstream,
         credentials: HasLogin,
         traffic: Traffic,
@@ -102,7 +105,7 @@ class Lanes:
         after: int,
     ) -> None:
         self.known = known
-        self.streams = streams
+        self.ground = ground
         self.connect = connect
         self.credentials = credentials
         self.traffic = traffic
@@ -142,8 +145,9 @@ class Lanes:
         dirty = self._dirty
         if dirty:
             self._dirty = []
-            for group in dirty:
-                group.flush()
+            # What is given back is judged at once, with what has come behind it, which may set a first deadline.
+            for port, request in [unsent for group in dirty for unsent in group.flush()]:
+                port.give_back(request)
 
     def refuse(self, identity: Identity) -> None:
         """Note that the server has refused the proxy such lanes."""
@@ -208,6 +212,8 @@ class Group:
         self._lane: Lane | None = None  # takes what comes
         self._ports: list[Port] = []
         self._requests: list[bytes] = []
+        self._dated: set[Port] = set()  # whose reads are of known keys
+        self._judged = 0.0  # when the first of them was judged (time.monotonic)
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
         self._opening: asyncio.Task[None] | None = None
         self._again = 0.0  # not before
@@ -249,14 +255,25 @@ class Group:
             return False
         if not self._requests:
             self._all.note(self)
-        port.busy = port.used = True
+        port.busy = True
+        port.used += 1
         port.request = request
         self._ports.append(port)
         self._requests.append(request)
         return True
 
-    def flush(self) -> None:
-        """Send what has been taken; give it back where the lane, or what is known of the keys, has been lost."""
+    def take_dated(self, port: Port, request: bytes) -> bool:
+        """Take a read of known keys, as `take` does."""
+        if not self._dated:
+            self._judged = time.monotonic()
+        if not self.take(port, request):
+            return False
+        self._dated.add(port)
+        return True
+
+    def flush(self) -> list[tuple[Port, bytes]]:
+        """Send what has been taken; return what cannot be, as the lane, or what is known of the keys, has been lost."""
+        late = self._part_late() if self._dated else []
         ports, requests, lane = self._ports, self._requests, self._lane
         self._ports, self._requests = [], []
         known = self._all.known
@@ -266,9 +283,9 @@ class Group:
             or known.blind
             or (known.shared and lease_clock() >= known.trusted_until)
         ):
-            for port, request in zip(ports, requests, strict=True):
-                port.give_back(request)
-            return
+            return [*zip(ports, requests, strict=True), *late]
+        if not ports:
+            return late
         self._used = True
         self._batches += 1
         self._taken += len(ports)
@@ -276,9 +293,24 @@ class Group:
         lane.unanswered += len(out)
         if lane.unanswered > LONG and not lane.is_long:
             lane.is_long = True
-            self._all.streams.lengthen(lane.claims)
+            self._all.ground.streams.lengthen(lane.claims)
         self._all.metrics.shared_requests_total += len(ports)
         lane.send(ports, out)
+        return late
+
+    def _part_late(self) -> list[tuple[Port, bytes]]:
+        """Take out the reads that have waited until something may be due in their keys: some turns take long."""
+        dated, self._dated = self._dated, set()
+        if time.monotonic() <= self._judged + DATED_MS / 1000:
+            return []
+        shareable = self._all.ground.shareable
+        late: list[tuple[Port, bytes]] = []
+        rest: list[tuple[Port, bytes]] = []
+        for port, request in zip(self._ports, self._requests, strict=True):
+            (late if port in dated and shareable(request) is Shared.NONE else rest).append((port, request))
+        self._ports = [port for port, _ in rest]
+        self._requests = [request for _, request in rest]
+        return late
 
     def look(self) -> bool:
         """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none."""
@@ -325,7 +357,7 @@ class Group:
 
         def make(login: Iterable[str], fence: Fence) -> Lane:
             lanes = self._all
-            lane = Lane(self._identity, login, lanes.traffic, fence, lanes.room, self._choose, lanes.streams.ran)
+            lane = Lane(self._identity, login, lanes.traffic, fence, lanes.room, self._choose, lanes.ground.streams.ran)
             lane.repeats = self._reads
             lane.retires = lanes.after > 1
             made.append(lane)

@@ -42,6 +42,14 @@ DOZE_AFTER: Final = 64
 MOST_PATIENCE: Final = 1024
 """Small requests in a row, at most, after which the server is asked."""
 
+SELDOM_FROM: Final = 64
+"""How many it has to be for only each eighth to be looked at."""
+
+SELDOM: Final = 8
+
+WORTH: Final = 16
+"""Requests shared in less than a second for which it was worth to ask."""
+
 
 class State(Enum):
     """Where a client stands."""
@@ -119,6 +127,7 @@ class Sharing:
         "_since",
         "_takers",
         "_tallies",
+        "_unlooked",
         "kept",
         "state",
     )
@@ -134,6 +143,7 @@ class Sharing:
         self._late = b""  # came on the client's own connection, and waits for the end of a reply
         self._questions = 0
         self._large = 0  # chunks that could not be shared, since it was asked
+        self._unlooked = 0  # how many are not to be looked at
         self._since = 0.0  # when it began to share
         self._retires = False  # when it comes back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
@@ -186,6 +196,12 @@ class Sharing:
         session, shareable = self._session, self._ground.shareable
 
         def receive(data: bytes) -> None:
+            if self._unlooked:
+                self._unlooked -= 1
+                own(data)
+                return
+            weight = SELDOM if self._patience >= SELDOM_FROM else 1
+            self._unlooked = weight - 1
             small = len(data) <= SMALL and session.ordinary and shareable(data) is not Shared.NONE
             own(data)
             if not small:
@@ -193,8 +209,8 @@ class Sharing:
                 self._large += 1
                 if self._large >= DOZE_AFTER and self.state is State.OWN:
                     self._doze()
-            elif self._left > 1:
-                self._left -= 1
+            elif self._left > weight:
+                self._left -= weight
             elif self.state is State.OWN:
                 self._large = 0
                 self._ask()
@@ -244,9 +260,9 @@ class Sharing:
                 writes, reads = groups
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
-                self._takers = _refuse, writes.take, reads.take
+                self._takers = _refuse, writes.take, reads.take, reads.take_dated
                 self._tallies = tuple((group, group.tally) for group in groups)
-                self._port.used = False
+                self._port.used = 0
                 self._lanes.wake_after(TRIAL_SECONDS, self)
                 self._session.share()
             else:
@@ -313,7 +329,8 @@ class Sharing:
         if data and self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
             self._left = 1  # it goes, and the question behind it
         else:
-            if asyncio.get_running_loop().time() < self._since + 1 and not self._retires:
+            lasted = asyncio.get_running_loop().time() - self._since
+            if lasted < 1 and self._port.used < WORTH and not self._retires:
                 self._grow_patient()
             else:
                 self._patience = self._lanes.after

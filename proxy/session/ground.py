@@ -75,7 +75,7 @@ class Ground:
         self.frequent = frequent_requests(prefix[:1])
         self._plain = plain_check(NAMES, known, prefix, self.batch, now)
         self._leased = leased_check(self._plain, known)
-        self.shareable = share_check(known, prefix, self.batch)
+        self.shareable = share_check(known, prefix, self.batch, now)
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:

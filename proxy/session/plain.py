@@ -28,6 +28,9 @@ SHORTEST_RUN: Final = 108
 SMALL: Final = 1024
 """Bytes of a chunk that may go over a shared connection."""
 
+DATED_MS: Final = 10.0
+"""How long a read of a known key may wait until it is sent."""
+
 _STAR: Final = 0x2A
 _RETURN: Final = 0x0D
 
@@ -150,33 +153,39 @@ def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[
 class Shared(IntEnum):
     """Over which of the shared connections of its identity a chunk may go.
 
-    Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows them.
+    Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows them. Dated are
+    those of known keys in which nothing is due soon: they must not wait for longer.
     """
 
     NONE = 0
     WRITES = 1
     READS = 2
+    DATED_READS = 3
 
 
-def share_check(known: KnownKeys, prefix: bytes, batch: BatchParser) -> Callable[[bytes], Shared]:
+def share_check(
+    known: KnownKeys, prefix: bytes, batch: BatchParser, now: Callable[[], float]
+) -> Callable[[bytes], Shared]:
     """Make the check whether a chunk may go over a shared connection.
 
     Args:
         known: the keys with deadlines.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
+        now: gives the server's clock, in Unix ms.
 
     Returns:
         A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
-        a frequent one of few bytes, that touches no known key; so nothing in it can be due, however long it waits for
-        the end of the turn. Whether the keys are known at all it does not ask: that is asked when the chunk is sent.
+        a frequent one of few bytes. With `READS` and `WRITES` it touches no known key, so nothing in it can be due,
+        however long it waits for the end of the turn; with `DATED_READS` nothing is for `DATED_MS`. Whether the keys
+        are known at all it does not ask: that is asked when the chunk is sent.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
     beginnings = known.beginnings
     keys = known.deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
-    none, writes, reads = Shared
+    none, writes, reads, dated = Shared
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
 
@@ -198,9 +207,12 @@ def share_check(known: KnownKeys, prefix: bytes, batch: BatchParser) -> Callable
         if requests is None or len(requests) != 1:
             return none
         try:
-            if requests[0][0] not in spelled or not keys.isdisjoint(requests[0]):
+            name = requests[0][0]
+            if name not in spelled:
                 return none
-            return reads if requests[0][0] in reading else writes
+            if keys.isdisjoint(requests[0]):
+                return reads if name in reading else writes
+            return dated if name in reading and is_nothing_due(known, requests, now() + DATED_MS) else none
         except TypeError:  # an array in the place of an argument
             return none
 
