@@ -38,6 +38,7 @@ class Wire(asyncio.Transport):
     def __init__(self, *, halves: bool = True) -> None:
         super().__init__()
         self.written = b""
+        self.journal: list[bytes] = []  # may be that of several
         self.ended = self.closed = self.paused = False
         self._halves = halves
         self._protocol: asyncio.BaseProtocol | None = None
@@ -46,6 +47,7 @@ class Wire(asyncio.Transport):
     def write(self, data: Any) -> None:
         assert not self.ended or not data, "written behind the end"
         self.written += data
+        self.journal.append(data)
 
     def write_eof(self) -> None:
         self.ended = True
@@ -528,6 +530,41 @@ def test_a_read_waits_for_the_end_of_a_turn_only_until_something_may_be_due(
         assert near.written.count(b"+OK") == 4
         for wires in (near, world.near, *world.shared):
             wires.close()
+        await world.settle()
+
+    asyncio.run(play())
+
+
+def test_what_is_given_back_goes_behind_all_that_was_judged_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it comes what has been sent behind it, a key's first deadline perhaps."""
+
+    async def play() -> None:
+        world = World()
+        await world.share()
+        world.far, own = Answering(), world.far
+        other, near = ClientConnection(world), Wire()
+        near.set_protocol(other)
+        other.connection_made(near)
+        for _ in range(3):
+            await world.settle()
+            other.data_received(SMALL_REQUEST)
+        await world.settle()
+        world.known.learn(b"k", world.clock + 30, 0)
+        world.send(SMALL_REQUEST)
+        world.send(b"*4\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nx\r\n$1\r\na\r\n$1\r\n5\r\n")
+        added = b"*4\r\n$4\r\nHSET\r\n$1\r\nx\r\n$1\r\na\r\n$1\r\nv\r\n"
+        other.data_received(added)
+        world.clock += 20  # soon due, so that it does not share; not due yet, so that it goes at once
+        later = time.monotonic() + 0.028
+        monkeypatch.setattr("proxy.relay.lanes.time.monotonic", lambda: later)
+        order: list[bytes] = []
+        for one in (own, *world.shared):
+            one.journal = order
+        await world.settle()
+        assert order[0] == added
+        assert any(b"eval" in written.lower() for written in order[1:])
+        for wire in (near, world.near, *world.shared):
+            wire.close()
         await world.settle()
 
     asyncio.run(play())
