@@ -286,6 +286,7 @@ class Server:
         assert self.process is None
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder.name, "--daemonize", "no"]
         options += ["--save", "", "--enable-debug-command", "yes"] if self.version >= (7,) else ["--save", ""]
+        options += ["--lua-time-limit", "30000"]  # a script of one second takes many on a busy machine
         self.process = Process([str(BINARIES[self.kind].path), *options, *self.args], self.env)
         until(self._answers, what=f"an answer from {self.kind}")
 
