@@ -30,10 +30,8 @@ The last rows tell the processor time that each takes for a request, and that Re
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -42,7 +40,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from benchmarks.figures import Bar, Report, add_output_options, progress, run, table
-from benchmarks.stage import HOST, Connection, Service, Stage, StageError, free_port, load_generator
+from benchmarks.stage import HOST, Connection, Service, Stage, free_port, generated_rate
 
 _CONNECTIONS: Final = 50
 _VALUE_BYTES: Final = 64
@@ -51,7 +49,6 @@ _PIPELINED_FACTOR: Final = 8
 """Pipelined requests take about an eighth of the time."""
 _ALONE: Final = 5
 """Those of a single connection take about five times as long."""
-_RUN_SECONDS: Final = 120
 
 _REDIS, _HAPROXY, _NUTCRACKER = "Redis, straight", "HAProxy", "nutcracker"
 _PROXY, _KNOWING, _BARE, _UNIX = "proxy", "proxy, keys known", "bare uvloop relay", "proxy, Unix socket"
@@ -83,19 +80,12 @@ _ALONE_LOADS: Final = Load("SET", connections=1), Load("GET", connections=1)
 _LOADS: Final = (*_MANY, *_DEEP, *_ALONE_LOADS)
 
 
-def _requests_per_second(generator: str, port: int, load: Load, requests: int) -> float:
-    command = [generator, "-h", HOST, "-p", str(port), "-t", load.command.lower()]
-    command += ["-c", str(load.connections)]
-    command += ["-d", str(_VALUE_BYTES), "-r", str(_KEYSPACE), "-P", str(load.depth), "--csv"]
-    command += ["-n", str(load.requests(requests))]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise StageError(f"{load} was not done in {_RUN_SECONDS} s: {' '.join(command)}") from None
-    rows = list(csv.reader(result.stdout.splitlines()))
-    if result.returncode or len(rows) < 2 or rows[-1][0] != load.command:
-        raise StageError(f"{' '.join(command)}: {result.stdout}{result.stderr}")
-    return float(rows[-1][1])
+def _requests_per_second(port: int, load: Load, requests: int) -> float:
+    return generated_rate(
+        port,
+        *("-t", load.command.lower(), "-c", load.connections, "-n", load.requests(requests)),
+        *("-d", _VALUE_BYTES, "-r", _KEYSPACE, "-P", load.depth),
+    )
 
 
 def _ballast(count: int, deadlines: bool) -> Iterator[tuple[str | int, ...]]:
@@ -155,7 +145,6 @@ def _set_up(stage: Stage, options: argparse.Namespace, admin_port: int) -> dict[
 
 def measure(options: argparse.Namespace) -> Report:
     """Measure every path under every load."""
-    generator = load_generator()
     with Stage() as stage:
         admin_port = free_port()
         paths = _set_up(stage, options, admin_port)
@@ -172,7 +161,7 @@ def measure(options: argparse.Namespace) -> Report:
                     server = paths[_REDIS]
                     before, servers = service.cpu_seconds(), server.cpu_seconds()
                     with _scraped(admin_port if name == _ADMIN else 0):
-                        figure = _requests_per_second(generator, service.port, load, options.requests)
+                        figure = _requests_per_second(service.port, load, options.requests)
                     figures[load][name].append(figure)
                     count = load.requests(options.requests)
                     costs[load][name].append((service.cpu_seconds() - before) / count * 1e6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ BATCH: Final = 500
 """Requests sent ahead of their replies at most: few enough for the sockets' buffers to hold both."""
 
 _START_SECONDS: Final = 30.0
+_RUN_SECONDS: Final = 120
 _STOP_SECONDS: Final = 15.0
 _READY: Final = re.compile(r"\bready\b")
 
@@ -60,9 +62,26 @@ def server_version() -> str:
     return subprocess.run([server_binary(), "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def load_generator() -> str:
-    """Find the C client that makes traffic."""
-    return binary("redis-benchmark", "valkey-benchmark")
+def generated_rate(port: int, *arguments: str | int) -> float:
+    """Let the C client that makes traffic run; return its requests a second.
+
+    Args:
+        port: where to.
+        arguments: what it sends, and how: one kind of request.
+
+    Raises:
+        StageError: it is not there, failed, or took too long.
+    """
+    command = [binary("redis-benchmark", "valkey-benchmark"), "-h", HOST, "-p", str(port), "--csv"]
+    command += map(str, arguments)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise StageError(f"not done in {_RUN_SECONDS} s: {' '.join(command)}") from None
+    rows = list(csv.reader(result.stdout.splitlines()))
+    if result.returncode or len(rows) != 2:
+        raise StageError(f"{' '.join(command)}: {result.stdout}{result.stderr}")
+    return float(rows[1][1])
 
 
 class Connection:

@@ -13,6 +13,7 @@ import pytest
 from tests.servers import ROOT
 
 SHORT = [
+    "crowd --rounds 1 --requests 500",
     "lateness --members 100 --seconds 1",
     "lateness --members 100 --seconds 1 --read --proxy-arg=--no-sweep",
     "mass --members 2000 --keys 200",
@@ -25,13 +26,14 @@ SHORT = [
 
 
 NEEDED = (("redis-server", "valkey-server"),)
-NEEDED_BY_RELAY = (("redis-benchmark", "valkey-benchmark"), ("haproxy",), ("nutcracker",))
+GENERATOR = ("redis-benchmark", "valkey-benchmark")
+NEEDED_BY = {"crowd": (GENERATOR,), "relay": (GENERATOR, ("haproxy",), ("nutcracker",))}
 
 
 @pytest.mark.parametrize("line", SHORT)
 def test_a_measurement_gives_figures(line: str) -> None:
     name, *options = line.split()
-    for programs in (*NEEDED, *(NEEDED_BY_RELAY if name == "relay" else ())):
+    for programs in (*NEEDED, *NEEDED_BY.get(name, ())):
         if not any(map(_installed, programs)):
             pytest.skip(f"not installed: {' or '.join(programs)}")
     result = subprocess.run(

@@ -1,0 +1,120 @@
+"""What requests for members with deadlines cost where many clients send one at a time, beside those for other keys.
+
+    python -m benchmarks.crowd [--check]
+
+Load comes from redis-benchmark (or valkey-benchmark): 50 connections, without pipelining, each request sent as soon as
+the one before it has been answered. All paths lead to one Redis and are measured in turn, in an order that rotates from
+round to round. The sets have 100 members each, one of which has a deadline that is far away, or none.
+
+A figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads
+of the proxy and of the server, a request (Linux only).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from typing import Final
+
+from benchmarks.figures import Bar, Report, add_output_options, progress, run, table
+from benchmarks.stage import Connection, Service, Stage, generated_rate
+
+_CONNECTIONS: Final = 50
+_SETS: Final = 100
+_MEMBERS: Final = 100
+_DELAY: Final = 1_000_000
+"""Of each deadline, in seconds."""
+
+_SHARED, _OWN, _STRAIGHT = "proxy", "proxy, --no-share", "straight"
+
+_READ: Final = "SISMEMBER"
+_PLAIN_READ: Final = "SISMEMBER, no deadlines"
+_REQUESTS: Final[dict[str, tuple[str | int, ...]]] = {
+    _PLAIN_READ: ("SISMEMBER", "plain:7", "member:7"),
+    _READ: ("SISMEMBER", "dated:7", "member:7"),
+    "SADD, no deadlines": ("SADD", "plain:7", "member:7"),
+    "SADD": ("SADD", "dated:7", "member:7"),
+    "SREM of nothing": ("SREM", "dated:7", "nothing"),
+    "TTL key member": ("TTL", "dated:7", "member:7"),
+    "EXPIREMEMBER": ("EXPIREMEMBER", "dated:7", "member:7", _DELAY),
+}
+_ANSWERED_BY_ALL: Final = _PLAIN_READ, _READ, "SADD, no deadlines"
+"""What the server does the same for without the proxy."""
+
+_LEAST: Final = 0.7
+"""Of a read's rate where nothing has a deadline."""
+
+Sample = tuple[float, float, float]
+"""Requests a second; CPU time of the proxy and of the server, in µs a request."""
+
+
+def _fill(connection: Connection) -> None:
+    for kind in ("plain", "dated"):
+        for number in range(_SETS):
+            connection.call("SADD", f"{kind}:{number}", *(f"member:{member}" for member in range(_MEMBERS)))
+    for number in range(_SETS):
+        connection.call("EXPIREMEMBER", f"dated:{number}", f"member:{number}", _DELAY)
+
+
+def _measure_once(service: Service, server: Service, words: tuple[str | int, ...], count: int) -> Sample:
+    before, behind = service.cpu_seconds(), server.cpu_seconds()
+    rate = generated_rate(service.port, "-c", _CONNECTIONS, "-n", count, *words)
+    return rate, (service.cpu_seconds() - before) / count * 1e6, (server.cpu_seconds() - behind) / count * 1e6
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Measure every request on every path."""
+    with Stage() as stage:
+        redis = stage.redis()
+        paths = {
+            _SHARED: stage.proxy(redis, *options.proxy_arg),
+            _OWN: stage.proxy(redis, *options.proxy_arg, "--no-share"),
+            _STRAIGHT: redis,
+        }
+        with Connection(paths[_SHARED].port) as connection:
+            _fill(connection)
+        samples: dict[str, dict[str, list[Sample]]] = {name: {path: [] for path in paths} for name in _REQUESTS}
+        for number in range(options.rounds):
+            progress(f"round {number + 1} of {options.rounds}")
+            names = list(paths)[number % len(paths) :] + list(paths)[: number % len(paths)]
+            for request, words in _REQUESTS.items():
+                for path in names:
+                    if path != _STRAIGHT or request in _ANSWERED_BY_ALL:
+                        sample = _measure_once(paths[path], redis, words, options.requests)
+                        samples[request][path].append(sample)
+    return _report(samples)
+
+
+def _ratio(some: list[Sample], base: list[Sample]) -> float:
+    return statistics.median(one[0] / other[0] for one, other in zip(some, base, strict=True))
+
+
+def _median(samples: list[Sample], which: int) -> float:
+    return statistics.median(sample[which] for sample in samples)
+
+
+def _report(samples: dict[str, dict[str, list[Sample]]]) -> Report:
+    rows = []
+    for request, each in samples.items():
+        row = [request, *(f"{_median(each[path], 0):,.0f}" if each[path] else "" for path in each)]
+        row += [f"{_median(each[path], which):.1f}" for path in (_SHARED, _OWN) for which in (1, 2)]
+        rows.append(row)
+    head = ["", *(f"{path}, a second" for path in (_SHARED, _OWN, _STRAIGHT))]
+    head += [f"{path}: {whose}, µs" for path in (_SHARED, _OWN) for whose in ("its CPU", "the server's")]
+    ratio = _ratio(samples[_READ][_SHARED], samples[_PLAIN_READ][_SHARED])
+    data = {"samples": samples, "read_of_known_key_ratio": ratio}
+    return Report(table(head, rows), data, [Bar(f"{_READ}: of a key with deadlines / without", ratio, _LEAST)])
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="times that each is measured (5)")
+    parser.add_argument("--requests", type=int, default=60_000, help="requests of a measurement (60000)")
+    add_output_options(parser)
+    return run(measure, parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
