@@ -186,6 +186,13 @@ MUTATIONS = [
     Mutation("session/plain.py", "return not known.to_ask_about(", "return True or (", "reads when due"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
+    Mutation(
+        "session/known.py",
+        "elif now >= self.steady_until:\n                self",
+        "elif False:\n                self",
+        "standstill",
+    ),
+    Mutation("proxies/announcer.py", "known.heard(self._member.proven)", "known.heard(float('inf'))", "standstill"),
     Mutation("session/plain.py", "and is_nothing_due(known, requests, now() + DATED_MS)", "", "shared reads when due"),
     Mutation("session/known.py", "self._restless.note(key, lease_clock())", "pass", "late answers"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),

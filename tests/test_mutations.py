@@ -143,6 +143,9 @@ def _late_answers(place: Place) -> None:
 
 
 CHECKS: dict[str, Callable[[Place], None]] = {
+    "standstill": lambda place: proxies.check_standstill(
+        place.proxy("--no-sweep"), place.proxy("--no-sweep"), place.talk
+    ),
     "late answers": _late_answers,
     "shared reads when due": lambda place: sharing.check_reads_of_known_keys(
         place.proxy(*sharing.SHARING, "--no-sweep")

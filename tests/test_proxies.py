@@ -279,6 +279,35 @@ def test_near_deadlines_of_known_keys_are_announced(server: Server, start: Start
     check(sequences)
 
 
+def check_standstill(first: Proxy, other: Proxy, talk: TalkTo) -> None:
+    """A proxy stands still while another's client sets a deadline; its own client is served before it reads of that.
+
+    Less than 100 ms ahead such a deadline would be announced; and who stands still for two seconds sees that at once.
+    """
+    client, late = talk(first), talk(other)
+    until(lambda: b"blind:0" in late("INFO", "expiremember"), what="trust")  # else it asks about every key
+    for way in ("SISMEMBER {} m", "MULTI;SISMEMBER {} m;EXEC", "EVAL return\0redis.call('sismember',KEYS[1],'m') 1 {}"):
+        key = way.split()[0]
+        client("SADD", key, "m", "n")
+        client("EXPIREMEMBER", key, "n", 1000)
+        until(lambda key=key: late("TTL", key, "n") > 0)  # type: ignore[misc]
+        time.sleep(0.1)  # until it has learned that nothing is due in the key: before that it asks anyway
+        other.process.send_signal(signal.SIGSTOP)
+        try:
+            lines = [line.format(key).split() for line in way.split(";")]
+            late.raw.send(b"".join(request(*(word.replace("\0", " ") for word in line)) for line in lines))
+            assert client("PEXPIREMEMBER", key, "m", 150) == 1
+            time.sleep(0.3)  # what is under test is the time that passes
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+        assert late.raw.replies(len(lines))[-1].endswith(b":0\r\n")
+        assert client("TTL", key, "n") > 0
+
+
+def test_who_has_stood_still_shows_nothing_that_is_due(start: Start, talk: TalkTo) -> None:
+    check_standstill(start("--no-sweep"), start("--no-sweep"), talk)
+
+
 def test_a_look_that_had_begun_before_tells_nothing_of_a_near_deadline(
     server: Server, start: Start, talk: TalkTo
 ) -> None:

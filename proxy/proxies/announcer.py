@@ -15,7 +15,7 @@ from proxy.logs import Seldom
 from proxy.proxies.messages import Message, name, named, unpack
 from proxy.proxies.protocol import LEASE, MOST_OTHERS, Member
 from proxy.scripts.naming import Names
-from proxy.session.known import KnownKeys, lease_clock
+from proxy.session.known import BEAT_SECONDS, KnownKeys, lease_clock
 from proxy.upstream.endpoint import refuse_proxy
 from proxy.upstream.words import answers_ping
 
@@ -61,6 +61,7 @@ class Proxies:
     def __init__(self, known: KnownKeys, names: Names, patience: float, changed: Callable[[], None]) -> None:
         own = secrets.token_hex(8).encode()
         self._known = known
+        known.on_standstill = self._ask
         self._changed = changed
         self._patience = patience
         self._names = names
@@ -154,9 +155,11 @@ class Proxies:
                     self._request("PING")
                 await asyncio.sleep(1)
                 continue
+            self._known.beat(now)
             self._member.tick(now)
             self._update()
-            await asyncio.sleep(max(0.001, min(self._member.wake - now, _LONGEST_NAP)))
+            nap = BEAT_SECONDS if self._known.shared else _LONGEST_NAP
+            await asyncio.sleep(max(0.001, min(self._member.wake - now, nap)))
 
     @property
     def refused(self) -> bool:
@@ -264,14 +267,21 @@ class Proxies:
             known.trusted_until = self._member.trusted_until
             known.shared = self._member.has_others(lease_clock())
             known.cut_off = False
+            known.heard(self._member.proven)
         known.see()
         self._note()
+
+    def _ask(self, moment: float) -> None:
+        """Ask something, as this process has stood still until now: the answer comes behind all news."""
+        if not self._refused:
+            self._member.ask(moment)
 
     def _distrust(self) -> None:
         if self._refused:
             self._known.see()  # as the index has not been read
             return
         self._known.trusted_until = -float("inf")
+        self._known.steady_until = float("inf")
         self._known.cut_off = True
         self._known.distrust()
         self._note()

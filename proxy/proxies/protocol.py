@@ -156,6 +156,11 @@ class Member:
         """Until when what it knows may be trusted; it has been lost before if it lies in the past."""
         return self._until if self._trusts else -math.inf
 
+    @property
+    def proven(self) -> float:
+        """When the latest request that has been answered was sent: all that had been published before has come."""
+        return self._proven
+
     def has_others(self, now: float) -> bool:
         """Return whether another proxy may trust that it is told of first deadlines."""
         return bool(self._others) or now >= self.trusted_until
@@ -232,6 +237,11 @@ class Member:
         if now >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
             self._renew(now)
         self._advance(now)
+
+    def ask(self, now: float) -> None:
+        """Ask something now, if there is a connection: `proven` tells when it has been answered."""
+        if self.connected:
+            self._renew(now)
 
     def answered(self, answer: object, now: float) -> None:
         """Take the answer to the earliest request that has none yet."""

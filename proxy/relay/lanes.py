@@ -20,7 +20,7 @@ from proxy.relay.lane import Lane, State
 from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
-from proxy.session.known import KnownKeys, lease_clock
+from proxy.session.known import KnownKeys
 from proxy.session.plain import DATED_MS, Shared
 from proxy.session.streams import LONG
 
@@ -273,16 +273,12 @@ class Group:
 
     def flush(self) -> list[tuple[Port, bytes]]:
         """Send what has been taken; return what cannot be, as the lane, or what is known of the keys, has been lost."""
+        known = self._all.known
+        known.look()
         late = self._part_late() if self._dated else []
         ports, requests, lane = self._ports, self._requests, self._lane
         self._ports, self._requests = [], []
-        known = self._all.known
-        if (
-            lane is None
-            or lane.state is not State.OPEN
-            or known.blind
-            or (known.shared and lease_clock() >= known.trusted_until)
-        ):
+        if lane is None or lane.state is not State.OPEN or known.blind:
             return [*zip(ports, requests, strict=True), *late]
         if not ports:
             return late
@@ -299,9 +295,9 @@ class Group:
         return late
 
     def _part_late(self) -> list[tuple[Port, bytes]]:
-        """Take out the reads that have waited until something may be due in their keys: some turns take long."""
+        """Take out reads in whose keys something may be due by now: some turns take long, and news may be missed."""
         dated, self._dated = self._dated, set()
-        if time.monotonic() <= self._judged + DATED_MS / 1000:
+        if time.monotonic() <= self._judged + DATED_MS / 1000 and not self._all.known.has_missed_news:
             return []
         shareable = self._all.ground.shareable
         late: list[tuple[Port, bytes]] = []

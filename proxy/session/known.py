@@ -56,6 +56,12 @@ last passes, and the server has told of it, while they still ask."""
 DROPPED_AT_ONCE: Final = 5_000
 """Keys whose claims are dropped before others get their turn."""
 
+STEADY_SECONDS: Final = 0.08
+"""How long after a beat this process may stand still: no far deadline, of which nobody is told before, passes in it."""
+
+BEAT_SECONDS: Final = 0.025
+"""How long lies between two beats, while there are other proxies."""
+
 FRESH_SECONDS = 7.0
 """How long an announcement counts. Claims that are older are announced again: well before `MARK_SECONDS`."""
 
@@ -100,6 +106,8 @@ class KnownKeys:
         blind: whether there may be keys with deadlines that are not known, so that every key counts as known.
         loaded: whether the index has been read since the control connection was made.
         trusted_until: until when (`lease_clock`) other proxies' first deadlines are sure to be known here.
+        steady_until: until when this process is sure not to have stood still since it last took in what had come.
+        on_standstill: is called at the moment (`lease_clock`) at which it is noticed that it has.
         shared: whether there may be other proxies, which have to know a key before it gets its first deadline.
         on_announced: is called with keys to which another proxy is about to give their first deadlines.
         cut_off: whether there is no connection by which they could be told.
@@ -121,6 +129,9 @@ class KnownKeys:
         self.blind = True
         self.loaded = False
         self.trusted_until = math.inf
+        self.steady_until = math.inf
+        self.on_standstill: Callable[[float], None] = lambda _: None
+        self._stood_still = -math.inf  # when that was noticed, as long as what had come meanwhile has not been taken in
         self.shared = False
         self.cut_off = False
         self.doubt = 0.0
@@ -165,12 +176,45 @@ class KnownKeys:
         return list(keys) if self.blind else list(self.deadlines.keys() & keys)
 
     def look(self) -> None:
-        """See whether the proxy's lease has run out. To be called whenever requests are about to be judged.
+        """See whether the proxy's lease has run out, or it has stood still. To be called whenever requests are about to
+        be judged.
 
         Timers are no use for it: a process that was stopped serves its sockets before its timers.
         """
-        if self.trusted_until < math.inf and lease_clock() >= self.trusted_until:
-            self.distrust()
+        if self.trusted_until < math.inf:
+            now = lease_clock()
+            if now >= self.trusted_until:
+                self.distrust()
+            elif now >= self.steady_until:
+                self._stand_still(now)
+
+    def beat(self, now: float) -> None:
+        """Note at intervals, while there are other proxies, that this process goes on; `now` is `lease_clock`."""
+        if not self.shared:
+            self.steady_until = math.inf
+        elif now >= self.steady_until:
+            self._stand_still(now)
+        else:
+            self.steady_until = now + STEADY_SECONDS
+
+    def _stand_still(self, now: float) -> None:
+        """Ask about every known key until the news has been read: what others have set may be due before that, since
+        clients may be served first. (Of keys that are not known the lease takes care.)"""
+        self._stood_still = now
+        self.steady_until = math.inf
+        self.on_standstill(now)
+
+    @property
+    def has_missed_news(self) -> bool:
+        """Whether it has stood still, and not read yet what the server sent meanwhile."""
+        return self._stood_still > -math.inf
+
+    def heard(self, moment: float) -> None:
+        """Take in that all has been read that the server had sent by a moment (`lease_clock`)."""
+        if self.has_missed_news and moment >= self._stood_still:
+            self._stood_still = -math.inf
+            for key in self._doubtful:  # it has been told that their deadlines have changed, and not yet to what
+                self._restless.note(key, lease_clock())
 
     def distrust(self) -> None:
         """Become blind until the other proxies have been heard again."""
@@ -197,6 +241,8 @@ class KnownKeys:
         Besides those that are `due`, these are keys to which other proxies may have given deadlines of which no word
         has come yet, and those that are unclear.
         """
+        if self._stood_still > -math.inf:
+            return self._known_names(names)
         deadlines, marks, limit = self.deadlines, self._marks, now + ASK_MS
         restless, unclear = self._restless, self.unclear
         return [
@@ -213,8 +259,14 @@ class KnownKeys:
 
     def soon_due(self, names: Iterable[bytes], now: float) -> list[bytes]:
         """Return those of the names that are keys with a deadline that is near at `now` (Unix ms), or may be."""
+        if self._stood_still > -math.inf:
+            return self._known_names(names)
         deadlines, limit = self.deadlines, now + SOON_MS
         return [name for name in names if name in deadlines and not limit < deadlines[name] < math.inf]
+
+    def _known_names(self, names: Iterable[bytes]) -> list[bytes]:
+        deadlines = self.deadlines
+        return [name for name in names if name in deadlines]
 
     def visit(self, databases: Iterable[int]) -> None:
         """Make databases known because a client goes there, or sends keys there."""
@@ -222,7 +274,8 @@ class KnownKeys:
 
     def any_due(self, now: float) -> bool:
         """Return whether any key may have a deadline that has passed, or is about to, at `now` in Unix ms."""
-        return min(self.next_deadline, self._horizon) <= now + ASK_MS or (self.shared and bool(self._marks))
+        news = self.shared and (bool(self._marks) or self.has_missed_news)
+        return news or min(self.next_deadline, self._horizon) <= now + ASK_MS
 
     # Keys that are about to get deadlines.
 

@@ -133,7 +133,7 @@ def plain_check(
 
 
 def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[bytes], bool]:
-    """Make the check for where there are other proxies: no chunk is plain when the lease has run out.
+    """Make the check for where there are other proxies: no chunk is plain at the end of the lease, or of a standstill.
 
     Args:
         check: the check for a proxy that is alone.
@@ -145,7 +145,8 @@ def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[
     clock = lease_clock
 
     def leased(chunk: bytes) -> bool:
-        return clock() < known.trusted_until and check(chunk)
+        now = clock()
+        return now < known.trusted_until and now < known.steady_until and check(chunk)
 
     return leased
 
