@@ -255,8 +255,7 @@ class Group:
             return False
         if not self._requests:
             self._all.note(self)
-        port.busy = True
-        port.used += 1
+        port.busy = port.used = True
         port.request = request
         self._ports.append(port)
         self._requests.append(request)

@@ -27,7 +27,7 @@ class Port:
 
     Attributes:
         busy: whether a request is under way.
-        used: how many there have been since this was set to 0.
+        used: whether one has been since this was set to False.
         deliver: takes bytes of replies.
         request: the last one.
         settled: is called when the request has been answered, if it is set.
@@ -52,8 +52,7 @@ class Port:
     )
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
-        self.busy = False
-        self.used = 0
+        self.busy = self.used = False
         self.deliver = deliver
         self.request = b""
         self.settled: Callable[[], None] | None = None

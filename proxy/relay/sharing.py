@@ -47,9 +47,6 @@ SELDOM_FROM: Final = 64
 
 SELDOM: Final = 8
 
-WORTH: Final = 16
-"""Requests shared in less than a second for which it was worth to ask."""
-
 
 class State(Enum):
     """Where a client stands."""
@@ -262,7 +259,7 @@ class Sharing:
                 self._since = asyncio.get_running_loop().time()
                 self._takers = _refuse, writes.take, reads.take, reads.take_dated
                 self._tallies = tuple((group, group.tally) for group in groups)
-                self._port.used = 0
+                self._port.used = False
                 self._lanes.wake_after(TRIAL_SECONDS, self)
                 self._session.share()
             else:
@@ -329,8 +326,7 @@ class Sharing:
         if data and self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
             self._left = 1  # it goes, and the question behind it
         else:
-            lasted = asyncio.get_running_loop().time() - self._since
-            if lasted < 1 and self._port.used < WORTH and not self._retires:
+            if asyncio.get_running_loop().time() < self._since + 1 and not self._retires:
                 self._grow_patient()
             else:
                 self._patience = self._lanes.after
