@@ -192,6 +192,12 @@ MUTATIONS = [
         "elif False:\n                self",
         "standstill",
     ),
+    Mutation(
+        "session/session.py",
+        "elif question.again or unannounced or stood:",
+        "elif question.again or unannounced:",
+        "answer of before",
+    ),
     Mutation("proxies/announcer.py", "known.heard(self._member.proven)", "known.heard(float('inf'))", "standstill"),
     Mutation("session/plain.py", "and is_nothing_due(known, requests, now() + DATED_MS)", "", "shared reads when due"),
     Mutation("session/known.py", "self._restless.note(key, lease_clock())", "pass", "late answers"),

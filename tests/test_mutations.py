@@ -143,6 +143,9 @@ def _late_answers(place: Place) -> None:
 
 
 CHECKS: dict[str, Callable[[Place], None]] = {
+    "answer of before": lambda place: proxies.check_answer_of_before(
+        place.proxy("--no-sweep"), place.proxy("--no-sweep"), place.server, place.talk
+    ),
     "standstill": lambda place: proxies.check_standstill(
         place.proxy("--no-sweep"), place.proxy("--no-sweep"), place.talk
     ),

@@ -308,6 +308,66 @@ def test_who_has_stood_still_shows_nothing_that_is_due(start: Start, talk: TalkT
     check_standstill(start("--no-sweep"), start("--no-sweep"), talk)
 
 
+def check_answer_of_before(first: Proxy, other: Proxy, server: Server, talk: TalkTo) -> None:
+    """The server has told a proxy that nothing is due, which then stands still before it can read that."""
+    client, late, beside = talk(first), talk(other), talk(server)
+    until(lambda: b"blind:0" in late("INFO", "expiremember"), what="trust")
+    for key in ("k1", "k2"):
+        client("SADD", key, "m", "n", "o")
+        client("EXPIREMEMBER", key, "n", 1000)
+        client("PEXPIREMEMBER", key, "o", 300)  # which makes the other ask for the next second
+        time.sleep(0.5)
+        beside.raw.send_command("DEBUG", "SLEEP", "0.3")
+        time.sleep(0.02)
+        late.raw.send_command("SISMEMBER", key, "m")
+        time.sleep(0.02)
+        other.process.send_signal(signal.SIGSTOP)
+        try:
+            assert client("PEXPIREMEMBER", key, "m", 150) == 1  # behind what the other has asked
+            time.sleep(0.3)
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+        assert late.raw.reply() == b":0\r\n"
+        assert beside.raw.reply() == b"+OK\r\n"
+
+
+def test_what_was_asked_before_a_standstill_is_asked_again(server: Server, start: Start, talk: TalkTo) -> None:
+    check_answer_of_before(start("--no-sweep"), start("--no-sweep"), server, talk)
+
+
+def test_who_may_not_publish_any_more_behind_a_standstill_ceases_to_ask(
+    server: Server, start: Start, talk: TalkTo
+) -> None:
+    beside = talk(server)
+    beside("ACL", "SETUSER", "control", "on", ">control", "~*", "&*", "+@all")
+    url = server.url.replace("//", "//control:control@")
+    first, other = (start("--no-sweep", "--upstream", url) for _ in range(2))
+    client, late = talk(first), talk(other)
+    until(lambda: b"blind:0" in late("INFO", "expiremember"), what="trust")
+    client("SADD", "k", "m")
+    client("EXPIREMEMBER", "k", "m", 1000)
+
+    def asks() -> bool:
+        before = calls_of(beside, "eval")
+        for _ in range(20):
+            late("SISMEMBER", "k", "m")
+        return calls_of(beside, "eval") - before >= 10
+
+    until(lambda: not asks(), what="nothing to be asked")
+    other.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.2)
+    beside("ACL", "SETUSER", "control", "resetchannels")
+    other.process.send_signal(signal.SIGCONT)
+    until(lambda: any("publishing refused" in line for line in other.process.lines), what="refused")
+    until(lambda: not asks(), what="nothing to be asked")
+
+
+def calls_of(beside: Talk, command: str) -> int:
+    """How often the server has run a command."""
+    found = re.search(rb"cmdstat_%b:calls=(\d+)" % command.encode(), beside("INFO", "commandstats"))
+    return int(found[1]) if found else 0
+
+
 def test_a_look_that_had_begun_before_tells_nothing_of_a_near_deadline(
     server: Server, start: Start, talk: TalkTo
 ) -> None:

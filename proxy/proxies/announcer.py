@@ -102,7 +102,8 @@ class Proxies:
             log.warning("publishing refused", error=str(refusal), advice=advice)
         self._refused = refusal is not None
         if self._refused:
-            self._known.trusted_until = float("inf")
+            self._known.trusted_until = self._known.steady_until = float("inf")
+            self._known.heard(float("inf"))
             self._known.shared = self._known.cut_off = False
             self._update()
             return

@@ -107,6 +107,7 @@ class KnownKeys:
         loaded: whether the index has been read since the control connection was made.
         trusted_until: until when (`lease_clock`) other proxies' first deadlines are sure to be known here.
         steady_until: until when this process is sure not to have stood still since it last took in what had come.
+        standstills: how often it has been noticed that it has.
         on_standstill: is called at the moment (`lease_clock`) at which it is noticed that it has.
         shared: whether there may be other proxies, which have to know a key before it gets its first deadline.
         on_announced: is called with keys to which another proxy is about to give their first deadlines.
@@ -131,6 +132,7 @@ class KnownKeys:
         self.trusted_until = math.inf
         self.steady_until = math.inf
         self.on_standstill: Callable[[float], None] = lambda _: None
+        self.standstills = 0
         self._stood_still = -math.inf  # when that was noticed, as long as what had come meanwhile has not been taken in
         self.shared = False
         self.cut_off = False
@@ -200,6 +202,7 @@ class KnownKeys:
     def _stand_still(self, now: float) -> None:
         """Ask about every known key until the news has been read: what others have set may be due before that, since
         clients may be served first. (Of keys that are not known the lease takes care.)"""
+        self.standstills += 1
         self._stood_still = now
         self.steady_until = math.inf
         self.on_standstill(now)

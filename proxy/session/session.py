@@ -66,12 +66,14 @@ class Done(NamedTuple):
         waited: what others have to finish before it has been waited for.
         told: other proxies have been told of near deadlines, as far as they could be.
         told_late: they had been told, but some only long after others, who may ask about the key no more.
+        stood: the proxy has stood still meanwhile, so that it has been judged once more.
     """
 
     replied: bool = False
     waited: bool = False
     told: bool = False
     told_late: bool = False
+    stood: bool = False
 
 
 _NOTHING_DONE: Final = Done()
@@ -111,6 +113,7 @@ class Session:
         self._pending: Request | None = None  # what is held up by the question
         self._done = _NOTHING_DONE  # for it already
         self._asked = -math.inf  # when its question came up (`lease_clock`)
+        self._standstills = 0  # that there had been then
         self._expected: Set[bytes] = frozenset()  # keys to which the last bytes that came may give deadlines
         self._promised: Callable[[], None] | None = None  # for whom a sign is put as soon as one may stand
         # None of these knows the session, which therefore goes with the last reference to it.
@@ -615,6 +618,7 @@ class Session:
             self.question = question
             self._pending = request
             self._done, self._asked = done, lease_clock()
+            self._standstills = self._known.standstills
             self._exact = True
             return
         self._forward(command, request, now)
@@ -680,10 +684,12 @@ class Session:
         command = self._ground.command(request.arguments[0])
         self._known.stir(question.near, self._asked)
         unannounced = self._announcing.unannounced(command, request)
+        done = self._done
+        # What the server has told may be of before that, and others may have set deadlines since.
+        stood = not done.stood and self._known.standstills != self._standstills
         if question.first and unannounced:
             self._fail_to_announce(command, request, now)
-        elif question.again or unannounced:
-            done = self._done
+        elif question.again or unannounced or stood:
             late = bool(question.near) and lease_clock() > self._asked + STIRRED_SECONDS
             self._judge(
                 request,
@@ -693,6 +699,7 @@ class Session:
                     waited=done.waited or bool(question.arriving),
                     told=done.told or (bool(question.near) and (not late or done.told_late)),
                     told_late=done.told_late or late,
+                    stood=done.stood or stood,
                 ),
             )
         elif not answered and not self._standing.limited:
