@@ -428,7 +428,7 @@ class Server:
         """
         settings, outlook = self._settings, self._outlook
         # Before anything that has come meanwhile: others may have ceased to wait for a process that was stopped.
-        signal.signal(signal.SIGCONT, lambda *_: self._known.look())
+        signal.signal(signal.SIGCONT, lambda *_: self._known.go_on())
         signals.before_end.append(self._listeners.remove_paths)
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())

@@ -658,8 +658,8 @@ class Stand:
         return [control.command("CLIENT", "LIST").count(b" name= ") for control in controls]
 
     def _descriptors(self) -> int:
-        """Count the proxy's descriptors, without its own connections."""
-        return self._process.num_fds() - self._controls[2].command("CLIENT", "LIST").count(b" name=expiremember-proxy ")
+        """Count the proxy's descriptors, without its own connections, those that clients share among them."""
+        return self._process.num_fds() - self._controls[2].command("CLIENT", "LIST").count(b" name=expiremember-proxy")
 
     def _rested(self) -> list[int] | None:
         """Return the counts when they stay the same for a while: before any stream."""

@@ -200,7 +200,12 @@ MUTATIONS = [
     ),
     Mutation("proxies/announcer.py", "known.heard(self._member.proven)", "known.heard(float('inf'))", "standstill"),
     Mutation("session/plain.py", "and is_nothing_due(known, requests, now() + DATED_MS)", "", "shared reads when due"),
-    Mutation("session/known.py", "self._restless.note(key, lease_clock())", "pass", "late answers"),
+    Mutation(
+        "session/known.py",
+        "for key in near:\n            self._restless.note(key, lease_clock())",
+        "for key in near:\n            pass",
+        "late answers",
+    ),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
@@ -251,8 +256,8 @@ MUTATIONS = [
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
     Mutation(
         "session/plain.py",
-        " or not keys.isdisjoint(requests[0]):\n                return none",
-        ":\n                return none",
+        "if keys.isdisjoint(requests[0]):",
+        "if True:",
         "shared, due",
     ),
     # What strangers may do.

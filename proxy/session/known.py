@@ -190,6 +190,13 @@ class KnownKeys:
             elif now >= self.steady_until:
                 self._stand_still(now)
 
+    def go_on(self) -> None:
+        """Note that this process has been stopped, and goes on. For a signal handler: nothing is sent before `look`."""
+        if self.trusted_until < math.inf and lease_clock() >= self.trusted_until:
+            self.distrust()
+        elif self.steady_until < math.inf:
+            self.steady_until = -math.inf
+
     def beat(self, now: float) -> None:
         """Note at intervals, while there are other proxies, that this process goes on; `now` is `lease_clock`."""
         if not self.shared:
