@@ -498,6 +498,19 @@ def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> No
     asyncio.run(play())
 
 
+async def another_that_shares(world: World) -> tuple[ClientConnection, Wire]:
+    """Make a second client, with an own connection to the server, and have it share too."""
+    world.far = Answering()
+    other, near = ClientConnection(world), Wire()
+    near.set_protocol(other)
+    other.connection_made(near)
+    for _ in range(3):
+        await world.settle()
+        other.data_received(SMALL_REQUEST)
+    await world.settle()
+    return other, near
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_read_waits_for_the_end_of_a_turn_only_until_something_may_be_due(
     monkeypatch: pytest.MonkeyPatch, waits: bool
@@ -507,14 +520,7 @@ def test_a_read_waits_for_the_end_of_a_turn_only_until_something_may_be_due(
     async def play() -> None:
         world = World()
         await world.share()
-        world.far = Answering()
-        other, near = ClientConnection(world), Wire()
-        near.set_protocol(other)
-        other.connection_made(near)
-        for _ in range(3):
-            await world.settle()
-            other.data_received(SMALL_REQUEST)
-        await world.settle()
+        other, near = await another_that_shares(world)
         wire = world.shared[1]
         before = wire.written.count(b"GET")
         world.known.learn(b"k", world.clock + 30, 0)
@@ -541,14 +547,8 @@ def test_what_is_given_back_goes_behind_all_that_was_judged_before_it(monkeypatc
     async def play() -> None:
         world = World()
         await world.share()
-        world.far, own = Answering(), world.far
-        other, near = ClientConnection(world), Wire()
-        near.set_protocol(other)
-        other.connection_made(near)
-        for _ in range(3):
-            await world.settle()
-            other.data_received(SMALL_REQUEST)
-        await world.settle()
+        own = world.far
+        other, near = await another_that_shares(world)
         world.known.learn(b"k", world.clock + 30, 0)
         world.send(SMALL_REQUEST)
         world.send(b"*4\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nx\r\n$1\r\na\r\n$1\r\n5\r\n")
