@@ -46,6 +46,7 @@ SELDOM_FROM: Final = 64
 """How many it has to be for only each eighth to be looked at."""
 
 SELDOM: Final = 8
+"""For how many each that is looked at counts then."""
 
 
 class State(Enum):

@@ -211,7 +211,7 @@ class KnownKeys:
         clients may be served first. (Of keys that are not known the lease takes care.)"""
         self.standstills += 1
         self._stood_still = now
-        self.steady_until = math.inf
+        self.steady_until = now + STEADY_SECONDS  # it may be stopped again before the next beat
         self.on_standstill(now)
 
     @property
