@@ -8,12 +8,13 @@ import gc
 import math
 import os
 import resource
+import secrets
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -72,6 +73,7 @@ from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import Follower
 from proxy.upstream.login import LoginWatch
 from proxy.upstream.stay import MovedError, Stay
+from proxy.upstream.trail import Trail
 from proxy.upstream.words import in_words
 
 log = structlog.get_logger("proxy.server")
@@ -92,6 +94,7 @@ class Place:
         listeners: the listening sockets, if they have been bound already.
         others: the other workers.
         held: bounds what all workers hold together.
+        name: what the upstream is told, so that the proxy notices when it is its own.
     """
 
     worker: int = 1
@@ -99,6 +102,7 @@ class Place:
     listeners: list[Listener] | None = None
     others: Others | None = None
     held: HeldBudget | None = None
+    name: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
 class Server:
@@ -134,7 +138,9 @@ class Server:
             self._caller, self._indexes, self._names, self._known, self._clock, settings.sweep_batch, metrics
         )
         self._commands = ServerCommands()
-        self._logins = LoginWatch(upstream.connect)
+        self._trail = Trail(place.name)
+        self._logins = LoginWatch(upstream.connect, self._trail.request)
+        self._trail.heard = lambda: self._logins.again("another proxy may stand in front of itself")
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
@@ -169,6 +175,7 @@ class Server:
             self._commands,
             self._proxies,
             metrics,
+            self._trail,
         )
         self._sweeper = Sweeper(
             self._engine, self._indexes, self._known, self._clock, self._tracker, metrics, enabled=settings.sweep
@@ -182,7 +189,7 @@ class Server:
         self._empty = asyncio.Event()
         self._files = files
         self._limit = client_limit(settings.max_clients, files)
-        self._listeners = Listeners(settings, self._limit, lambda: ClientConnection(self), metrics, place.others)
+        self._listeners = Listeners(settings, self._limit, self._new_connection, metrics, place.others)
         self._say_refused = Seldom(log.warning, REFUSED)
         self._say_failed = Seldom(log.warning, "expired members could not be removed before a request")
         self._say_handshake = Seldom(log.warning, "upstream TLS handshake failed")
@@ -209,6 +216,9 @@ class Server:
             "upstream_state": self._upstream.state,
         }
         return info.section(self.metrics, facts)
+
+    def _new_connection(self) -> ClientConnection:
+        return ClientConnection(self, self._trail.read)
 
     # What a client's connection needs (relay.client.Surroundings).
 
@@ -466,9 +476,11 @@ class Server:
             outlook.readiness.judge_by(self._obstacle)
             if self._place.worker == 1:  # the others would say the same
                 background.append(asyncio.create_task(self._warn()))
-            tried = asyncio.create_task(self._tracker.tried.wait())
+            tried = asyncio.create_task(self._try_upstream())
+            background.append(tried)
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            tried.cancel()
+            if tried.done():
+                tried.result()
             if not signals.stop.is_set():
                 background.append(asyncio.create_task(outlook.run()))
                 outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
@@ -486,6 +498,22 @@ class Server:
             self._proxies.leave()
             await end([*tasks, *background, *([] if self._serving is None else [self._serving])])
             await self._control.aclose()
+
+    async def _try_upstream(self) -> None:
+        """Wait until the server has been tried.
+
+        Raises:
+            SettingsError: it is this very proxy.
+        """
+        met = asyncio.create_task(self._trail.met.wait())
+        tried = asyncio.create_task(self._tracker.tried.wait())
+        try:
+            await asyncio.wait([met, tried], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end([met, tried])
+        if self._trail.met.is_set():
+            advice = "set it to the Redis or Valkey server that the proxy is to stand in front of"
+            raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
 
     async def _warn(self) -> None:
         """Warn once of what differs from the settings, or leaves the data open to others."""

@@ -459,6 +459,8 @@ MUTATIONS = [
         "expiry/indexes.py", "slots.unread |= slots.take(primary", "slots.take(primary", "a slot that came before"
     ),
     Mutation("expiry/engine.py", "await self._indexes.look_at_role()", "pass", "a takeover"),
+    Mutation("upstream/trail.py", "(self._name, *self._others)", "(self._name,)", "a name of another"),
+    Mutation("upstream/refusals.py", "if is_proxys(str(error)):", "if False:", "an outage behind"),
     Mutation(
         "server.py",
         'if self._names.slots is not None:\n            return b""',

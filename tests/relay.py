@@ -76,7 +76,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                pipe = Pipe(near, socket.create_connection(self._server))
+                try:
+                    pipe = Pipe(near, socket.create_connection(self._server))
+                except OSError:
+                    near.close()
+                    continue
                 for end in (near, pipe.far):  # what is passed on arrives now, not with the next acknowledgement
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.pipes.append(pipe)

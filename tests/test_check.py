@@ -633,3 +633,35 @@ def test_what_the_facts_mean(facts: Facts, subject: str, level: Level) -> None:
     assert finding.level is level
     assert "\n" not in finding.text
     assert (";" in finding.text) or level is Level.OK  # what to do about it
+
+
+@pytest.mark.parametrize(
+    ("listen", "name"),
+    [("127.0.0.1", "localhost"), ("localhost", "127.0.0.1"), ("0.0.0.0", "127.1.2.3"), ("0.0.0.0", "0.0.0.0"),
+     ("0.0.0.0", socket.gethostname())],
+)  # fmt: skip
+def test_the_proxy_itself_that_does_not_run(listen: str, name: str) -> None:
+    port = free_port()
+    report = Report("--listen", f"{listen}:{port}", "--upstream", f"redis://{name}:{port}")
+    fails(report, "upstream", f"redis://{name}:{port} is where the proxy itself is to listen", "set upstream to")
+    other = Report("--listen", f"{listen}:{free_port()}", "--upstream", f"redis://{name}:{port}")
+    fails(other, "upstream", "check the address")
+
+
+def test_the_proxy_itself_at_a_unix_socket(tmp_path: Path) -> None:
+    (tmp_path / "folder").symlink_to(tmp_path)
+    listen = f"unix://{tmp_path}/proxy.sock"
+    for path in ("proxy.sock", "folder/proxy.sock", "./proxy.sock"):
+        report = Report("--listen", listen, "--upstream", f"unix://{tmp_path}/{path}")
+        fails(report, "upstream", "is where the proxy itself is to listen")
+    fails(Report("--listen", listen, "--upstream", f"unix://{tmp_path}/redis.sock"), "upstream", "check the address")
+
+
+def test_a_proxy_that_serves_nobody(start_proxy: StartProxy) -> None:
+    """One that would close a circle, among others: its upstream is where the proxy is to be."""
+    port = free_port()
+    between = start_proxy(None, "--upstream", f"redis://127.0.0.1:{port}")
+    host, other = between.address  # type: ignore[misc]
+    report = Report("--listen", f"127.0.0.1:{port}", "--upstream", f"redis://{host}:{other}")
+    fails(report, "upstream", "it is an expiremember-proxy itself; set upstream to the Redis or Valkey server behind")
+    assert report.text.count("unavailable") == 0

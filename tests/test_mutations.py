@@ -16,6 +16,7 @@ from hypothesis.errors import Flaky
 from tests import test_acl as acl
 from tests import test_admin as admin
 from tests import test_background as background
+from tests import test_circles as circles
 from tests import test_cluster_details as details
 from tests import test_command as descriptions
 from tests import test_events as events
@@ -119,7 +120,7 @@ class Place:
         ready: bool = True,
     ) -> Proxy:
         """Start a proxy of the copy."""
-        assert upstream is self.server
+        assert upstream in (self.server, None)  # the last of two flags counts
         return self.proxy(*args)
 
 
@@ -355,6 +356,8 @@ CHECKS |= {
     "shared, due": _starting(sharing.test_who_shares_sees_no_member_that_is_due),
     "a push within a reply": lambda place: sharing.check_a_push_within_a_reply(place.server, place.proxy),
     "pushes that wait": lambda place: sharing.check_pushes_that_wait(place.server, place.proxy),
+    "a name of another": lambda place: circles.test_a_name_of_another_is_sent_on(place.start_proxy),
+    "an outage behind": lambda place: circles.test_an_outage_behind_is_told_once(place.start_proxy),
 }
 
 

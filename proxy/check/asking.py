@@ -21,16 +21,16 @@ from redis.exceptions import (
 
 from proxy import __version__
 from proxy.check.findings import Facts, Finding, Level, fields, is_cluster_node, judge, judge_sentinels
-from proxy.check.listening import exposed, ports
+from proxy.check.listening import exposed, own_address, ports
 from proxy.check.needed import CLUSTERED, TRIALS, trials
 from proxy.ending import end
 from proxy.settings import Settings
-from proxy.upstream.endpoint import CLIENT_NAME, Upstream
+from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import ANSWER_SECONDS, Follower
 from proxy.upstream.login import LoginWatch
 from proxy.upstream.nodes import myself
 from proxy.upstream.refusals import UnknownCommandError
-from proxy.upstream.words import REACH, in_words
+from proxy.upstream.words import CLIENT_NAME, REACH, ProxyBehindError, in_words, is_proxys, is_unreachable
 
 PINGS: Final = 5
 
@@ -71,7 +71,8 @@ async def check_upstream(settings: Settings) -> list[Finding]:
             return sentinels  # there is no server yet of which something could be said
         silent = upstream.uses_tls or isinstance(error, AuthenticationError) or facts.primary == ""
         greeting = b"" if silent else await _greeting(upstream)
-        return [*sentinels, _unreachable(upstream, error, greeting)]
+        own = own_address(settings) if is_unreachable(error) else None
+        return [*sentinels, _unreachable(upstream, error, greeting, own)]
     finally:
         await connection.disconnect(nowait=True)
     return [Finding(Level.OK, "upstream", f"{facts.address} answers"), *findings]
@@ -116,7 +117,7 @@ class _Asker:
         for _ in requests:
             try:
                 replies.append(await self._connection.read_response())
-            except (ResponseError, AuthenticationError, NoPermissionError) as error:
+            except (ResponseError, AuthenticationError, NoPermissionError, ProxyBehindError) as error:
                 replies.append(error)
         return replies
 
@@ -229,14 +230,25 @@ class _Listener(asyncio.Protocol):
             self._transport.abort()
 
 
-def _unreachable(upstream: Upstream, error: Exception, greeting: bytes) -> Finding:
+def _unreachable(upstream: Upstream, error: Exception, greeting: bytes, own: str | None) -> Finding:
     """Say why nothing could be found out.
 
     Args:
         upstream: the server.
         error: what went wrong.
         greeting: what the server says to who has not asked for anything.
+        own: the address at which the proxy listens, if the upstream's is the same.
     """
+    if is_proxys(greeting.removeprefix(b"-ERR ").decode("utf-8", "replace")):
+        error, greeting = ProxyBehindError(None), b""
+    if isinstance(error, ProxyBehindError):
+        return Finding(Level.FAILURE, "upstream", f"{upstream} cannot be used: {error}")
+    if own is not None:
+        return Finding(
+            Level.FAILURE,
+            "upstream",
+            f"{upstream} is where the proxy itself is to listen ({own}); set upstream to the Redis or Valkey server",
+        )
     if greeting.startswith(b"-"):
         answer = greeting[1:].decode("utf-8", "replace")
         return Finding(Level.FAILURE, "upstream", f"{upstream} turns clients away: {answer}")

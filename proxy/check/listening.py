@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.addresses import TCPAddress, parse_address
 from proxy.check.findings import Finding, Level, fields
-from proxy.check.probe import BUSY, PING, CertificateWantedError, NoAnswerError, NoConnectionError, ask, has_line
+from proxy.check.probe import ANY, BUSY, PING, CertificateWantedError, NoAnswerError, NoConnectionError, ask, has_line
 from proxy.listen.sockets import bind, is_loopback
 from proxy.names import lookup
 from proxy.settings import Settings, SettingsError
+from proxy.upstream.address import parse_upstream
 from proxy.upstream.certificates import listening_certificate_date, listening_context
 
 _SUBJECT: Final = "listen"
@@ -63,6 +66,47 @@ def ports(settings: Settings) -> set[int]:
     """Return the TCP ports in `listen`."""
     addresses = map(parse_address, settings.listen)
     return {address.port for address in addresses if isinstance(address, TCPAddress)}
+
+
+def own_address(settings: Settings) -> str | None:
+    """Return the address in `listen` that the upstream's address leads to on this machine; None if none does."""
+    upstream = parse_upstream(settings.upstream)
+    meant: set[tuple[str, int]] = set()
+    if upstream.address is not None:
+        host, port = upstream.address
+        with contextlib.suppress(OSError):  # that its name cannot be looked up is a finding already
+            meant = {_at(found) for found in lookup(ANY.get(host, host), port)}
+
+    def is_meant(where: Path | TCPAddress) -> bool:
+        if isinstance(where, Path):
+            return upstream.path is not None and os.path.realpath(where) == os.path.realpath(upstream.path)
+        return where.port in {port for _, port in meant} and _leads_to(meant, where)
+
+    return next((address for address in settings.listen if is_meant(parse_address(address))), None)
+
+
+def _leads_to(meant: Set[tuple[str, int]], where: TCPAddress) -> bool:
+    try:
+        found = lookup(where.host, where.port)[0]
+    except OSError:
+        return False
+    if found[4][0] not in ANY:
+        return _at(found) in meant
+    return any(_is_here(host, found[0]) for host, port in meant if port == where.port)
+
+
+def _at(found: tuple[Any, ...]) -> tuple[str, int]:
+    return found[4][0], found[4][1]
+
+
+def _is_here(host: str, family: int) -> bool:
+    """Return whether an IP address of that family is one of this machine's."""
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
 
 
 def exposed(settings: Settings) -> list[str]:

@@ -25,7 +25,7 @@ LARGEST: Final = 64 * 1024
 
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
+ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
 BUSY: Final = (b"-BUSY ", b"-LOADING ", b"-MISCONF ", b"-MASTERDOWN ", b"-ERR max number of clients reached")
 """What a server says that lives and cannot serve everybody at present: to restart the proxy would help nobody."""
 
@@ -103,7 +103,7 @@ def _reach(where: Path | TCPAddress, left: Callable[[], float]) -> socket.socket
     if isinstance(where, Path):
         return _connect(socket.AF_UNIX, str(where), left)
     try:
-        found = lookup(_ANY.get(where.host, where.host), where.port, left())
+        found = lookup(ANY.get(where.host, where.host), where.port, left())
     except OSError as error:
         raise NoConnectionError(str(error.strerror or error)) from None
     for family, _, _, _, address in found[:-1]:

@@ -31,7 +31,8 @@ from proxy.scripts.slots import Slots
 from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.nodes import myself
-from proxy.upstream.words import REACH, is_unreachable
+from proxy.upstream.trail import Trail
+from proxy.upstream.words import REACH, ProxyBehindError, is_unreachable
 
 log = structlog.get_logger("proxy.tracker")
 
@@ -46,6 +47,9 @@ _STEADY_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 0.02
 """How long news waits that cannot be of an earlier deadline than is known: a client that pipelines makes a thousand a
 second."""
+
+_AROUND_SECONDS: Final = 2.0
+"""How long a proxy that is the upstream, and serves nobody, has to send on this one's name: its own may be this one."""
 
 _TICK_SECONDS: Final = 1.0
 _DATABASES_SECONDS: Final = 0.02
@@ -65,6 +69,7 @@ class Tracker:
         commands: the server's commands, read when it is reached.
         proxies: the protocol between proxies, which rides on the same connection.
         metrics: where to count.
+        trail: tells whether the upstream is this very proxy.
 
     Attributes:
         settled: set when what is due soon is known for the first time, so that clients can be served; cleared when
@@ -84,6 +89,7 @@ class Tracker:
         commands: ServerCommands,
         proxies: Proxies,
         metrics: Metrics,
+        trail: Trail,
     ) -> None:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
@@ -98,6 +104,7 @@ class Tracker:
         self._commands = commands
         self._proxies = proxies
         self._metrics = metrics
+        self._trail = trail
         self._changed: set[bytes] = set()
         self._everything = False  # the server said that anything may have changed
         self._arrived: set[int] = set()  # slots whose indexes are to be read
@@ -120,7 +127,7 @@ class Tracker:
             except Exception as error:  # noqa: BLE001 (whatever the server answers, go on: until then all keys are known)
                 if self.connected.is_set() and loop.time() - began > _STEADY_SECONDS:
                     backoff = _FIRST_BACKOFF
-                if stay.ended is None:
+                if stay.ended is None and not await self._is_circle(error):
                     self._lost(error)
             finally:
                 self.connected.clear()
@@ -138,6 +145,14 @@ class Tracker:
         self.connected.clear()
         self._known.loaded = False
         self._known.distrust()
+
+    async def _is_circle(self, error: Exception) -> bool:
+        """Return whether the first attempt has failed because the upstream is this very proxy, over others perhaps."""
+        if not self.tried.is_set() and isinstance(error, ProxyBehindError) and error.behind is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AROUND_SECONDS):
+                    await self._trail.met.wait()
+        return self._trail.met.is_set()
 
     def _lost(self, error: Exception) -> None:
         state = self._upstream.explain(error) if is_outage(error) else one_line(error)

@@ -16,7 +16,6 @@ from proxy.proxies.messages import Message, name, named, unpack
 from proxy.proxies.protocol import LEASE, MOST_OTHERS, Member
 from proxy.scripts.naming import Names
 from proxy.session.known import BEAT_SECONDS, KnownKeys, lease_clock
-from proxy.upstream.endpoint import refuse_proxy
 from proxy.upstream.words import answers_ping
 
 log = structlog.get_logger("proxy.proxies")
@@ -83,11 +82,7 @@ class Proxies:
     # The connection (used by the tracker).
 
     async def begin(self, connection: Any) -> None:
-        """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding.
-
-        Raises:
-            ProxyBehindError: the server is a proxy itself.
-        """
+        """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding."""
         self._distrust()
         self._pending = 0
         # A cluster's messages go to all nodes: only those proxies talk that stand in front of the same one.
@@ -95,8 +90,6 @@ class Proxies:
         self._everybody = self._names.prefix + b"proxies" + (b"" if slots is None else b":" + slots.node)
         self._connection = connection
         refusal = await self._subscribe(connection)
-        if refusal is not None:
-            await refuse_proxy(connection, refusal)
         if refusal is not None and not self._refused:
             advice = "give the proxy's user the rights in docs/security.md"
             log.warning("publishing refused", error=str(refusal), advice=advice)

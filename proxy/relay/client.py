@@ -158,10 +158,16 @@ _SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.
 
 
 class ClientConnection(asyncio.Protocol):
-    """The client's side."""
+    """The client's side.
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    Args:
+        surroundings: what it needs of the server that it belongs to.
+        overhear: looks at what the client sends before it can be served: another proxy, or this one, may be the client.
+    """
+
+    def __init__(self, surroundings: Surroundings, overhear: Callable[[bytes], None] = lambda _: None) -> None:
         self._surroundings = surroundings
+        self._overhear = overhear
         self._session: Session
         self._sharing: Sharing | None = None
         self._state = State.CONNECTING
@@ -387,6 +393,7 @@ class ClientConnection(asyncio.Protocol):
                 self._close()
             elif self._state in (State.CONNECTING, State.FINISHING):
                 self._say_farewell(self._surroundings.upstream_error(error))
+                self._receive_by(self._overhear)
 
     def _new_upstream(self, fence: Fence) -> UpstreamConnection:
         return UpstreamConnection(self, self._transport.write, self._surroundings.traffic, fence)
@@ -515,6 +522,7 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None and self._state in (State.CONNECTING, State.FINISHING):
             # The loop reads once before it can be told to pause.
             self._early += data
+            self._overhear(self._early)
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
             session = self._session

@@ -27,9 +27,8 @@ from proxy.upstream.credentials import Credentials
 from proxy.upstream.refusals import shown
 from proxy.upstream.sentinel import FIND_SECONDS
 from proxy.upstream.stay import Stay, Whereabouts
-from proxy.upstream.words import ProxyBehindError, in_words, is_silent_from_the_start
+from proxy.upstream.words import CLIENT_NAME, ProxyBehindError, in_words, is_silent_from_the_start
 
-CLIENT_NAME = "expiremember-proxy"
 _POOL = 8
 
 NOT_PRIMARY = "it is a replica, and the Sentinels say that it is the primary"
@@ -148,9 +147,12 @@ class Upstream:
 
         Raises:
             RedisError: it does not answer; or it is a replica, where Sentinels say that it is the primary.
+            ProxyBehindError: it is an expiremember-proxy.
         """
         stay = self.stay
         await introduce(connection)
+        if (server := await behind(connection)) is not None:
+            raise ProxyBehindError(server)
         await connection.send_command("HELLO")
         said = await connection.read_response()
         if isinstance(said, list):
@@ -365,23 +367,27 @@ async def introduce(connection: Any) -> None:
             await connection.read_response()
 
 
-async def refuse_proxy(connection: Any, refusal: ResponseError) -> None:
-    """See whether what has refused a request is an expiremember-proxy.
+async def behind(connection: Any) -> str | None:
+    """Return the server behind an expiremember-proxy; None if it is none that answers.
 
     Args:
-        connection: the connection on which it came; nothing is outstanding.
-        refusal: what it said.
+        connection: a connection on which nothing is outstanding.
 
     Raises:
-        ProxyBehindError: it is one. The error names the server behind it.
+        RedisError: it does not answer.
     """
-    if not str(refusal).startswith(f"{CLIENT_NAME}: "):
-        return
     await connection.send_command("INFO", "expiremember")
-    section = await connection.read_response()
+    try:
+        section = await connection.read_response()
+    except ResponseError:
+        return None  # the user may not ask
+    return told_upstream(section)
+
+
+def told_upstream(section: object) -> str | None:
+    """Return the upstream that a proxy tells in its section of INFO; None if it is not a proxy's."""
     lines = section.decode("utf-8", "replace").splitlines() if isinstance(section, bytes) else []
-    behind = [line.removeprefix("upstream:") for line in lines if line.startswith("upstream:")]
-    raise ProxyBehindError(behind[0] if behind else "the server behind it")
+    return next((line.removeprefix("upstream:") for line in lines if line.startswith("upstream:")), None)
 
 
 def _until_made(factory: Callable[[], asyncio.Protocol], patience: asyncio.Timeout) -> asyncio.Protocol:

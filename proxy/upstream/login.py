@@ -1,4 +1,7 @@
-"""Find out whether the server requires a login: before one it reads little from a client, and so does the proxy."""
+"""Find out whether the server requires a login: before one it reads little from a client, and so does the proxy.
+
+The request tells this proxy's name, by which it finds out whether its upstream is itself (`Trail`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Final, cast
 import structlog
 
 from proxy.upstream.stay import Stay
+from proxy.upstream.words import ProxyBehindError, is_proxys
 
 log = structlog.get_logger("proxy.upstream")
 
@@ -24,23 +28,33 @@ class LoginWatch:
 
     Args:
         connect: opens such a connection; raises OSError or TimeoutError.
+        request: makes the request, of which only a server that wants a login says that it does.
 
     Attributes:
         wanted: whether the server wants a login, by its last answer.
-        asked: set when it has been asked for the first time.
+        asked: set when it has answered for the first time.
     """
 
-    def __init__(self, connect: Callable[[Callable[[], asyncio.Protocol]], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[Callable[[], asyncio.Protocol]], Awaitable[None]],
+        request: Callable[[], bytes] = lambda: b"PING\r\n",
+    ) -> None:
         self.wanted = True
         self.asked = asyncio.Event()
         self._connect = connect
+        self._request = request
         self._stay = Stay(None)  # at the server that is asked
 
     def restart(self) -> None:
         """Ask at once: it is another server. Nobody waits any more for what the one before says."""
         self.asked.clear()
+        self.again("it is another server")
+
+    def again(self, why: str) -> None:
+        """Ask at once."""
         before, self._stay = self._stay, Stay(None)
-        before.end("it is another server")
+        before.end(why)
 
     async def run(self) -> None:
         """Ask at intervals until cancelled."""
@@ -61,28 +75,33 @@ class LoginWatch:
         Raises:
             OSError: it cannot be reached, or closes the connection.
             TimeoutError: it does not answer in time.
+            ProxyBehindError: it is a proxy, and cannot serve clients.
         """
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        probe = _Probe(answer)
+        probe = _Probe(answer, self._request())
         try:
             await self._connect(lambda: probe)
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return (await answer).startswith(b"-NOAUTH")
+                line = await answer
+            if is_proxys(line.removeprefix(b"-ERR ").decode("utf-8", "replace")):
+                raise ProxyBehindError(None)
+            return line.startswith(b"-NOAUTH")
         finally:
             probe.close()
 
 
 class _Probe(asyncio.Protocol):
-    """Sends one PING and takes the first line."""
+    """Sends a request and takes the first line."""
 
-    def __init__(self, answer: asyncio.Future[bytes]) -> None:
+    def __init__(self, answer: asyncio.Future[bytes], request: bytes) -> None:
         self._answer = answer
+        self._request = request
         self._line = b""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(b"PING\r\n")
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._line += data

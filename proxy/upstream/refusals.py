@@ -8,6 +8,8 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
+from proxy.upstream.words import ProxyBehindError, is_proxys
+
 _QUOTED: Final = ", with args beginning with"
 """Behind this Redis and Valkey quote the arguments of a command that they do not know, the password of a login too."""
 
@@ -37,6 +39,8 @@ def shown(error: Exception, passwords: Iterable[str]) -> Exception:
         error: what the server answered.
         passwords: what may have been sent to it.
     """
+    if is_proxys(str(error)):
+        return ProxyBehindError(None)
     text, quoted, _ = str(error).partition(_QUOTED)
     for password in passwords:
         word = re.escape(password)

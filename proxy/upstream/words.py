@@ -16,16 +16,32 @@ REACH: Final = "check the address, and that the server runs"
 """What to do about a server that cannot be reached."""
 
 
+CLIENT_NAME: Final = "expiremember-proxy"
+"""What the proxy calls itself: to servers, and in front of the errors that are its own."""
+
+
 class ProxyBehindError(RedisError):
     """The upstream is an expiremember-proxy itself.
 
+    Never with words of that proxy: they may contain this one's, and so on.
+
     Args:
-        behind: the server that it stands in front of.
+        behind: the server that it stands in front of; None if it cannot serve clients.
+
+    Attributes:
+        behind: the same.
+        advice: what the operator can do.
     """
 
-    def __init__(self, behind: str) -> None:
-        super().__init__(f"it is an expiremember-proxy itself; set upstream to {behind}")
-        self.advice = f"set upstream to {behind}"
+    def __init__(self, behind: str | None) -> None:
+        self.behind = behind
+        self.advice = f"set upstream to {behind or 'the Redis or Valkey server behind it'}"
+        super().__init__(f"it is an expiremember-proxy itself; {self.advice}")
+
+
+def is_proxys(text: str) -> bool:
+    """Return whether an error, without its ERR, is one that an expiremember-proxy has made."""
+    return text.startswith(f"{CLIENT_NAME}: ")
 
 
 def in_words(error: BaseException) -> str:

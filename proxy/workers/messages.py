@@ -59,6 +59,7 @@ class Assignment:
         board: the descriptor of the memory that all share.
         inbox: the descriptor of the socket on which other workers send clients.
         fellows: number → descriptor of the socket on which to send them clients, of the others.
+        name: what all workers tell the upstream (`Place.name`).
     """
 
     worker: int
@@ -69,6 +70,7 @@ class Assignment:
     board: int
     inbox: int
     fellows: dict[int, int]
+    name: str = ""
 
     def pack(self) -> bytes:
         """Return the line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 from collections.abc import Sequence
 from typing import Final
@@ -118,13 +119,14 @@ class Supervisor:
     async def _start(self, url: str, listeners: list[list[Listener]], shared: int) -> None:
         count = len(self._workers)
         inboxes = [inbox() for _ in range(count)]
+        name = secrets.token_hex(16)
         try:
             for place, worker in enumerate(self._workers):
                 fellows = {other + 1: inboxes[other][1].fileno() for other in range(count) if other != place}
                 own = [(listener.socket.fileno(), listener.tls) for listener in listeners[place]]
                 mine = inboxes[place][0].fileno()
                 assignment = Assignment(
-                    worker.number, count, pack_settings(self._settings), url, own, shared, mine, fellows
+                    worker.number, count, pack_settings(self._settings), url, own, shared, mine, fellows, name
                 )
                 descriptors = [shared, mine, *fellows.values(), *(descriptor for descriptor, _ in own)]
                 await worker.start(assignment, descriptors)
@@ -161,8 +163,12 @@ class Supervisor:
             self._ended(self._running.pop(task), task.result())
 
     def _ended(self, worker: WorkerProcess, status: int) -> None:
+        if self._unusable is not None:
+            return  # what has been said of the setting is all
         if worker.unusable is not None:
             self._unusable = worker.unusable
+            for other in self._running.values():
+                other.kill()  # none has served anybody yet
         elif status == 0 and self._draining:
             return
         elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):

@@ -174,6 +174,7 @@ def _place(assignment: Assignment, settings: Settings, board: Board, limit: int)
         listeners=[Listener(_adopt(descriptor), tls=tls) for descriptor, tls in assignment.listeners],
         others=Fellows(board, own, _adopt(assignment.inbox), fellows, limit, settings.max_clients),
         held=SharedBudget(settings.held_limit, settings.request_limit, board, own),
+        name=assignment.name,
     )
 
 

@@ -1,0 +1,68 @@
+"""Sees whether the upstream leads back to this very proxy, whatever names, port mappings and proxies lie between.
+
+Each proxy has a name of its own. It sends that name to its upstream; a server takes the request for an ordinary PING. A
+proxy that cannot serve clients yet, as none in a circle can, looks for such names in what clients send first, and sends
+them on with its own. Who meets its own name stands in front of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+
+from proxy.wire.request import encode
+
+_MARK: Final = b"expiremember-proxy:"
+_NAMES: Final = re.compile(rb"\*2\r\n\$4\r\nPING\r\n\$\d{2,3}\r\n%b([0-9a-f]{32}(?:,[0-9a-f]{32})*)\r\n" % _MARK)
+
+_MOST: Final = 8
+"""How many other proxies' names are sent on: a circle is smaller, and anybody may send names."""
+
+_SECONDS: Final = 5.0
+"""How long a name is sent on: a proxy in a circle sends its own every second."""
+
+
+class Trail:
+    """The names that go to the upstream.
+
+    Args:
+        name: this proxy's, which its workers share: 32 hexadecimal digits.
+
+    Attributes:
+        met: set when its own name has come back.
+        heard: called when another proxy's name has come that is to be sent on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.met = asyncio.Event()
+        self.heard: Callable[[], None] = lambda: None
+        self._name = name.encode()
+        self._others: dict[bytes, float] = {}
+
+    def request(self) -> bytes:
+        """Return what to send to the upstream."""
+        self._forget()
+        return encode((b"PING", _MARK + b",".join((self._name, *self._others))))
+
+    def read(self, early: bytes) -> None:
+        """Look at what a client has sent that cannot be served yet."""
+        found = _NAMES.fullmatch(early)
+        if found is None:
+            return
+        names = found[1].split(b",")
+        if self._name in names:
+            self.met.set()
+            return
+        self._forget()
+        fresh = [name for name in names if name not in self._others][: max(0, _MOST - len(self._others))]
+        now = time.monotonic()
+        self._others.update(dict.fromkeys([*fresh, *(name for name in names if name in self._others)], now))
+        if fresh:
+            self.heard()
+
+    def _forget(self) -> None:
+        horizon = time.monotonic() - _SECONDS
+        self._others = {name: moment for name, moment in self._others.items() if moment > horizon}
