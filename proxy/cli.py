@@ -119,13 +119,12 @@ def _check(config: Path | None, *, probe: bool, **flags: Any) -> None:
 def _import(config: Path | None, **flags: Any) -> None:
     order = importing.take_order(flags)
     chosen = _load(config, flags)
-    if chosen.embedded:
-        raise SettingsError("import: embedded: not possible here; name a running server with upstream")
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
+    from proxy.embedded.running import of_running
     from proxy.keydb.command import run
 
-    sys.exit(run(chosen, order))
+    sys.exit(run(of_running(chosen), order))
 
 
 def _load_for_events(config: Path | None, flags: dict[str, Any]) -> Settings:

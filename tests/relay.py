@@ -47,12 +47,12 @@ class Relay:
         self.pipes: list[Pipe] = []
         self.answers: Callable[[bytes], bytes] = bytes
         self._server = server
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"redis://127.0.0.1:{self.listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +60,7 @@ class Relay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for end in (self._listener, *(end for pipe in self.pipes for end in (pipe.near, pipe.far))):
+        for end in (self.listener, *(end for pipe in self.pipes for end in (pipe.near, pipe.far))):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
@@ -75,7 +75,7 @@ class Relay:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
+                near, _ = self.listener.accept()
                 try:
                     pipe = Pipe(near, socket.create_connection(self._server))
                 except OSError:

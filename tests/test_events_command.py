@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,18 @@ from proxy.cli import command
 from proxy.events.command import line, show
 from proxy.events.rules import Rule, decode
 from proxy.scripts.naming import Names
-from tests.conftest import Start
+from tests.conftest import Start, StartProxy, StartServer
 from tests.pages import page
+from tests.relay import Relay
 from tests.servers import ROOT, Process, Proxy, Server, free_port, proxy_environment, until
 from tests.test_docs import at, folder, one_kind, port_of, shell
 from tests.test_events import entries, talk, want
+from tests.test_import import bring
 from tests.test_lives import Talk
 
 __all__ = ["folder", "talk"]  # fixtures
 
+START = "start it first, or set listen to where it runs"
 NAMES = Names(b"__expiremember__:")
 Connect = Callable[..., Talk]
 
@@ -175,3 +179,76 @@ def test_the_commands_of_the_page_do_what_it_says(folder: Path, proxy: Proxy, up
     done = shell(at(block.text, port_of(proxy), upstream.port), folder)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\S+ \S+  cart:7  apple  value=2 kg  late \d+ ms$", done.stdout, re.M), done.stdout
+
+
+def url_of(proxy: Proxy, login: str = "") -> str:
+    return f"redis://{login}127.0.0.1:{port_of(proxy)}"
+
+
+def test_the_address_of_a_proxy_means_the_server_behind_it(upstream: Server, proxy: Proxy, talk: Connect) -> None:
+    at = "--upstream", f"{url_of(proxy)}/3"
+    assert events("set", "cart:*", "--stream", "expired", *at)[0] == 0
+    assert kept(talk(upstream, 3)) == {Rule(b"cart:*", b"expired", database=3)}
+    assert "cart:*" in events("list", *at)[1]
+    client = talk(proxy, 3)
+    client("SADD", "cart:1", "a")
+    client("PEXPIREMEMBER", "cart:1", "a", 50)
+    until(lambda: "cart:1  a" in events("tail", "expired", *at)[1], what="an entry")
+    assert events("remove", "cart:*", *at)[0] == 0
+
+
+def test_the_login_is_the_servers_too(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(kind, "--requirepass", "the-right-one")
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//:the-right-one@"))
+    status, said = events("list", "--upstream", url_of(proxy, ":the-right-one@"))
+    assert (status, said.splitlines()[-1]) == (0, "no rules")
+    status, said = events("list", "--upstream", url_of(proxy, ":the-wrong-one@"))
+    assert status == 1
+    assert "check user and password" in said.splitlines()[-1]
+    assert "the-wrong-one" not in said
+
+
+def both(*where: str) -> Iterator[str]:
+    """What the two commands say that look for the server; they end with status 1."""
+    status, said = events("list", *where)
+    assert status == 1
+    yield said
+    ended = bring("--rdb", "/dev/null", *where)
+    assert ended.status == 1
+    yield ended.complained
+
+
+def test_a_server_behind_that_cannot_be_reached_is_named(upstream: Server, proxy: Proxy) -> None:
+    """As where the proxy runs in a container, and this does not."""
+    elsewhere = upstream.url.replace("127.0.0.1", "127.0.0.9")  # of the same length
+    with Relay(proxy.address) as way:
+        way.answers = lambda data: data.replace(upstream.url.encode(), elsewhere.encode())
+        for said in both("--upstream", way.url):
+            assert f"{elsewhere} (behind {way.url}): " in said
+
+
+def test_a_proxy_without_a_server_is_told_in_one_line(start_proxy: StartProxy) -> None:
+    proxy = start_proxy(None, "--upstream", f"redis://127.0.0.1:{free_port()}")
+    told = "it is an expiremember-proxy itself; set upstream to the Redis or Valkey server behind it"
+    for said in both("--upstream", url_of(proxy)):
+        assert said.endswith(f"{url_of(proxy)}: {told}\n")
+
+
+@pytest.mark.start
+def test_an_embedded_server_is_found_through_its_proxy(start_proxy: StartProxy, tmp_path: Path) -> None:
+    proxy = start_proxy(None, "--embedded")
+    listen = f"127.0.0.1:{port_of(proxy)}"
+    config = tmp_path / "proxy.toml"
+    config.write_text(f'embedded = true\nlisten = ["{listen}"]\n')
+    for where in (["--upstream", url_of(proxy)], ["--config", str(config)]):
+        assert events("set", "cart:*", "--stream", "expired", *where)[0] == 0
+        assert "cart:*" in events("list", *where)[1]
+        assert events("remove", "cart:*", *where)[0] == 0
+    rdb = tmp_path / "dump.rdb"
+    rdb.write_bytes(gzip.decompress((ROOT / "tests" / "data" / "keydb" / "types.rdb.gz").read_bytes()))
+    for where in (["--upstream", url_of(proxy)], ["--config", str(config)]):
+        assert bring("--rdb", rdb, "--dry-run", *where).said.count("dry run, nothing changed: ") == 1
+    proxy.stop()
+    ended = bring("--rdb", rdb, "--config", str(config))
+    assert ended.status == 2
+    assert ended.complained == f"expiremember-proxy: embedded: no proxy answers at {listen}; {START}\n"

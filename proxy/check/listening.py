@@ -144,18 +144,18 @@ def _look(address: str) -> tuple[Level, str]:
         return Level.OK, f"is in use by a server that answers {line[1:].decode(errors='replace')}: perhaps the proxy"
     if line.startswith(_OURS):
         return Level.OK, "is where the proxy is running"
-    if line.startswith((b"+PONG", b"-NOPERM")) and (version := _version(address)) is not None:
+    if line.startswith((b"+PONG", b"-NOPERM")) and (version := section(address).get("version")) is not None:
         return Level.OK, f"is where the proxy is running (version {version})"
     return Level.FAILURE, "is in use by another program; choose another address"
 
 
-def _version(address: str) -> str | None:
-    """Return the version of the proxy that listens at an address; None if that is no proxy."""
+def section(address: str) -> dict[str, str]:
+    """Return what the proxy that listens at an address tells of itself; nothing if that is no proxy."""
     try:
         reply = ask(address, _INFO, _is_whole)
     except (NoAnswerError, ConnectionRefusedError, FileNotFoundError):
-        return None
-    return fields(reply.decode("utf-8", "replace")).get("version") if b"# Expiremember" in reply else None
+        return {}
+    return fields(reply.decode("utf-8", "replace")) if b"# Expiremember" in reply else {}
 
 
 def _is_whole(reply: bytes) -> bool:

@@ -12,7 +12,7 @@ import click
 
 from proxy.events.rules import MOST_ENTRIES, Rule
 from proxy.keydb.options import SETTINGS
-from proxy.settings import Settings, SettingsError
+from proxy.settings import Settings
 
 __all__ = ["SETTINGS", "group"]  # an import and events speak to the same server
 
@@ -25,7 +25,8 @@ HELP: Final = """Say who is told of members that expire, and look at what was to
   expiremember-proxy events remove 'cart:*'
 
 The rules are kept in the server, in each database for its own keys: --upstream redis://127.0.0.1:6379/3 means database
-3. Every proxy in front of the server obeys them at once. docs/events.md describes events, docs/recipes has programs."""
+3. The address of a proxy means the server behind it. Every proxy in front of the server obeys them at once.
+docs/events.md describes events, docs/recipes has programs."""
 
 _SET: Final = """Tell of members that expire in keys that match PATTERN. It is a pattern as of KEYS; a rule for the same
 pattern is replaced.
@@ -117,6 +118,6 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
 
 
 def _chosen(settings: Settings) -> Settings:
-    if settings.embedded:
-        raise SettingsError("events: embedded: not possible here; name a running server with upstream")
-    return settings
+    from proxy.embedded.running import of_running
+
+    return of_running(settings)

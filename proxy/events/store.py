@@ -144,7 +144,7 @@ def _one_line(upstream: Upstream, error: Exception) -> str:
     advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
     if "NOPERM" in text or "no permission" in text.lower() or "can't run this command" in text:
         advice = "docs/security.md lists the rights of the proxy's own user; tail needs +xrevrange +xread too"
-    return f"{upstream}: {text}" + ("" if advice is None else f": {advice}")
+    return f"{upstream}: {text}" + ("" if advice is None or advice in text else f": {advice}")
 
 
 @contextlib.asynccontextmanager
@@ -154,8 +154,10 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     Raises:
         StoreError: it cannot be reached, or another has become the primary meanwhile.
     """
-    control = upstream.control()
+    control = None
     try:
+        upstream = await upstream.itself()
+        control = upstream.control()
         async with followed(upstream):
             connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
             if await upstream.is_cluster_node(connection):
@@ -164,6 +166,7 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     except (RedisError, OSError, TimeoutError) as error:
         raise StoreError(_one_line(upstream, error)) from error
     finally:
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            async with asyncio.timeout(_CLOSING_SECONDS):
-                await control.connection_pool.disconnect()
+        if control is not None:
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    await control.connection_pool.disconnect()

@@ -128,7 +128,11 @@ class Importer:
         self._patience = patience
 
     async def reach(self) -> None:
-        """See whether the server answers."""
+        """See whether the server answers; where it is a proxy, go to the one behind it."""
+        try:
+            self._upstream = await self._upstream.itself()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise ApplyError(self._say(error)) from error
         async with self._control() as control:
             connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
             clustered = await self._upstream.is_cluster_node(connection)
@@ -218,7 +222,7 @@ class Importer:
         advice = self._upstream.advice(error) or next(
             (advice for sign, advice in _ADVICE if sign in text or sign == type(error).__name__), None
         )
-        return f"{self._upstream}: {text}" + ("" if advice is None else f": {advice}")
+        return f"{self._upstream}: {text}" + ("" if advice is None or advice in text else f": {advice}")
 
 
 _ADVICE: Final = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from ssl import SSLContext
 from typing import Any, TypeAlias
@@ -48,6 +49,7 @@ class Upstream:
     Args:
         settings: the settings.
         url: where it is; that of the settings, or the embedded server's.
+        through: the proxy in front of it, by which it was found.
 
     Raises:
         SettingsError: a certificate or the password file cannot be used.
@@ -59,8 +61,9 @@ class Upstream:
             is over and the one that has begun. All that the proxy itself had under way has ended.
     """
 
-    def __init__(self, settings: Settings, url: str) -> None:
-        self._url = parsed = parse_upstream(url)
+    def __init__(self, settings: Settings, url: str | UpstreamURL, through: str | None = None) -> None:
+        self._url = parsed = url if isinstance(url, UpstreamURL) else parse_upstream(url)
+        self._through = "" if through is None else f" (behind {through})"
         self.state = "not tried yet"
         self._settings = settings
         password = parsed.password
@@ -201,7 +204,29 @@ class Upstream:
     def __str__(self) -> str:
         """The address, without credentials: where Sentinels tell it, the one that they told last."""
         address = self.stay.address
-        return str(self._url) if address is None else str(UpstreamURL(self._tls is not None, address=address))
+        url = self._url if address is None else UpstreamURL(self._tls is not None, address=address)
+        return f"{url}{self._through}"
+
+    async def itself(self) -> Upstream:
+        """Return the server, where this is a proxy in front of it: clients of both log in as the same users.
+
+        Raises:
+            RedisError, OSError, TimeoutError: it does not answer.
+            SettingsError: a certificate cannot be used.
+        """
+        if self.sentinels:
+            return self
+        connection = self.unnamed_connection()
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+            server = await behind(connection)
+        finally:
+            await connection.disconnect(nowait=True)
+        if server is None:
+            return self
+        own = self._url
+        url = replace(parse_upstream(server), user=own.user, password=own.password, database=own.database)
+        return Upstream(self._settings, url, str(self))  # no proxy: those in a row serve nobody
 
     @property
     def has_sentinel_login(self) -> bool:
