@@ -63,6 +63,13 @@ SCENARIOS: dict[str, list[Line]] = {
             GETSET t x
             GETDEL t
             GETDEL t
+            SET t x
+            DELEX t IFEQ y
+            DELEX t IFEQ x
+            DELEX t
+            DELEX
+            INCREX n BYINT 5 UBOUND 7
+            INCREX n BYINT 5 UBOUND 7
             APPEND a hello
             APPEND a " world"
             STRLEN a
@@ -188,6 +195,18 @@ SCENARIOS: dict[str, list[Line]] = {
             HGETALL h
             HSETEX h EX 100 FIELDS 1 f v
             HGETDEL h FIELDS 1 f2
+            HIMPORT
+            HIMPORT PREPARE fs a b
+            HIMPORT SET i fs 1 2
+            HIMPORT SET i fs 1
+            HIMPORT SET i nope 1 2
+            HIMPORT SET i
+            HIMPORT NOPE i fs
+            HIMPORT HELP
+            HGET i a
+            HIMPORT DISCARD fs
+            HIMPORT DISCARDALL
+            HIMPORT SET i fs 1 2
             HEXPIRE h 100 FIELDS 1 f3
             HTTL h FIELDS 1 f3
             HDEL h f1 f2 f3 f4 f5 f6 f9 n fl "" "\x00\xff" f
@@ -240,6 +259,18 @@ SCENARIOS: dict[str, list[Line]] = {
             BRPOP nope src 1
             BLPOP nope 0.01
             BLMOVE nope dst LEFT RIGHT 0.01
+            RPUSH src 4 5 6
+            LMOVEM src dst LEFT RIGHT COUNT 2 OBO
+            LMOVEM src dst LEFT RIGHT
+            LMOVEM src dst RIGHT LEFT EXACTLY 9 BULK
+            LMOVEM nope dst LEFT RIGHT COUNT 2 OBO
+            LMOVEM src dst LEFT RIGHT COUNT 0 OBO
+            LMOVEM src dst UP DOWN
+            LMOVEM src
+            BLMOVEM src dst LEFT RIGHT 0.01 COUNT 2 BULK
+            BLMOVEM nope dst LEFT RIGHT 0.01 COUNT 2 OBO
+            BLMOVEM nope dst LEFT RIGHT x
+            LRANGE dst 0 -1
             BLMPOP 0.01 1 nope LEFT
             BLPOP nope abc
             BLPOP nope -1

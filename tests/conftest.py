@@ -13,7 +13,7 @@ import pytest
 
 from tests import servers
 from tests.raw import Raw
-from tests.servers import BINARIES, EVERY_KIND, KIND, KINDS, REQUIRED, Proxy, Server
+from tests.servers import BINARIES, EVERY_KIND, EVERY_VERSION, KIND, KINDS, REQUIRED, Proxy, Server
 
 T = TypeVar("T")
 
@@ -53,6 +53,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("every_kind")
     if metafunc.definition.get_closest_marker("one_kind") is not None:
         kinds = (KIND,)
+    elif metafunc.definition.get_closest_marker("every_version") is not None:
+        kinds = EVERY_VERSION or kinds
     elif marker is not None:
         kinds = tuple(kind for kind in EVERY_KIND or kinds if _is_since(kind, marker.kwargs))
     metafunc.parametrize("kind", kinds, indirect=True)
@@ -190,7 +192,8 @@ def kind(request: pytest.FixtureRequest) -> str:
     """Every kind of server, such as ``redis-7.0``.
 
     Those that are installed; for tests marked ``every_kind`` the newest too, for those marked
-    ``every_kind(redis=(8,))`` the ones of that product that are at least as new, and for those marked ``one_kind`` one.
+    ``every_kind(redis=(8,))`` the ones of that product that are at least as new, for those marked ``every_version``
+    those between two others too, and for those marked ``one_kind`` one.
     """
     return installed(str(request.param))
 

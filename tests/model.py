@@ -187,7 +187,17 @@ ADDERS = frozenset(
     ]
 )
 REPLACERS = frozenset(
-    ["SUNIONSTORE", "SINTERSTORE", "SDIFFSTORE", "ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE", "ZRANGESTORE", "SORT"]
+    [
+        "SUNIONSTORE",
+        "SINTERSTORE",
+        "SDIFFSTORE",
+        "ZUNIONSTORE",
+        "ZINTERSTORE",
+        "ZDIFFSTORE",
+        "ZRANGESTORE",
+        "SORT",
+        "HIMPORT",
+    ]
 )
 MARKING = frozenset(
     ["EXPIREMEMBER", "EXPIREMEMBERAT", "PEXPIREMEMBER", "PEXPIREMEMBERAT", "RENAME", "RENAMENX", "COPY", "MOVE"]
@@ -551,6 +561,13 @@ class Data:
     def _hdel(self, key: str, *members: str) -> Any:
         return self.remove("hash", key, members)
 
+    def _himport(self, _: str, key: str, fields: str, *values: str) -> Any:
+        self.items_of(key, "hash")
+        if len(values) != len(fields):
+            raise RefusedError("ERR value count does not match")
+        self.replace(key, "hash", dict(zip(fields, values, strict=True)))
+        return "OK"
+
     def _hget(self, key: str, member: str) -> Any:
         return self.items_of(key, "hash").get(member)
 
@@ -763,6 +780,23 @@ class Data:
         (self._lpush if into == "LEFT" else self._rpush)(target, member)
         return member
 
+    def _lmovem(self, source: str, target: str, out: str, into: str, how: str, number: str, order: str) -> Any:
+        items = self.items_of(source, "list")
+        if not items or (how == "EXACTLY" and len(items) < int(number)):
+            return None
+        self.items_of(target, "list")
+        cut = min(int(number), len(items))
+        moved = items[:cut] if out == "LEFT" else items[-cut:]
+        items[:] = items[cut:] if out == "LEFT" else items[:-cut]
+        if order == "OBO" and out == into:  # one by one, each in front of those before it
+            moved.reverse()
+        there = self.opened(target, "list")
+        there[:] = [*moved, *there] if into == "LEFT" else [*there, *moved]
+        return moved
+
+    def _blmovem(self, source: str, target: str, out: str, into: str, _: str, *how: str) -> Any:
+        return self._lmovem(source, target, out, into, *how)
+
     def _rpoplpush(self, source: str, target: str) -> Any:
         return self._lmove(source, target, "RIGHT", "LEFT")
 
@@ -819,7 +853,7 @@ class Data:
     def _del(self, *keys: str) -> Any:
         return sum(self.values.pop(key, None) is not None for key in dict.fromkeys(keys))
 
-    _unlink = _del
+    _unlink = _delex = _del
 
     def _exists(self, *keys: str) -> Any:
         return sum(key in self.values for key in keys)

@@ -22,6 +22,7 @@ _TEMPLATES: Final = """
     HKEYS {h}|HVALS {h}|HEXISTS {h} {m}|HSTRLEN {h} {m}|HSCAN {h} 0|HSCAN {h} 0 MATCH {m} COUNT 100
     HRANDFIELD {x} 0|HPEXPIREAT {h} 9999999999999 FIELDS 1 {m}|HPERSIST {h} FIELDS 1 {m}|HGETDEL {h} FIELDS 1 {m}
     HSETEX {h} FNX FIELDS 1 {m} {n}|HSETEX {h} PXAT 9999999999999 FIELDS 1 {m} {n}|HGETEX {h} PERSIST FIELDS 1 {m}
+    HIMPORT PREPARE {m} a 7|HIMPORT SET {h} {m} {n} {e}|HIMPORT SET {h} {m} {n}|HIMPORT DISCARD {m}
     SADD {s} {m}|SADD {s} {m} {m}|SADD {s} {m} {m} {m} {m}|SREM {s} {m}|SREM {s} {m} {m}|SMOVE {s} {s} {m}|SMEMBERS {s}
     SCARD {s}|SISMEMBER {s} {m}|SMISMEMBER {s} {m} {m}|SUNION {s} {s}|SINTER {s} {s}|SDIFF {s} {s} {s}
     SINTERCARD 2 {s} {s}|SUNIONSTORE {s} {s} {s}|SINTERSTORE {s} {s}|SDIFFSTORE {s} {s} {s}|SPOP {s} 9|SPOP {s} 0
@@ -42,6 +43,8 @@ _TEMPLATES: Final = """
     LPUSH {l} {m}|RPUSH {l} {m} {m}|LPUSHX {l} {m}|RPUSHX {l} {m} {e}|LINSERT {l} BEFORE {m} {m}
     LINSERT {l} AFTER {m} {m}|LSET {l} {i} {m}|LREM {l} {i} {m}|LPOP {l}|RPOP {l} 2|LTRIM {l} {i} {i}|LTRIM {l} 0 3
     LMOVE {l} {l} LEFT RIGHT|LMOVE {l} {l} RIGHT LEFT|RPOPLPUSH {l} {l}|BLMOVE {l} {l} LEFT LEFT 0.01
+    LMOVEM {l} {l} LEFT RIGHT COUNT 2 OBO|LMOVEM {l} {l} RIGHT RIGHT EXACTLY 2 BULK|LMOVEM {l} {l} LEFT LEFT
+    BLMOVEM {l} {l} LEFT RIGHT 0.01 COUNT 2 OBO
     BRPOPLPUSH {l} {l} 0.01|BLPOP {l} {l} 0.01|LMPOP 2 {l} {l} LEFT COUNT 2|LRANGE {l} 0 -1|LRANGE {l} {i} {i}
     LLEN {l}|LINDEX {l} {i}|LPOS {l} {m}|LPOS {l} {m} RANK -1 COUNT 0
     SORT {l} ALPHA|SORT {s} ALPHA DESC LIMIT 0 2|SORT {z} ALPHA STORE {l}|SORT {l} ALPHA STORE {k}
@@ -49,6 +52,7 @@ _TEMPLATES: Final = """
     SORT_RO {l} ALPHA|SORT_RO {s} BY h*->b ALPHA
     SET {t} {e}|SET {k} {e}|SET {t} {n} XX GET|SET {k} {n} NX|SETEX {t} 10000 {e}|GETEX {t} PERSIST|GETDEL {t}
     MSET {t} {e} {k} {n}|MSETNX {t} {e} {k} {n}|SETNX {k} {e}|GETSET {t} {n}|APPEND {t} {e}|GET {k}|MGET {k} {k} {t}
+    DELEX {t} IFEQ {n}|DELEX {k}|INCREX {t} BYINT {n} UBOUND 9
     INCR {t}|INCRBY {t} {n}|DECR {t}|INCRBYFLOAT {t} {f}|STRLEN {t}|SETRANGE {t} {n} {e}|GETRANGE {t} {i} {i}
     SETBIT {t} {n} 1|GETBIT {t} {n}|BITCOUNT {t}|BITOP XOR {k} {t} {t}|BITFIELD {t} INCRBY u4 0 {n}|PFADD {x} {m}
     PFCOUNT {x}|PFMERGE {x} {x}
@@ -130,7 +134,7 @@ def _filled_word(word: str, chance: random.Random) -> str:
     return "".join(found)
 
 
-_NO_MORE: Final = ("BLPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "TTL", "PTTL", "PERSIST")
+_NO_MORE: Final = ("BLPOP", "BLMOVE", "BLMOVEM", "BRPOPLPUSH", "BZPOPMIN", "TTL", "PTTL", "PERSIST")
 """Where one more word would be a time to wait, or make a request of the proxy's own."""
 
 _NO_LESS: Final = ("SPOP", "SRANDMEMBER", "HRANDFIELD", "EXPIRE")

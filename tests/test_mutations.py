@@ -26,6 +26,7 @@ from tests import test_hostile as hostile
 from tests import test_leaving as leaving
 from tests import test_lives as lives
 from tests import test_native_expiry as native
+from tests import test_newest_commands as newest_commands
 from tests import test_proxies as proxies
 from tests import test_refusals as refusals
 from tests import test_sentinel as sentinel
@@ -34,6 +35,7 @@ from tests import test_sharing as sharing
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
+from tests import test_unknown_commands as unknown_commands
 from tests import test_workers as workers
 from tests.cluster import Cluster
 from tests.conftest import StartProxy, new_server, once_a_kind
@@ -45,6 +47,7 @@ from tests.relay import Relay
 from tests.servers import KIND, KINDS, Proxy, Server
 
 NEWEST: Final = "valkey-9.1"
+NEWEST_REDIS: Final = "redis-8.10"
 """The server for the checks of commands that only the newest have."""
 
 PATIENCE: Final = 8
@@ -143,7 +146,17 @@ def _late_answers(place: Place) -> None:
         proxies.check_late_answers(place.proxy("--no-sweep"), other, relay, place.server, place.talk)
 
 
+def _renamed(place: Place) -> None:
+    server = Server(KIND, "--rename-command", "SADD", "put.in")
+    try:
+        proxy = place.proxy("--upstream", server.url)
+        unknown_commands.check_renamed(place.talk(proxy), place.talk(server))
+    finally:
+        server.close()
+
+
 CHECKS: dict[str, Callable[[Place], None]] = {
+    "a renamed command": _renamed,
     "answer of before": lambda place: proxies.check_answer_of_before(
         place.proxy("--no-sweep"), place.proxy("--no-sweep"), place.server, place.talk
     ),
@@ -283,7 +296,11 @@ NEWEST_CHECKS["WAITAOF"] = lambda place: sharing.test_waitaof_waits_for_what_was
     place.server, place.proxy(*sharing.SHARING)
 )
 
-CHECKS |= NEWEST_CHECKS
+NEWEST_REDIS_CHECKS: dict[str, Callable[[Place], None]] = {
+    "HIMPORT": lambda place: newest_commands.check_import(place.talk(place.proxy()), place.talk(place.server)),
+}
+
+CHECKS |= NEWEST_CHECKS | NEWEST_REDIS_CHECKS
 
 
 OLDEST: Final = "redis-6.2"
@@ -502,7 +519,8 @@ def own_server() -> Iterator[Callable[[str], Server]]:
 def a_place(
     own_server: Callable[[str], Server], own_cluster: Callable[[], Cluster], folder: Path, check: str
 ) -> Iterator[Place]:
-    server = own_server(NEWEST if check in NEWEST_CHECKS else KIND)
+    kind = NEWEST if check in NEWEST_CHECKS else NEWEST_REDIS if check in NEWEST_REDIS_CHECKS else KIND
+    server = own_server(kind)
     server.flush()
     server.forget_users()
     with ExitStack() as stack:

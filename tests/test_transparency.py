@@ -503,6 +503,9 @@ def test_framing(upstream: Server, unmarked_proxy: Callable[[str], Proxy], name:
 
     def talk(connect: Connect) -> list[bytes]:
         with connect() as client:
-            return exchange(client, data, size)
+            (said,) = exchange(client, data, size)
+        # The proxy may send in one piece what has come in several.
+        swallowed = upstream.swallows_errors and size < len(data)
+        return [re.sub(rb"-ERR Protocol error: [^\r]*\r\n\Z", b"", said) if swallowed else said]
 
     same_both_ways(upstream, proxy, talk)

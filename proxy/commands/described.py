@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from proxy.commands.table import COMMANDS, Effect
+from proxy.commands.table import COMMANDS, HARMLESS, Command, Effect
 from proxy.wire.request import Blanks, Quoting
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
 """Commands whose subcommands take keys, which older servers do not tell."""
+
+_WRITING: Final = frozenset((b"write", b"may_replicate", b"module"))
+"""Flags of commands that may write, unless they are said to be read-only."""
 
 
 class Terms(NamedTuple):
@@ -43,6 +46,7 @@ class Description:
         step: from one key to the next.
         movable: whether keys stand in other places too.
         flags: what the server checks before it runs the command, and more.
+        subcommands: what it says of those, by their upper-case names (from Redis 7.0 on).
     """
 
     arity: int
@@ -51,6 +55,27 @@ class Description:
     step: int
     movable: bool
     flags: frozenset[bytes]
+    subcommands: Mapping[bytes, Description] = field(default_factory=dict)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may write, itself or by a subcommand. Not every module says so, but what has keys does either."""
+        has_keys = bool(self.first) or self.movable
+        own = b"readonly" not in self.flags and (has_keys or not self.flags.isdisjoint(_WRITING))
+        return own or any(subcommand.writes for subcommand in self.subcommands.values())
+
+    def of(self, arguments: list[bytes]) -> Description:
+        """Return what is said of the subcommand that a request is for, or else of the command."""
+        return self.subcommands.get(arguments[1].upper(), self) if len(arguments) > 1 and self.subcommands else self
+
+
+def _describe(row: list[Any]) -> Description:
+    """Read one row of the reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
+    below = row[9] if len(row) > 9 else ()
+    subcommands = {bytes(each[0]).upper().partition(b"|")[2]: _describe(each) for each in below}
+    flags = frozenset(row[2])
+    first, last, step = map(int, row[3:6])
+    return Description(int(row[1]), first, last, step, b"movablekeys" in flags, flags, subcommands)
 
 
 class ServerCommands:
@@ -73,16 +98,12 @@ class ServerCommands:
         self.takes_many_arguments = True
         self.declares_terms = False
         self._described: dict[bytes, Description] = {}
+        self._unplaced = Command(b"", Effect.ARRIVE, self._written)
         self._terms: dict[bytes, Terms] = {}  # those that have been asked for
 
     def read(self, rows: Iterable[list[Any]]) -> None:
-        """Take over the server's reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
-        self._described = {
-            bytes(row[0]).upper(): Description(
-                int(row[1]), int(row[3]), int(row[4]), int(row[5]), b"movablekeys" in row[2], frozenset(row[2])
-            )
-            for row in rows
-        }
+        """Take over the server's reply to `COMMAND`."""
+        self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
         self._terms.clear()
 
@@ -107,6 +128,23 @@ class ServerCommands:
     def has(self, name: bytes) -> bool:
         """Return whether the server is known to have a command of that upper-case name."""
         return name in self._described
+
+    def command(self, name: bytes) -> Command | None:
+        """Return what to do about a command of that upper-case name; None where it adds no members.
+
+        What the table does not name may add any, unless the server says that it only reads: it may be of a newer
+        server or of a module, also of one that has been loaded since the server was asked.
+        """
+        command = COMMANDS.get(name)
+        if command is not None or name in HARMLESS or not self._described:
+            return command
+        described = self._described.get(name)
+        return None if described is not None and not described.writes else self._unplaced
+
+    def _written(self, arguments: list[bytes]) -> list[bytes] | None:
+        """Return what may be the keys of such a command."""
+        described = self._described.get(arguments[0].upper())
+        return self.keys(arguments) if described is None or described.of(arguments).writes else None
 
     def terms(self, name: bytes) -> Terms:
         """Return on which terms a script may run that stands in for the command of that upper-case name.
@@ -152,9 +190,13 @@ class ServerCommands:
         described = self._described.get(name)
         if described is None and name in COMMANDS and COMMANDS[name].effect is Effect.EXPIRE:
             return arguments[1:2]  # the proxy's own: a member may have any name
-        if described is None or described.movable or name in _CONTAINERS:
+        if described is None or name in _CONTAINERS:
+            return arguments[1:]
+        described = described.of(arguments)
+        if described.movable:
             return arguments[1:]
         if not described.first:
-            return []
+            # Of a command that writes, and tells of no keys, every argument may be one.
+            return arguments[1:] if name not in COMMANDS and name not in HARMLESS and described.writes else []
         last = described.last if described.last >= 0 else len(arguments) + described.last
         return arguments[described.first : last + 1 : max(described.step, 1)]

@@ -1,7 +1,7 @@
 """The table of commands: what each does to the deadlines of members, and where the keys concerned stand.
 
 One source for the relay, for the documentation (`docs/semantics.md`) and for the test that holds it against the
-server's own `COMMAND`. A command that is not here is forwarded as it came.
+server's own `COMMAND`. A command that is not here is forwarded as it came, unless it may write (`ServerCommands`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class Effect(Enum):
     EXEC = "runs the transaction"
     DISCARD = "drops the transaction"
     SCRIPT = "runs a script: deadlines of members absent before it are void"
-    ARRIVE = "may block until a member arrives: deadlines of members absent before it are void"
+    ARRIVE = "may add members that only the server knows: deadlines of members absent before it are void"
+    IMPORT = "as REPLACE, but no script can stand in for it: scripts in front of it and behind it see what it does"
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
+    WATCH = "lets the next transaction fail if keys change"
     DATABASE = "goes to another database"
     MIGRATE = "gives keys to another node of a cluster: their deadlines too"
     WAIT = "waits until copies have what the client wrote: over shared connections too"
@@ -55,9 +57,13 @@ class Effect(Enum):
         match self:
             case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return True
+            case Effect.IMPORT:
+                return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
                 return False  # if it goes as it came, what it may add is voided before
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
+                return False
+            case Effect.WATCH:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.MIGRATE:
                 return False  # what is left over is void when a member is added
@@ -73,9 +79,11 @@ class Effect(Enum):
                 return True
             case Effect.ADD | Effect.COUNT | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.SCRIPT | Effect.ARRIVE:
                 return False
+            case Effect.IMPORT:
+                return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
-            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MIGRATE | Effect.WAIT:
+            case Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MIGRATE | Effect.WAIT | Effect.WATCH:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -85,13 +93,15 @@ class Effect(Enum):
     def blind(self) -> bool:
         """Whether a request may add members without a script that looks which of them are absent."""
         match self:
-            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
+            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
                 return True
             case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.LIFETIME:
                 return False
             case Effect.EXPIRE | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.MIGRATE | Effect.WAIT:
+                return False
+            case Effect.WATCH:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -101,7 +111,7 @@ class Effect(Enum):
     def spared(self) -> bool:
         """Whether a request may go as it came if its user may not run the script that would stand in for it."""
         match self:
-            case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER:
+            case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER | Effect.IMPORT:
                 return True  # what it may add is voided before, as for those that are blind
             case Effect.REMOVE | Effect.VANISH:
                 return True  # what is left over is void when a member is added
@@ -115,7 +125,7 @@ class Effect(Enum):
                 return False  # no script stands in for it
             case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
-            case Effect.MIGRATE:
+            case Effect.MIGRATE | Effect.WATCH:
                 return False  # no script stands in for it
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
@@ -201,6 +211,11 @@ def _numbered(arguments: Arguments) -> list[bytes] | None:
     return arguments[2 : 2 + 2 * count : 2] if count is not None and 0 < count <= (len(arguments) - 2) // 2 else None
 
 
+def _imported(arguments: Arguments) -> list[bytes] | None:
+    """The key of HIMPORT SET key fieldset value …; other subcommands have none."""
+    return arguments[2:3] if len(arguments) > 4 and arguments[1].upper() == b"SET" else None
+
+
 def _by_pattern(arguments: Arguments) -> bool:
     """Tell whether a SORT looks into other keys (BY weight_*, GET object_*)."""
     return any(word.upper() in (b"BY", b"GET") and b"*" in pattern for word, pattern in pairwise(arguments[2:]))
@@ -253,17 +268,19 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
     put(Effect.MOVE_MEMBER, "LMOVE RPOPLPUSH", _at(1, 2))
 
-    put(Effect.ARRIVE, "BLMOVE BRPOPLPUSH", _at(2))
+    put(Effect.ARRIVE, "BLMOVE BRPOPLPUSH LMOVEM BLMOVEM", _at(2))
+    put(Effect.IMPORT, "HIMPORT", _imported)
     put(Effect.SCRIPT, "EVAL EVALSHA FCALL", _counted)
 
     put(Effect.REPLACE, "SINTERSTORE SUNIONSTORE SDIFFSTORE ZUNIONSTORE ZINTERSTORE ZDIFFSTORE", key)
     put(Effect.REPLACE, "ZRANGESTORE GEOSEARCHSTORE RESTORE RESTORE-ASKING", key)
     put(Effect.REPLACE, "SORT", _stored(b"STORE", first=2), always=True, everywhere=_by_pattern)
     put(Effect.READ, "SORT_RO", _none, always=True, everywhere=_by_pattern)
+    put(Effect.WATCH, "WATCH", _none, always=True)
     put(Effect.REPLACE, "GEORADIUS GEORADIUSBYMEMBER", _stored(b"STORE", b"STOREDIST", first=4))
 
     put(Effect.VANISH, "DEL UNLINK", _from(1))
-    put(Effect.VANISH, "SET SETEX PSETEX", key)
+    put(Effect.VANISH, "SET SETEX PSETEX DELEX", key)
     put(Effect.VANISH, "MSET", _from(1, 2))
     put(Effect.VANISH, "MSETEX", _numbered)
     put(Effect.VANISH, "BITOP", _at(2))
@@ -275,7 +292,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MULTI, "MULTI", _none, always=True)
     put(Effect.EXEC, "EXEC", _none, always=True)
     put(Effect.DISCARD, "DISCARD RESET", _none, always=True)
-    put(Effect.KEYSPACE, "DBSIZE KEYS SCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
+    put(Effect.KEYSPACE, "DBSIZE KEYS SCAN CLUSTERSCAN RANDOMKEY", _none, always=True, everywhere=lambda _: True)
     put(Effect.DATABASE, "SELECT SWAPDB", _none, always=True)
     put(Effect.MIGRATE, "MIGRATE", _none, always=True)
     put(Effect.WAIT, "WAIT WAITAOF", _none, always=True)
@@ -290,6 +307,15 @@ def _build() -> dict[bytes, Command]:
 
 COMMANDS: dict[bytes, Command] = _build()
 """Upper-case name → what the proxy does about the command."""
+
+HARMLESS: Final = frozenset(
+    b"""APPEND ARDEL ARDELRANGE ARINSERT ARMSET ARRING ARSEEK ARSET BITFIELD DECR DECRBY DELIFEQ EXPIRE
+    EXPIREAT FLUSHALL FLUSHDB FUNCTION GETDEL GETEX GETSET INCR INCRBY INCRBYFLOAT INCREX MSETNX PEXPIRE
+    PEXPIREAT PFADD PFDEBUG PFMERGE PUBLISH SCRIPT SETBIT SETNX SETRANGE SPUBLISH TRIMSLOTS VADD VREM VSETATTR XACK
+    XACKDEL XADD XAUTOCLAIM XCFGSET XCLAIM XDEL XDELEX XGROUP XIDMPRECORD XNACK XREADGROUP XSETID XTRIM""".split()
+)
+"""Commands that write, and add no member to a set, hash, sorted set or list. What is neither here nor in the table may
+add any, unless the server calls it read-only (`ServerCommands`)."""
 
 STREAMED: frozenset[bytes] = frozenset(
     b"""APPEND ECHO GETSET HSET HSETNX LPUSH LPUSHX PFADD PUBLISH RPUSH RPUSHX RESTORE SADD SET SETEX SETNX SETRANGE

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from proxy.commands.table import COMMANDS, Command
+from proxy.commands.table import Command
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
 from proxy.session.describe import Descriptions
@@ -88,7 +88,7 @@ class Ground:
     def command(self, name: bytes) -> Command | None:
         """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""
         upper = name.upper()
-        command = COMMANDS.get(upper)
+        command = self.rewriter.command(upper)
         if name in NAMES.plain:
             return command
         if (

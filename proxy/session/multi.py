@@ -139,6 +139,7 @@ class Multi:
             transaction.end()
         self._out.end_transaction()
         self._standing.transaction = None
+        self._standing.watches = False
 
     def _begin(self, *, askable: bool) -> None:
         standing = self._standing

@@ -107,12 +107,22 @@ class Outgoing:
         if self._asides is not None:
             self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
 
-    def put_aside(self, own: bytes) -> bool:
-        """Put a request of the proxy's own in front of the client's that is about to be queued, if it can be."""
-        if self._asides is None or self._asides.shut or self._standing.queued_words or self._standing.limited:
+    @property
+    def can_put_aside(self) -> bool:
+        """Whether a request of the proxy's own may stand beside one of the client's that is queued."""
+        asides, standing = self._asides, self._standing
+        return asides is not None and not (asides.shut or standing.queued_words or standing.limited)
+
+    def put_aside(self, own: bytes, *, follows: bool = False) -> bool:
+        """Put a request of the proxy's own in front of the client's that is queued, or behind it, if it can be."""
+        if self._asides is None or not self.can_put_aside:
             return False
         self._mark_front()
-        self._asides.precede()
+        if follows:
+            self._asides.note(Whose.ASIDE)
+            self._asides.any = True
+        else:
+            self._asides.precede()
         self.append(own)
         return True
 

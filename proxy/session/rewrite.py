@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -102,6 +103,7 @@ class Rewriter:
 
     Attributes:
         moves: what to send for requests by which the nodes of a cluster give each other keys.
+        command: returns what to do about a command of an upper-case name.
     """
 
     def __init__(self, names: Names, known: KnownKeys, server: ServerCommands, metrics: Metrics | None = None) -> None:
@@ -110,6 +112,7 @@ class Rewriter:
         self._server = server
         self._metrics = metrics or Metrics()
         self.moves = Moves(names, known)
+        self.command = server.command
 
     def reserved(self, request: Request) -> Refusal | None:
         """Refuse a request that names one of the proxy's own keys; None for any other."""
@@ -202,6 +205,21 @@ class Rewriter:
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         front = self._pairs(list(keys))
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
+
+    def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the request to put in front of one that replaces a value, and the one to put behind it; none where its
+        key has no deadlines."""
+        keys = command.keys(arguments) or []
+        if command.effect is not Effect.IMPORT or not keys or not self._concerns(keys):
+            return []
+        self._metrics.requests_rewritten_total["bracket"] += 1
+        terms = Terms(writes=True, takes_memory=True, declared=self._server.declares_terms)
+        names, declared, field = self._triple(keys[0]), self._declared(keys), secrets.token_hex(8).encode()
+        present = "" if declared is None else self._shadows(names)
+        return [
+            evaluation(terms, "bracket", names, [field, where], declared=declared, present=present)
+            for where in (b"front", b"behind")
+        ]
 
     def own_write(self, waiting: bytes) -> bytes:
         """Return a request that changes nothing, and for which a command waits: WAIT or WAITAOF."""
@@ -328,9 +346,9 @@ class Rewriter:
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
-            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
+            case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
                 return None  # the engine has voided what the request may add: see `Session`
-            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ | Effect.WAIT:
+            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ | Effect.WAIT | Effect.WATCH:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return None
@@ -376,6 +394,8 @@ class Rewriter:
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE | Effect.ARRIVE | Effect.SCRIPT:
+                return False
+            case Effect.IMPORT | Effect.WATCH:
                 return False
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DESCRIBE | Effect.MIGRATE:
                 return False
@@ -584,13 +604,15 @@ class Rewriter:
             return self._run(command, "keys", [], [self._names.prefix], request)
         if name == b"SCAN" and size >= 2:
             return self._run(command, "scan", [], [self._names.prefix], request)
+        if name == b"CLUSTERSCAN" and size >= 2:  # the cursor tells the slot
+            return self._run(command, "scan", request.arguments[1:2], [self._names.prefix], request)
         return None
 
     def _may_show_own(self, request: Request) -> bool:
         """Return whether the pattern of KEYS or SCAN, if there is one, may match the proxy's own keys."""
         arguments = request.arguments
         patterns = arguments[1:2]
-        if arguments[0].upper() == b"SCAN":
+        if arguments[0].upper() != b"KEYS":
             # Options come in pairs, and the last of the same counts.
             patterns = [arguments[place + 1] for place in range(2, len(arguments) - 1, 2)
                         if arguments[place].upper() == b"MATCH"][-1:]  # fmt: skip

@@ -22,7 +22,7 @@ from proxy.wire.reply import ReplySubstitution
 TRUST_MS: Final = 2_000
 """How long an answer is believed: rights can be changed on other connections."""
 
-_SCRIPTED: Final = SPARED | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}
+_SCRIPTED: Final = (SPARED - {Effect.IMPORT}) | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}
 
 _INNER: Final = (
     b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"

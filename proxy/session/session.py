@@ -40,7 +40,7 @@ from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
 from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
-from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, strict_integer
+from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, encode, strict_integer
 from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
@@ -787,6 +787,8 @@ class Session:
                 sure=sure,
                 transaction=standing.transaction,
             )
+        if instead is None and effect is Effect.IMPORT and self._bracket(command, request):
+            return
         if instead is None:
             self._send_on(command, request)
         elif isinstance(instead, Refusal):
@@ -802,6 +804,25 @@ class Session:
             if transaction is not None and sure:
                 delay = deadline_of(command.name, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
                 transaction.rewritten(command, request.arguments, delay)
+
+    def _bracket(self, command: Command, request: Request) -> bool:
+        """Send a request on that replaces a value between two scripts; return whether it can be."""
+        standing, out = self._standing, self._out
+        queued = standing.transaction is not None
+        if not (out.can_put_aside if queued else out.amends and not standing.watches):
+            return False
+        brackets = self._rewriter.brackets(command, request.arguments)
+        if not brackets:
+            return False
+        front, behind = brackets
+        if queued:
+            out.put_aside(front)
+            out.append(request.raw)
+            out.put_aside(behind, follows=True)
+        else:
+            whole = b"".join((encode([b"MULTI"]), front, request.raw, behind, encode([b"EXEC"])))
+            out.replace(request, standing.replies.enclose(whole, _of_bracketed))
+        return True
 
     def _waited(self, said: bytes) -> bytes:
         """Return the reply to WAIT or WAITAOF, in front of which something was written, and what came beside it.
@@ -846,6 +867,8 @@ class Session:
         elif name.endswith(b"SUBSCRIBE"):
             standing.subscribed = standing.rights.by_state = True
             self._out.shut()  # a subscription to several is answered several times
+        elif name == b"WATCH":
+            standing.watches = standing.watches or standing.transaction is None
         elif name == b"MONITOR":
             standing.rights.by_state = True
 
@@ -865,6 +888,15 @@ class Session:
         out.append(request.raw)
         if request.kind is Kind.HEAD and transaction is None and command.effect in JUDGED | BLIND:
             self._upload.begin(command, request)
+
+
+def _of_bracketed(said: bytes) -> bytes:
+    """Return the reply to the request in the middle of a transaction of three, and what came beside the replies."""
+    parts = frames(said)
+    pushes = [part for part in parts if part[:1] == b">"]
+    _, *queued, run = [part for part in parts if part[:1] != b">"]
+    reply = next((part for part in (queued[1], *queued, run) if part[:1] == b"-"), None)
+    return b"".join([*pushes, frames(run.partition(b"\r\n")[2])[1] if reply is None else reply])
 
 
 def _apart(said: bytes) -> tuple[bytes, bytes]:

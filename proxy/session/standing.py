@@ -48,6 +48,7 @@ class Standing:
         next: what its last request says of the next one.
         caches: whether it may have the server tell of changes to what it has read.
         unlike: whether it may be in a state that the server does not tell of (such as CLIENT CAPA before Valkey 9).
+        watches: whether a transaction may depend on keys that it watches (until it ends, or one is dropped).
         shares: whether requests of the client's may have gone over other connections since its last WAIT.
         queued_words: what each CLIENT in the open transaction says of replies.
     """
@@ -67,6 +68,7 @@ class Standing:
         "transaction",
         "unlike",
         "user",
+        "watches",
     )
 
     def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
@@ -78,6 +80,7 @@ class Standing:
         self.caches = False
         self.unlike = False
         self.shares = False
+        self.watches = False
         self.has_quit = False
         self.is_link = False
         self.transaction: Transaction | None = None

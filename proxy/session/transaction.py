@@ -116,7 +116,8 @@ class Transaction:
         keys = command.keys(arguments) or ()
         if command.effect in MARKING:
             self.watch(keys)
-        if command.effect in JUDGED | BLIND and not self.anticipates and (not blind_keys or self.follows_writes):
+        voided = blind_keys and not self.follows_writes and command.effect is not Effect.IMPORT
+        if command.effect in JUDGED | BLIND and not self.anticipates and not voided:
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
             self._keep(set(keys).difference(self._known.known_among(keys)), self._unjudged)
 

@@ -1,0 +1,15 @@
+-- Stands in front of a command that replaces a hash whole, and behind it, within a transaction: no script may run it. The
+-- first puts a field into the hash; if the second does not find it, the hash has been replaced, and all deadlines are void.
+-- uses: index
+-- KEYS: key, its shadow, the index
+-- ARGV: the field, which no other has; 'front' or 'behind'
+-- Result: nothing
+-- Complexity: O(1); the shadow is freed lazily
+local key, shadow, field = KEYS[1], KEYS[2], ARGV[1]
+if call('exists', shadow) == 1 and call('type', key).ok == 'hash' then
+  if ARGV[2] == 'front' then
+    call('hset', key, field, '')
+  elseif call('hdel', key, field) == 0 then
+    drop(key, shadow, KEYS[3])
+  end
+end
