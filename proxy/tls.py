@@ -15,11 +15,15 @@ from typing import Any, Final, cast
 LINGER_SECONDS: Final = 30.0
 """How long a connection whose other side has ended may take to deliver what was written before."""
 
+_ROOM: Final = 16 * 1024
+"""Bytes that are read at once during a handshake."""
 
-class Unsecured(asyncio.Protocol):
-    """The protocol of a connection until its TLS handshake is over: hands on to TLS what comes.
 
-    A handshake is most of the work that a stranger can make: where many begin at once each waits for its turn.
+class Beneath(asyncio.BufferedProtocol):
+    """Stands between a connection and TLS from the first moment to the last, and tells both of its end, whenever it is.
+
+    Until the handshake is over it hands on what comes. That is most of the work that a stranger can make: where many
+    begin at once each waits for its turn.
 
     Args:
         join: has something done in its turn; at once where not given.
@@ -27,25 +31,41 @@ class Unsecured(asyncio.Protocol):
 
     def __init__(self, join: Callable[[Callable[[], None]], None] | None = None) -> None:
         self._join = join
+        self._room = bytearray()
         self._came = b""
         self._tls: asyncio.BufferedProtocol | None = None
+        self._begun = False  # TLS has its transport
+        self._above: asyncio.Transport | None = None  # when the handshake is over
+        self._input_ended = False
+        self._lost = False
+        self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
 
-    def begin(self, tls: asyncio.BufferedProtocol) -> None:
-        """Hand on to TLS, which has its transport, what came before and what comes."""
+    def adopt(self, tls: asyncio.BufferedProtocol) -> None:
+        """Tell TLS of the connection's end from now on, and hand on to it what comes when it has its transport."""
         self._tls = tls
+        self._transport.set_protocol(self)
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._begun = True
         if self._came:
             self._offer()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> Any:
+        """Return room for what comes."""
+        self._room = bytearray(_ROOM)
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Read no more until this has been handed on."""
-        self._came += data
+        self._came += self._room[:nbytes]
         self._transport.pause_reading()
-        if self._tls is not None:
+        if self._begun:
             self._offer()
 
     def _offer(self) -> None:
@@ -62,27 +82,49 @@ class Unsecured(asyncio.Protocol):
             room[:size] = data[:size]
             self._tls.buffer_updated(size)
             data = data[size:]
-        if not self._transport.is_closing():
+        if not (self._input_ended or self._transport.is_closing()):
             self._transport.resume_reading()
 
-    def end(self) -> None:
-        """Leave the connection to TLS."""
+    def end(self, above: asyncio.Transport) -> None:
+        """Leave what comes to TLS: the handshake is over."""
         assert self._tls is not None
         self._join = None
         self._feed()
-        self._transport.set_protocol(self._tls)
+        self._room = bytearray()
+        self._above = above
+        # As attributes: the loop calls them directly, and this costs nothing then.
+        self.get_buffer = self._tls.get_buffer  # type: ignore[method-assign]
+        self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
+        self._transport.set_protocol(self)
 
     def eof_received(self) -> bool | None:
         """The other side has ended."""
         if self._tls is None:
             return False
+        if self._above is not None:
+            self._end_input()
+            return None
+        self._input_ended = True
         self._feed()
         # Behind what came with the last part of the handshake, which TLS would drop.
-        asyncio.get_running_loop().call_soon(self._tls.eof_received)
+        asyncio.get_running_loop().call_soon(self._end_input)
         return True
+
+    def _end_input(self) -> None:
+        """Tell of the end, first who is above TLS: TLS tells nothing before all that was written has been taken."""
+        if self._lost:
+            return
+        self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+        if self._above is not None and not self._above.is_closing():
+            cast(asyncio.Protocol, self._above.get_protocol()).eof_received()
+        assert self._tls is not None
+        self._tls.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is lost."""
+        self._lost = True
+        if self._linger is not None:
+            self._linger.cancel()
         if self._tls is not None:
             self._tls.connection_lost(exc)
 
@@ -123,8 +165,12 @@ class _Early(asyncio.Protocol):
     def tell(self, protocol: asyncio.Protocol) -> None:
         """Tell a protocol what has happened, and what will."""
         self._protocol = protocol
-        for happen in self._happened:
+        happened, self._happened = self._happened, []
+        for happen in happened:
             happen(protocol)
+
+
+_LOST: Final = "the connection was lost"
 
 
 class Secured(asyncio.Transport):
@@ -138,17 +184,13 @@ class Secured(asyncio.Transport):
     def __init__(self, above: asyncio.Transport, beneath: asyncio.Transport) -> None:
         super().__init__()
         self._above, self._beneath = above, beneath
-        self._parting = False
         self._write = above.write
         self._is_ending = beneath.is_closing
 
     def write(self, data: Any) -> None:
-        """Send bytes, unless the other side has ended: then end too, whether it reads or not."""
+        """Send bytes, unless the other side has ended."""
         if not self._is_ending():
             self._write(data)
-        elif not self._parting:
-            self._parting = True
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
 
     def is_closing(self) -> bool:
         """Return whether nothing can be sent any more."""
@@ -210,18 +252,20 @@ async def secure(
 
     Args:
         protocol: gets `connection_made` when the handshake is over; if it fails, nothing.
-        beneath: the connection, with an `Unsecured` protocol.
+        beneath: the connection, with a `Beneath` as its protocol.
         context: the certificates.
         server_side: whether this is the server's side.
         server_hostname: the name that the server's certificate has to be for.
-        seconds: how long it may take; the loop's own limit if not given.
+        seconds: how long it may take, whatever the loop does; the loop's own limit if not given.
 
     Raises:
         OSError: it failed. The connection is closed.
     """
-    loop, unsecured, early = asyncio.get_running_loop(), cast(Unsecured, beneath.get_protocol()), _Early()
+    loop, between, early = asyncio.get_running_loop(), cast(Beneath, beneath.get_protocol()), _Early()
 
     async def shake_hands() -> None:
+        if beneath.is_closing():
+            raise ConnectionResetError(_LOST)  # of that end TLS would not be told any more
         above = await loop.start_tls(
             beneath,
             early,
@@ -230,8 +274,10 @@ async def secure(
             server_hostname=server_hostname,
             ssl_handshake_timeout=seconds,
         )
-        assert above is not None
-        unsecured.end()
+        # A connection that ends without an error makes the loop say that all went well.
+        if above is None or above.get_extra_info("ssl_object") is None:
+            raise ConnectionResetError(_LOST)
+        between.end(above)
         above.set_protocol(protocol)
         protocol.connection_made(Secured(above, beneath))
         early.tell(protocol)
@@ -243,14 +289,14 @@ async def secure(
         # transport, then what has come.
         await asyncio.sleep(0)
         if not beneath.is_closing():
-            tls = cast(asyncio.BufferedProtocol, beneath.get_protocol())
-            beneath.set_protocol(unsecured)
-            loop.call_soon(unsecured.begin, tls)
-        await handshake
-    except BaseException as error:
+            between.adopt(cast(asyncio.BufferedProtocol, beneath.get_protocol()))
+        if not (await asyncio.wait((handshake,), timeout=seconds))[0]:
+            raise TimeoutError(f"the TLS handshake took longer than {seconds} s")
+        handshake.result()
+    except BaseException:
         handshake.cancel()
-        was_lost = beneath.is_closing()
         beneath.abort()
-        if was_lost and isinstance(error, RuntimeError):  # uvloop's word for that
-            raise ConnectionResetError("the connection was lost") from error
+        early.tell(asyncio.Protocol())  # nobody
         raise
+    finally:
+        del handshake  # a ring of frames and errors: it would keep all of it, 50 KB, until the collector comes

@@ -267,7 +267,9 @@ MUTATIONS = [
         "shared, due",
     ),
     # What strangers may do.
-    Mutation("listen/listener.py", "Unsecured(self._turns.join)", "Unsecured()", "handshakes"),
+    Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
+    Mutation("tls.py", "raise ConnectionResetError(_LOST)  # of that end", "pass  # of that end", "ends"),
+    Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),

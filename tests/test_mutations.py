@@ -19,6 +19,7 @@ from tests import test_background as background
 from tests import test_circles as circles
 from tests import test_cluster_details as details
 from tests import test_command as descriptions
+from tests import test_ends as ends
 from tests import test_events as events
 from tests import test_flow as flow
 from tests import test_histories as histories
@@ -474,6 +475,7 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
     "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),

@@ -16,14 +16,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 import uvloop
 
 from proxy.settings import load
-from proxy.tls import Secured, Unsecured, _Early, secure
+from proxy.tls import Beneath, Secured, _Early, secure
 from proxy.upstream.certificates import listening_certificate_date
 from tests.certificates import Authority, Certificate
 from tests.conftest import StartProxy, StartServer
@@ -550,38 +549,66 @@ def test_what_comes_for_a_tls_client_that_has_ended_fills_no_log(
     proxy.stop()
 
 
-def test_a_connection_whose_other_side_has_ended_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.tls.LINGER_SECONDS", 0.01)
+def test_a_client_that_has_ended_and_reads_nothing_is_closed_in_time(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS tells nothing of its end before it has taken what was written, which may be never."""
+    monkeypatch.setattr("proxy.tls.LINGER_SECONDS", 0.3)
+    told: list[str] = []
 
-    class Transport(asyncio.Transport):
-        def __init__(self) -> None:
-            super().__init__()
-            self.closing = False
-            self.written: list[bytes] = []
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+            assert isinstance(transport, Secured)
+            transport.write(b"x" * 10_000_000)
 
-        def is_closing(self) -> bool:
-            return self.closing
+        def eof_received(self) -> None:
+            told.append("end of input")
+            assert isinstance(self.transport, Secured)
+            self.transport.write(b"more")
 
-        def write(self, data: Any) -> None:
-            self.written.append(data)
-
-        def abort(self) -> None:
-            self.written.append(b"the end")
+        def connection_lost(self, _: Exception | None) -> None:
+            told.append("end")
+            assert isinstance(self.transport, Secured)
+            self.transport.write(b"more")
 
     async def play() -> None:
-        above, beneath = Transport(), Transport()
-        transport = Secured(above, beneath)
-        transport.write(b"one")
-        assert above.written == [b"one"]
-        beneath.closing = True  # the loop has seen the end, and waits for what was written to be taken
-        for _ in range(3):
-            transport.write(b"two")
-        assert [transport.is_closing(), transport.is_reading()] == [True, False]
-        transport.pause_reading()
-        transport.resume_reading()
-        assert above.written == [b"one"]
-        await asyncio.sleep(0.1)
-        assert above.written == [b"one", b"the end"]
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        loop = asyncio.get_running_loop()
+        own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        own.load_cert_chain(files.server.file, files.server.key)
+        transport, _ = await loop.connect_accepted_socket(Beneath, near)
+        client = loop.run_in_executor(None, lambda: context(files).wrap_socket(far, server_hostname="localhost"))
+        await secure(Server(), transport, own, server_side=True, seconds=5)
+        with await client as connection:
+            socket.socket.shutdown(connection, socket.SHUT_WR)
+            await asyncio.sleep(0.1)
+            assert told == ["end of input"]
+            await asyncio.sleep(1)
+            assert told == ["end of input", "end"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(play())
+
+
+def test_a_handshake_that_the_loop_forgets_ends_all_the_same(files: Files) -> None:
+    """Its time does not depend on the loop's own."""
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        near.setblocking(False)
+
+        async def forget(*_: object, **__: object) -> None:
+            await loop.create_future()
+
+        loop.start_tls = forget  # type: ignore[method-assign]
+        with far:
+            transport, _ = await loop.create_connection(Beneath, sock=near)
+            with pytest.raises(TimeoutError):
+                await secure(asyncio.Protocol(), transport, context(files), server_hostname="x", seconds=0.1)
+            assert transport.is_closing()
 
     asyncio.run(play())
 
@@ -602,7 +629,7 @@ def test_what_comes_before_the_handshake_begins_is_part_of_it(files: Files, firs
             near.setblocking(False)
             far.sendall(first or b"\x16\x03\x01")
             loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(Unsecured, sock=near)
+            transport, _ = await loop.create_connection(Beneath, sock=near)
             await asyncio.sleep(0.05)
             if not first:
                 far.close()

@@ -20,7 +20,7 @@ from proxy.relay.client import ClientConnection
 from proxy.relay.turns import TurnQueue
 from proxy.session.turns import Turns
 from proxy.settings import Settings
-from proxy.tls import Unsecured, secure
+from proxy.tls import Beneath, secure
 from proxy.upstream.certificates import listening_context
 
 log = structlog.get_logger("proxy.listen")
@@ -224,19 +224,22 @@ class Listeners:
             if context is None:
                 await loop.connect_accepted_socket(lambda: connection, client)
             else:
-                transport, _ = await loop.connect_accepted_socket(lambda: Unsecured(self._turns.join), client)
+                transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 seconds = self._settings.listen_tls_timeout
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
-        except OSError as error:
+        except BaseException as error:
+            # Whatever it is, the client has its end here: nobody else would count it out.
             self.left(connection)
+            connection.dropped()
             client.close()
+            if not isinstance(error, OSError):
+                if isinstance(error, Exception):
+                    log.error("connection closed: internal error", exc_info=error)
+                    return
+                raise
             if context is not None:
                 self._metrics.client_connections_rejected_total["tls_handshake"] += 1
                 self._say_handshake(client=peer, error=" ".join(str(error).split()) or type(error).__name__)
-        except asyncio.CancelledError:
-            self.left(connection)
-            connection.dropped()
-            raise
 
     def _refuse(self, client: socket.socket, listener: Listener) -> None:
         self._metrics.client_connections_rejected_total["max_clients"] += 1

@@ -777,8 +777,9 @@ class ClientConnection(asyncio.Protocol):
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
-        if self._claims is not None:
-            self._surroundings.orphan(self._claims)
+        claims, self._claims = self._claims, None  # else a ring that keeps both sides until the collector comes
+        if claims is not None:
+            self._surroundings.orphan(claims)
         self._leaves = False
         if self._state is State.CLOSED:
             self._surroundings.closed(self)

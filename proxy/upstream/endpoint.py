@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from proxy import __version__
 from proxy.settings import Settings
-from proxy.tls import Unsecured, secure
+from proxy.tls import Beneath, secure
 from proxy.upstream import tcp
 from proxy.upstream.address import Address, UpstreamURL, parse_upstream
 from proxy.upstream.certificates import NO_TLS_THERE, handshake_advice, upstream_context
@@ -299,7 +299,7 @@ class Upstream:
         loop, context = asyncio.get_running_loop(), self._tls
         if context is None:
             return (await loop.create_connection(factory, host, port))[0]
-        transport, _ = await loop.create_connection(Unsecured, host, port)
+        transport, _ = await loop.create_connection(Beneath, host, port)
         await secure(factory(), transport, context, server_hostname=host)
         return transport
 

@@ -1,0 +1,362 @@
+"""Ends of connections at every instant, of clients and of the server: nothing stays behind, and nobody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from proxy.settings import Settings
+from tests.certificates import Authority, Certificate
+from tests.conftest import StartProxy, StartServer
+from tests.raw import request
+from tests.servers import Proxy, Server, free_port, until
+from tests.test_tls import KIND as TLS_KIND
+
+pytestmark = pytest.mark.one_kind
+
+MOST: Final = 60
+"""Clients at once."""
+
+NOW: Final = b"\1\0\0\0\0\0\0\0"
+"""SO_LINGER of 0: a reset."""
+
+
+def certificate(folder: Path) -> Certificate:
+    return Authority(folder, "ca").sign("server", "IP:127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("certificates"))
+
+
+def listening_by_tls(own: Certificate, *more: str) -> tuple[list[str], int]:
+    """The options of a proxy that listens without and with TLS, and the port for TLS."""
+    port = free_port()
+    options = ["--listen", f"127.0.0.1:{free_port()}", "--listen", f"tls://127.0.0.1:{port}"]
+    return [*options, "--listen-tls-cert-file", str(own.file), "--listen-tls-key-file", str(own.key), *more], port
+
+
+# How connections end.
+
+
+def close(connection: socket.socket) -> None:
+    connection.close()
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NOW)
+    connection.close()
+
+
+def close_half(connection: socket.socket) -> None:
+    """End what is sent, and read to the end: the other side has to close too."""
+    with contextlib.suppress(ConnectionResetError):
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+    connection.close()
+
+
+ENDS: Final = (close, reset, close_half)
+
+
+class Handshake:
+    """A client's part in a TLS handshake, as far as it goes."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 20)
+        self._read, self._written = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self._object = context.wrap_bio(self._read, self._written)
+
+    def hello(self) -> bytes:
+        """Return what the client sends first."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._object.do_handshake()
+        return self._written.read()
+
+    def finish(self) -> bytes:
+        """Read what the other side sends, and return what the client sends then."""
+        while True:
+            self._read.write(self.socket.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self._object.do_handshake()
+                return self._written.read()
+
+    def encrypt(self, data: bytes) -> bytes:
+        self._object.write(data)
+        return self._written.read()
+
+    def end(self) -> bytes:
+        """Return TLS's own word of the end."""
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLSyscallError):
+            self._object.unwrap()
+        return self._written.read()
+
+
+def up_to(share: float, of: bytes) -> bytes:
+    return of[: round(len(of) * share)]
+
+
+def after_accept(_: Handshake) -> None:
+    pass
+
+
+def within_hello(client: Handshake) -> None:
+    client.socket.sendall(up_to(0.5, client.hello()))
+
+
+def after_hello(client: Handshake) -> None:
+    client.socket.sendall(client.hello())
+
+
+def after_answer(client: Handshake) -> None:
+    after_hello(client)
+    client.socket.recv(100)
+
+
+def within_last_part(client: Handshake) -> None:
+    after_hello(client)
+    client.socket.sendall(up_to(0.5, client.finish()))
+
+
+def after_last_part(client: Handshake) -> None:
+    after_hello(client)
+    client.socket.sendall(client.finish())
+
+
+def within_a_record(client: Handshake) -> None:
+    after_last_part(client)
+    client.socket.sendall(up_to(0.5, client.encrypt(request("PING"))))
+
+
+def with_a_request(client: Handshake) -> None:
+    after_hello(client)
+    client.socket.sendall(client.finish() + client.encrypt(request("PING")))
+
+
+def with_a_word(client: Handshake) -> None:
+    after_hello(client)
+    client.socket.sendall(client.finish() + client.encrypt(request("PING")) + client.end())
+
+
+def while_it_blocks(client: Handshake) -> None:
+    after_hello(client)
+    client.socket.sendall(client.finish() + client.encrypt(request("BLPOP", "nothing", 0)))
+
+
+def without_tls(client: Handshake) -> None:
+    client.socket.sendall(b"PING\r\n")
+
+
+MOMENTS: Final[tuple[Callable[[Handshake], None], ...]] = (
+    after_accept,
+    within_hello,
+    after_hello,
+    after_answer,
+    within_last_part,
+    after_last_part,
+    within_a_record,
+    with_a_request,
+    with_a_word,
+    while_it_blocks,
+    without_tls,
+)
+
+
+def open_files(proxy: Proxy) -> int:
+    process = psutil.Process(proxy.pid)
+    return sum(one.num_fds() for one in (process, *process.children(recursive=True)))
+
+
+def counted(proxy: Proxy) -> int:
+    """How many clients are connected, who asks not counted; as many as there can be, if that is refused."""
+    said = proxy.command("INFO", "expiremember")
+    if said.startswith(b"-ERR max number"):
+        return MOST
+    found = re.search(rb"\nclient_connections:(\d+)\r", said)
+    assert found, said
+    return int(found[1]) - 1
+
+
+def quiet(proxy: Proxy) -> None:
+    """Check that the log tells of no defect."""
+    output = proxy.process.output
+    for sign in ("Traceback", "never retrieved", "internal error", '"level": "error"'):
+        assert sign not in output, output[-6000:]
+
+
+def check_ends_of_clients(server: Server, start: Callable[..., Proxy], own: Certificate) -> None:
+    """For the deliberate breaks too."""
+    options, port = listening_by_tls(own, "--max-clients", str(MOST))
+    proxy = start(server, *options)
+    assert counted(proxy) == 0
+    before = open_files(proxy)
+    for moment in MOMENTS:
+        for end in ENDS:
+            for _ in range(8):
+                client = Handshake(port)
+                with client.socket:
+                    moment(client)
+                    end(client.socket)
+    until(lambda: counted(proxy) == 0, what=lambda: f"{counted(proxy)} clients to be none")
+    for _ in range(MOST + 10):
+        socket.create_connection(("127.0.0.1", port)).close()
+    until(lambda: counted(proxy) == 0, what=lambda: f"{counted(proxy)} clients to be none")
+    until(lambda: open_files(proxy) <= before, what=lambda: f"{open_files(proxy)} open files to be {before}")
+    quiet(proxy)
+    proxy.stop()
+
+
+def test_no_client_is_counted_that_has_ended(server: Server, start_proxy: StartProxy, own: Certificate) -> None:
+    check_ends_of_clients(server, start_proxy, own)
+
+
+def test_many_that_end_at_once_leave_nothing(server: Server, start_proxy: StartProxy, own: Certificate) -> None:
+    """They end while handshakes wait for their turns, and while the proxy does something else."""
+    options, port = listening_by_tls(own)
+    proxy = start_proxy(server, *options)
+    before = open_files(proxy)
+    memory = []
+    for _ in range(12):
+        for end in (close, reset):
+            clients = [Handshake(port) for _ in range(60)]
+            for client in clients:
+                client.socket.sendall(client.hello())
+            for client in clients:
+                end(client.socket)
+            proxy.process.send_signal(signal.SIGSTOP)
+            clients = [Handshake(port) for _ in range(40)]
+            for number, client in enumerate(clients):
+                client.socket.sendall(up_to(number / 20, client.hello()))
+                end(client.socket)
+            proxy.process.send_signal(signal.SIGCONT)
+        until(lambda: counted(proxy) == 0)
+        memory.append(psutil.Process(proxy.pid).memory_info().rss)
+    until(lambda: open_files(proxy) <= before)
+    assert memory[-1] - memory[0] < 40_000_000, memory  # 120 MB where what has ended is kept
+    quiet(proxy)
+    proxy.stop()
+
+
+def test_workers_count_no_client_that_has_ended(server: Server, start_proxy: StartProxy, own: Certificate) -> None:
+    options, port = listening_by_tls(own, "--workers", "2", "--max-clients", str(MOST))
+    proxy = start_proxy(server, *options)
+    for moment in (after_accept, after_hello, while_it_blocks):
+        for end in ENDS:
+            for _ in range(20):
+                client = Handshake(port)
+                with client.socket:
+                    moment(client)
+                    end(client.socket)
+    plain = proxy.address
+    assert isinstance(plain, tuple)
+    for end in (close, reset):
+        for _ in range(200):
+            end(socket.create_connection(plain))
+
+    def room() -> bool:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(proxy.connect()) for _ in range(MOST)]
+            return all(client.command("PING") == b"+PONG\r\n" for client in clients)
+
+    until(room, what="room for as many as before")
+    quiet(proxy)
+    proxy.stop()
+
+
+# The server's side.
+
+
+class Gate:
+    """Stands in front of a server: passes connections on, or ends them after so many bytes.
+
+    Attributes:
+        limit: how many bytes, counted both ways, pass before a connection ends; None for all.
+        end: how it ends.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.limit: int | None = None
+        self.end: Callable[[socket.socket], None] = close
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near = self._listener.accept()[0]
+                threading.Thread(target=self._serve, args=(near, self.limit, self.end), daemon=True).start()
+
+    def _serve(self, near: socket.socket, limit: int | None, end: Callable[[socket.socket], None]) -> None:
+        """In one thread: a connection that another one reads just now does not end when it is closed."""
+        passed = 0
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)) as far:
+            while limit is None or passed < limit:
+                for source in select.select([near, far], [], [])[0]:
+                    data = source.recv(1 << 16)
+                    if not data:
+                        near.close()
+                        return
+                    data = data if limit is None else data[: limit - passed]
+                    passed += len(data)
+                    (far if source is near else near).sendall(data)
+        with contextlib.suppress(OSError):
+            end(near)
+
+
+@pytest.fixture
+def gate(start_server: StartServer, own: Certificate) -> Iterator[Gate]:
+    port = free_port()
+    options = ["--tls-port", str(port), "--tls-cert-file", str(own.file), "--tls-key-file", str(own.key)]
+    start_server(TLS_KIND, *options, "--tls-ca-cert-file", str(own.file), "--tls-auth-clients", "no")
+    made = Gate(port)
+    yield made
+    made.close()
+
+
+def test_nobody_waits_for_a_server_that_ends_the_handshake(gate: Gate, start_proxy: StartProxy) -> None:
+    """At whatever byte of it, and behind it."""
+    patience = Settings.model_fields["connect_timeout"].default
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{gate.port}", "--no-tls-verify")
+    assert proxy.command("PING") == b"+PONG\r\n"
+    before = open_files(proxy)
+    for limit in (0, 1, 100, 400, 520, 600, 1000, 1400, 1500, 1600, 1700, 1800, 1900):
+        for end in ENDS:
+            gate.limit, gate.end = limit, end
+            clients = [proxy.connect() for _ in range(8)]
+            began = time.monotonic()
+            for client in clients:
+                client.send(request("PING"))
+            for client in clients:
+                said = client.rest()
+                assert said in (b"", b"+PONG\r\n") or said.startswith(b"-ERR expiremember-proxy: upstream"), said
+                client.close()
+            assert time.monotonic() - began < patience / 2, (limit, end.__name__)
+    gate.limit = None
+    until(lambda: proxy.command("PING") == b"+PONG\r\n")
+    until(lambda: counted(proxy) == 0)
+    until(lambda: open_files(proxy) <= before, what=lambda: f"{open_files(proxy)} open files to be {before}")
+    quiet(proxy)
+    proxy.stop()
