@@ -18,6 +18,9 @@ LINGER_SECONDS: Final = 30.0
 _ROOM: Final = 16 * 1024
 """Bytes that are read at once during a handshake."""
 
+PIECE: Final = 64 * 1024
+"""Bytes that are encrypted at once."""
+
 
 class Beneath(asyncio.BufferedProtocol):
     """Stands between a connection and TLS from the first moment to the last, and tells both of its end, whenever it is.
@@ -190,7 +193,20 @@ class Secured(asyncio.Transport):
     def write(self, data: Any) -> None:
         """Send bytes, unless the other side has ended."""
         if not self._is_ending():
-            self._write(data)
+            if len(data) > PIECE:
+                self._write_long(data)
+            else:
+                self._write(data)
+
+    def _write_long(self, data: Any) -> None:
+        """Send many bytes, piece by piece: OpenSSL's buffer, which each passes through, keeps the size that it had."""
+        tls = self._beneath.get_protocol()
+        with memoryview(data) as whole:
+            for begin in range(0, len(whole), PIECE):
+                self._write(bytes(whole[begin : begin + PIECE]))
+                if self._above.get_write_buffer_size():  # kept, as the transport beneath takes no more at present
+                    tls.resume_writing()
+                    tls.pause_writing()
 
     def is_closing(self) -> bool:
         """Return whether nothing can be sent any more."""
@@ -228,7 +244,7 @@ class Secured(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes are still to be sent."""
-        return self._above.get_write_buffer_size()
+        return self._above.get_write_buffer_size() + self._beneath.get_write_buffer_size()
 
     def close(self) -> None:
         """Close when all has been sent."""

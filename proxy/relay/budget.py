@@ -32,18 +32,19 @@ class HeldBudget:
         self.total = 0
         self.on_freed: Callable[[int], None] = lambda _: None
 
-    def account(self, before: int, after: int) -> bool:
+    def account(self, before: int, after: int, unsent: int = 0) -> bool:
         """Take a connection's new figure into account.
 
         Args:
             before: bytes that it held when last accounted.
             after: bytes that it holds now.
+            unsent: how many of them are on their way to the server, and cannot be refused any more.
 
         Returns:
             Whether that is still allowed.
         """
         self.note(before, after)
-        return after <= ALWAYS_ALLOWED or after <= before or self.total <= self.limit
+        return after - unsent <= ALWAYS_ALLOWED or after <= before or self.total <= self.limit
 
     def note(self, before: int, after: int) -> None:
         """Add up, and tell what has become free."""

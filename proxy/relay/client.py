@@ -13,7 +13,7 @@ import structlog
 
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
-from proxy.relay.budget import HeldBudget
+from proxy.relay.budget import ALWAYS_ALLOWED, HeldBudget
 from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_hung_up
 from proxy.relay.lanes import Lanes
@@ -36,6 +36,9 @@ from a client that sends without pause, and judging takes longer than passing on
 
 FAREWELL_SECONDS: Final = 1.0
 """How long a client that has been told its last has to read it before its connection is closed."""
+
+RECOUNT_SECONDS: Final = 0.1
+"""How often to see whether the server has taken what it was sent, where that is much."""
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a client that is turned away waits for the replies to what it has sent before."""
@@ -181,6 +184,7 @@ class ClientConnection(asyncio.Protocol):
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
         self._early = b""  # came before upstream was there
         self._held = 0  # bytes, as last accounted
+        self._recount: asyncio.TimerHandle | None = None  # sees whether the server has taken what it was sent
         self._clogged = False  # upstream takes no more at present
         self._rests = False  # others are served first
         self._leaves = False  # upstream is still to come to the end of what it was sent
@@ -355,6 +359,8 @@ class ClientConnection(asyncio.Protocol):
         """
         self._surroundings.held.account(self._held, 0)
         self._held = 0
+        if self._recount is not None:
+            self._recount.cancel()
         self._early = b""
         upstream, self._upstream = self._upstream, None
         if self._sharing is not None:
@@ -455,6 +461,8 @@ class ClientConnection(asyncio.Protocol):
             self.data_received(kept)
         elif kept and self._state in _JUDGING:
             self._pass_on(lambda: self._session.receive(kept, self._surroundings.now()))
+        if self._upstream is not None:
+            self._account()
         if self._state in _JUDGING and not (self._session.unfinished or self._session.question is not None):
             self._proceed()
 
@@ -473,7 +481,8 @@ class ClientConnection(asyncio.Protocol):
             (self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)
 
     def regulate(self) -> None:
-        """Read from the client exactly while its bytes are wanted."""
+        """Read from the client exactly while its bytes are wanted; count what it has kept."""
+        self._account()
         self._regulate()
 
     def fail(self, error: BaseException) -> None:
@@ -522,6 +531,9 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None and self._state in (State.CONNECTING, State.FINISHING):
             # The loop reads once before it can be told to pause.
             self._early += data
+            if not self._account():
+                self._refuse_for_room()
+                return
             self._overhear(self._early)
             self._regulate()
         elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
@@ -598,11 +610,8 @@ class ClientConnection(asyncio.Protocol):
             self._upstream.watch_for_login()
         if out:
             self.send_out(out)
-        before, self._held = self._held, session.held
-        if not self._surroundings.held.account(before, self._held):
-            self._surroundings.metrics.requests_refused_total["held_limit"] += 1
-            log.warning("client closed: held_limit reached", bytes=self._held)
-            self._turn_away(_ALONE if self._held > self._surroundings.held.limit else _TOGETHER)
+        if not self._account():
+            self._refuse_for_room()
             return
         question = session.question
         if question is None:
@@ -614,6 +623,24 @@ class ClientConnection(asyncio.Protocol):
             if self._state is State.RELAYING:
                 self._move(State.HELD)
             self._start(self._answer(question))
+
+    def _account(self) -> bool:
+        """Count what this connection holds of its requests; return whether that is still allowed."""
+        upstream, sharing = self._upstream, self._sharing
+        waiting = len(self._early) + (self._session.held if upstream is not None else 0)
+        waiting += len(sharing.kept) if sharing is not None else 0
+        unsent = upstream.unsent if upstream is not None else 0
+        if unsent <= ALWAYS_ALLOWED:
+            unsent = 0
+        elif self._recount is None:
+            # The loop tells when it has been taken only where it has told that it is much.
+            self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count_again)
+        before, self._held = self._held, waiting + unsent
+        return self._surroundings.held.account(before, self._held, unsent)
+
+    def _count_again(self) -> None:
+        self._recount = None
+        self._account()
 
     def _proceed(self) -> None:
         """Do what is next where no question is open: judge on, take more, or see to the end."""
@@ -737,6 +764,7 @@ class ClientConnection(asyncio.Protocol):
         """Note whether upstream takes no more at present."""
         self._clogged = clogged
         if self._upstream is not None:
+            self._account()
             self._relieved()
 
     # The end.
@@ -749,6 +777,7 @@ class ClientConnection(asyncio.Protocol):
         assert upstream is not None
         sign = None if upstream.ends_by_halves else self._session.drain()
         rest = self._session.rest()
+        self._account()
         self._move(State.ENDED)
         if upstream.ends_by_halves:
             if rest:
@@ -797,6 +826,7 @@ class ClientConnection(asyncio.Protocol):
     def _turn_away(self, line: bytes) -> None:
         """Send the client the error after the replies to what it sent before, and close."""
         sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
+        self._discard()
         if self._state is State.ORPHANED:
             self.send_out(sign or b"")  # behind what was judged before
             self._close()
@@ -811,9 +841,27 @@ class ClientConnection(asyncio.Protocol):
         # On timeout, send the error anyway.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
 
+    def _discard(self) -> None:
+        """Keep nothing of what has come and not been sent: the client is turned away."""
+        self._session.discard()
+        self._account()
+
+    def _refuse_for_room(self) -> None:
+        """Turn the client away: more is held of requests than `held_limit` allows."""
+        self._surroundings.metrics.requests_refused_total["held_limit"] += 1
+        log.warning("client closed: held_limit reached", bytes=self._held)
+        line = _ALONE if self._held > self._surroundings.held.limit else _TOGETHER
+        if self._upstream is not None:
+            self._turn_away(line)
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._say_farewell(line)
+
     def _let_refuse(self, error: RefusedAtItsHeadError) -> None:
         """Show the server the beginning of a request at which it closes, and nothing after it."""
         self.send_out(error.beginning)
+        self._discard()
         if self._state is State.ORPHANED:
             self._close()
             return

@@ -105,6 +105,11 @@ class UpstreamConnection(Droppable):
         return self.lost or self._transport.is_closing()
 
     @property
+    def unsent(self) -> int:
+        """Bytes that the server has not taken yet."""
+        return 0 if self.lost else self._transport.get_write_buffer_size()
+
+    @property
     def is_reading(self) -> bool:
         """Whether replies are taken from the server at present."""
         return not self.closing and self._transport.is_reading()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Next, Standing
+
+_CACHING: Final = [b"CACHING"]
+_WORDS: Final = {(b"REPLY", word): [b"REPLY", word] for word in (b"ON", b"OFF", b"SKIP")}
+"""What may be queued, any number of times: what a client sends may be of any length."""
 
 
 def speaks_of_replies(arguments: list[bytes]) -> bool:
@@ -51,7 +56,9 @@ class Hearing:
             self._standing.unlike = True
         if not speaks_of_replies(arguments):
             return
-        words = [word.upper() for word in arguments[1:]]
+        words = _WORDS.get((arguments[1].upper(), arguments[2].upper()), []) if len(arguments) == 3 else []
+        if arguments[1].upper() == b"CACHING":
+            words = _CACHING
         if self._standing.transaction is not None:
             self._standing.queued_words.append(words)
         else:
@@ -80,7 +87,7 @@ class Hearing:
             replies.silenced = False
         elif words == [b"REPLY", b"SKIP"] and (not replies.silenced or self._may_be_heard):
             self._standing.next = Next.SKIPPED
-        elif words[:1] == [b"CACHING"]:
+        elif words is _CACHING:
             self._standing.next = Next.JOINED
 
     def _not_silenced(self) -> Callable[[], None]:

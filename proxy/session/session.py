@@ -46,6 +46,9 @@ from proxy.wire.runs import LEAST
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
 
+LONGEST_USER: Final = 1024
+"""Bytes of the name of a user who may share connections."""
+
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
 
@@ -373,6 +376,13 @@ class Session:
         rest, self._tail = self._tail, b""
         return (rest or self._reader.rest()) + b"".join(self._waiting)
 
+    def discard(self) -> None:
+        """Forget what has come and has not been sent: the client is turned away, and only replies matter."""
+        self._reader.discard()
+        self._waiting.clear()
+        self._waiting_size = 0
+        self._tail, self._pending, self._expected = b"", None, frozenset()
+
     @property
     def _is_in_part(self) -> bool:
         """Whether a request has been sent in part: of a head that is held up nothing has, of a last part the head."""
@@ -493,6 +503,7 @@ class Session:
                 self._announcing.ahead = b"", 0
                 return self._take_out()
         self._announcing.ahead = b"", 0
+        self._without.coming.clear()
         return self._keep(data[position:], now, progress=position > 0)
 
     def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
@@ -845,9 +856,9 @@ class Session:
         if command.effect is Effect.LOGIN:
             standing.rights.log_in(request.arguments)
             if name == b"AUTH":
-                standing.user = named_user(request.arguments) or DEFAULT_USER
+                standing.user = _short(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":
-                standing.user = named_user(request.arguments) or standing.user
+                standing.user = _short(named_user(request.arguments) or standing.user)
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
@@ -897,6 +908,11 @@ def _of_bracketed(said: bytes) -> bytes:
     _, *queued, run = [part for part in parts if part[:1] != b">"]
     reply = next((part for part in (queued[1], *queued, run) if part[:1] == b"-"), None)
     return b"".join([*pushes, frames(run.partition(b"\r\n")[2])[1] if reply is None else reply])
+
+
+def _short(user: bytes) -> bytes:
+    """Return a user's name, or another that nobody has: it is kept for as long as the connection lasts."""
+    return user if len(user) <= LONGEST_USER else b""
 
 
 def _apart(said: bytes) -> tuple[bytes, bytes]:

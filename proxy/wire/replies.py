@@ -75,9 +75,13 @@ class Replies:
     Attributes:
         between: whether the stream stands between two replies.
         left: bytes that are known to be still to come of a string.
+
+    Args:
+        unasked: takes the push messages, in pieces.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unasked: Callable[[bytes], object] = lambda _: None) -> None:
+        self._take_unasked = unasked
         self.between = True
         self.left = 0
         self._begun = b""  # a line that has not come whole
@@ -114,11 +118,15 @@ class Replies:
                 self._take(data[position:end])
                 position = end
             if not (self.left or self._pending):
-                if not self._unasked:
+                if self._unasked:
+                    self._take_unasked(data[begin:position])
+                else:
                     pieces.append((data[begin:position], True))
                 self._unasked = False
                 begin = position
-        if position > begin and not self._unasked:
+        if position > begin and self._unasked:
+            self._take_unasked(data[begin:position])
+        elif position > begin:
             pieces.append((data[begin:position], False))
         self._begun = data[position:]
         self.between = not (self._begun or self.left or self._pending)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from proxy.wire.replies import Replies
 from proxy.wire.request import encode
 
 _BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `", b"-ERR Syntax error in HELLO option '")
@@ -52,6 +53,8 @@ class ReplySubstitution:
         self._begins: set[bytes] = set()  # tokens in front of what is not for the client
         self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
         self._aside: list[bytes] | None = None
+        self._framing: Replies  # of what is taken aside
+        self._pushes: list[bytes] = []  # that came in between
         self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
         self._opens: dict[bytes, Passage] = {}  # token in front of some requests: what their replies pass through
         self._passage: Passage | None = None
@@ -94,8 +97,8 @@ class ReplySubstitution:
 
         Args:
             request: the request.
-            hear: gets the bytes between the replies of the requests before and behind it, and returns those of them
-                that are for the client after all, such as a push message.
+            hear: gets the bytes between the replies of the requests before and behind it, without push messages, and
+                returns those of them that are for the client after all, such as what a RESP2 subscriber is told.
 
         Returns:
             The requests to send.
@@ -125,7 +128,10 @@ class ReplySubstitution:
         if not data:
             return
         if self._aside is not None:
-            self._aside.append(data)
+            # The request may wait for long in the server: what comes unasked meanwhile is not to wait here.
+            self._aside.extend(piece for piece, _ in self._framing.cut(data))
+            passed += self._pushes
+            self._pushes.clear()
             return
         if self._passage is not None:
             kept, data = self._passage.receive(data)
@@ -139,6 +145,7 @@ class ReplySubstitution:
         if token in self._begins:
             self._begins.remove(token)
             self._aside = []
+            self._framing = Replies(self._pushes.append)
         hear = self._hears.pop(token, None)
         if hear is None:
             return b""

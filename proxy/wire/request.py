@@ -108,7 +108,8 @@ class RequestReader:
     """Cuts a stream of bytes into requests, without I/O.
 
     Feed it with `feed`, then call `next_request` until it returns None. What it holds is at most one incomplete
-    request and what was fed after it; `held` is how many bytes.
+    request and what was fed after it; `held` is how many bytes. Beside that it keeps no more bytes of what it has
+    returned than these are.
 
     Args:
         blanks: what the server makes of a line of blanks. With the default, other servers than those read all requests
@@ -173,7 +174,7 @@ class RequestReader:
     @property
     def memory(self) -> int:
         """Bytes, about, that this takes: of short arguments the objects take more than the bytes."""
-        return self.held + ARGUMENT_SIZE * len(self._arguments)
+        return self._front_size + len(self._buffer) + self._later_size + ARGUMENT_SIZE * len(self._arguments)
 
     def ahead(self, most: int) -> bytes:
         """Return what has been fed and not yet returned in a request, if that begins where a request does.
@@ -235,7 +236,18 @@ class RequestReader:
             # Not before: what waits behind would be copied again whenever some of it has been read, and more has come.
             self._join(JOINED)
             request = self._next_request()
+        if self._position:
+            self._shed()
         return request
+
+    def _shed(self) -> None:
+        """Let go of what has been returned once that is most of the buffer: so each byte is copied once, about."""
+        position = self._position
+        if 2 * position >= len(self._buffer):
+            self._buffer = self._buffer[position:]
+            self._next -= position
+            self._need = max(0, self._need - position)
+            self._position = 0
 
     @property
     def unread(self) -> bool:
@@ -275,7 +287,9 @@ class RequestReader:
         self._end_request()
         passed = self._body()
         end = self._position if passed is not None else position
-        return Request(Kind.HEAD, arguments, front + self._buffer[begin:end], count, header)
+        head = Request(Kind.HEAD, arguments, front + self._buffer[begin:end], count, header)
+        self._shed()
+        return head
 
     def refused(self, *, at_count: bool) -> bytes:
         """Return the beginning of the request that is still arriving, up to a header, and forget all that follows.
@@ -293,6 +307,14 @@ class RequestReader:
         self._buffer, self._position, self._next = b"", 0, 0
         self._end_request()
         return beginning
+
+    def discard(self) -> None:
+        """Forget all that is held: nothing more is asked for."""
+        self._later.clear()
+        self._front.clear()
+        self._buffer, self._position = b"", 0
+        self._later_size = self._front_size = 0
+        self._end_request()
 
     def rest(self) -> bytes:
         """Return all that is held, unjudged, and forget it: the stream has ended."""

@@ -140,10 +140,10 @@ class SharedBudget(HeldBudget):
         self._board = board
         self._worker = worker
 
-    def account(self, before: int, after: int) -> bool:
+    def account(self, before: int, after: int, unsent: int = 0) -> bool:
         """Take a connection's new figure into account, and return whether it is still allowed."""
         if before == after:
             return True
         self.note(before, after)
         self._board.set_held(self._worker, self.total)
-        return after <= ALWAYS_ALLOWED or after <= before or self._board.held() <= self.limit
+        return after - unsent <= ALWAYS_ALLOWED or after <= before or self._board.held() <= self.limit

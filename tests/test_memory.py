@@ -1,0 +1,273 @@
+"""What has been answered takes no memory any more, whatever it was; what is buffered is counted, wherever it stands."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.admin import Admin, with_admin
+from tests.certificates import Authority
+from tests.conftest import StartProxy
+from tests.raw import Raw, request
+from tests.servers import Proxy, Server, until
+from tests.test_tls import flags, tls_server
+
+MEGABYTE = 1 << 20
+CLIENTS = 60
+BIG = b"x" * (2 * MEGABYTE)
+
+pytestmark = pytest.mark.one_kind
+
+
+def _said(client: Raw, *args: str | bytes | int, by: bytes = b"") -> None:
+    assert client.command(*args)[:1] in (by or b"+:*$")
+
+
+def _in_multi(client: Raw) -> None:
+    for arguments in (("MULTI",), ("MSET", "a", BIG, "b", BIG), ("CLIENT", "REPLY", BIG), ("SET", BIG, "1")):
+        client.command(*arguments)
+    _said(client, "DISCARD")
+
+
+def _queued_words(client: Raw) -> None:
+    _said(client, "MULTI")
+    _said(client, "CLIENT", "REPLY", BIG)
+
+
+def _expire(client: Raw) -> None:
+    _said(client, "SADD", "set", BIG)
+    _said(client, "EXPIREMEMBER", "set", BIG, 1000)
+
+
+def _rewritten(client: Raw) -> None:
+    _said(client, "SADD", "known", "member")
+    _said(client, "EXPIREMEMBER", "known", "member", 1000)
+    _said(client, "SADD", "known", BIG, BIG + b"1")
+
+
+def _behind_it(client: Raw) -> None:
+    client.send(request("MSET", "a", BIG, "b", BIG) + b"*2\r\n$3\r\nGET\r\n$1\r\n")
+    assert client.reply() == b"+OK\r\n"
+
+
+def _cut_off(client: Raw) -> None:
+    client.send(request("MSET", "a", BIG, "b", BIG)[: 3 * MEGABYTE])
+    client.end_of_requests()
+    client.rest()
+
+
+def _pushes(client: Raw) -> None:
+    _said(client, "HELLO", 3, by=b"%")
+    _said(client, "SUBSCRIBE", "news", by=b">")
+    client.send_command("PUBLISH", "news", BIG)
+    client.replies(2)
+    _said(client, "UNSUBSCRIBE", by=b">")
+
+
+def _inline(client: Raw) -> None:
+    client.send(b"SET a " + b"x" * 60_000 + b"\r\n")
+    assert client.reply() == b"+OK\r\n"
+
+
+SHAPES: dict[str, Callable[[Raw], None]] = {
+    "whole": lambda client: _said(client, "MSET", "a", BIG, "b", BIG),
+    "streamed": lambda client: _said(client, "SET", "a", BIG + BIG),
+    "rewritten": _rewritten,
+    "of a huge member": _expire,
+    "refused": lambda client: _said(client, "PEXPIREMEMBER", "set", "member", BIG, by=b"-"),
+    "a name": lambda client: _said(client, "AUTH", BIG, "password", by=b"-"),
+    "in MULTI": _in_multi,
+    "words in MULTI": _queued_words,
+    "begun behind it": _behind_it,
+    "cut off": _cut_off,
+    "inline": _inline,
+    "a big reply": lambda client: _said(client, "MGET", *["big"] * 4),
+    "pushes": _pushes,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_has_been_answered_is_not_kept(server: Server, start_proxy: StartProxy, shape: str) -> None:
+    assert server.command("SET", "big", BIG) == b"+OK\r\n"
+    proxy, admin = with_admin(start_proxy, server)
+    _check_nothing_is_kept(proxy, admin, SHAPES[shape], 200_000)
+
+
+def _check_nothing_is_kept(proxy: Proxy, admin: Admin, ask: Callable[[Raw], None], each: int) -> None:
+    """Have clients ask one after another, and see that none of them keeps more than so many bytes."""
+    process = psutil.Process(proxy.pid)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(proxy.connect()) for _ in range(CLIENTS)]
+        for client in clients:
+            _said(client, "PING")
+        before = process.memory_info().rss
+        for client in clients:
+            ask(client)
+        until(
+            lambda: process.memory_info().rss - before < CLIENTS * each,
+            what=lambda: f"the memory of {(process.memory_info().rss - before) / CLIENTS} bytes for each client",
+        )
+        until(lambda: admin.metrics()["held_bytes"] < CLIENTS * 4096, what="the end of what is counted")
+
+
+def test_tls_keeps_little(start_server: Callable[..., Server], start_proxy: StartProxy, tmp_path: Path) -> None:
+    """OpenSSL's buffers never shrink: what passes through them goes in pieces."""
+
+    class Files:
+        authority = Authority(tmp_path, "authority")
+        server = authority.sign("server", "IP:127.0.0.1")
+
+    _, port = tls_server(start_server, Files, Files.server)  # type: ignore[arg-type]
+    options = ["--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=Files.authority.file)]
+    proxy, admin = with_admin(start_proxy, None, *options)
+    _check_nothing_is_kept(proxy, admin, SHAPES["whole"], 300_000)
+
+
+def test_what_the_server_has_not_taken_is_counted(server: Server, start_proxy: StartProxy) -> None:
+    proxy, admin = with_admin(start_proxy, server, "--held-limit", str(32 * MEGABYTE))
+    with proxy.connect() as first, proxy.connect() as second:
+        for client in (first, second):
+            _said(client, "PING")
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            first.send_command("MSET", "a", b"x" * (12 * MEGABYTE), "b", b"x" * (12 * MEGABYTE))
+            until(lambda: admin.metrics()["held_bytes"] > 12 * MEGABYTE)
+            with suppress(ConnectionError):
+                second.send_command("MSET", "a", b"x" * (24 * MEGABYTE), "b", b"x")
+            until(lambda: admin.metrics()["requests_refused_total{reason=held_limit}"] == 1)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert first.reply() == b"+OK\r\n"
+        assert second.rest().startswith(b"-ERR expiremember-proxy: ")
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+    proxy.stop()
+
+
+def test_messages_do_not_wait_for_a_request_of_the_proxys_own(server: Server, start_proxy: StartProxy) -> None:
+    """Of a client that shares, `WAIT` has a write in front, and both replies are taken out of the stream."""
+    proxy = start_proxy(server)
+    with proxy.connect() as client, server.connect() as other:
+        _said(client, "HELLO", 3, by=b"%")
+        for _ in range(200):
+            _said(client, "SET", "k", "v")
+        _said(client, "SUBSCRIBE", "news", by=b">")
+        client.send_command("WAIT", 1, 0)
+        until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
+        for number in range(3):
+            assert other.command("PUBLISH", "news", f"message {number}") == b":1\r\n"
+            assert b"message %d" % number in client.reply()
+        unblocked = b":%d\r\n"
+        for line in server.command("CLIENT", "LIST").splitlines():
+            if b"cmd=wait" in line:
+                assert other.command("CLIENT", "UNBLOCK", line.split()[0].removeprefix(b"id=")) == unblocked % 1
+        assert client.reply() == b":0\r\n"
+        assert client.command("PING") == b"+PONG\r\n"
+    proxy.stop()
+
+
+# Inline requests
+
+
+def test_inline_requests_cost_no_more_than_others(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server)
+    process = psutil.Process(proxy.pid)
+
+    def cost(ping: bytes, depth: int) -> float:
+        with proxy.connect() as client:
+            before = sum(process.cpu_times()[:2])
+            for _ in range(16_000 // depth):
+                client.send(ping * depth)
+                client.exactly(7 * depth)
+            return sum(process.cpu_times()[:2]) - before
+
+    for depth in (1, 16):
+        ratios = sorted(cost(b"PING\r\n", depth) / max(cost(request("PING"), depth), 0.01) for _ in range(5))
+        assert ratios[2] < 2, (depth, ratios)
+    proxy.stop()
+
+
+LINES = [
+    b"PING\r\n",
+    b"ping\n",
+    b"GET a\r\n",
+    b"get  a \t\n",
+    b"SET a 1\r\n",
+    b"INCR a\n",
+    b"ECHO a\rb\r\n",
+    b"ECHO a\vb\r\n",
+    b'ECHO "a b\\x41"\r\n',
+    b"ECHO 'a\\'b'\n",
+    b"\r\n",
+    b"ECHO \xc3\xa9\xfe\r\n",
+    b"NOSUCH a\r\n",
+    b"SADD known m\r\n",
+    b"SCARD known\n",
+    b"SISMEMBER known gone\r\n",
+    b"TTL known m\r\n",
+    b"EXPIREMEMBER known m 1000\r\n",
+    b"MULTI\r\nINCR a\nEXEC\r\n",
+    b"ECHO " + b"y" * 5_000 + b"\r\n",
+    request("GET", "a"),
+    request("PING"),
+    request("SADD", "known", "m"),
+    request("ECHO", b"PING\r\n"),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_inline_requests_among_others(server: Server, start_proxy: StartProxy, seed: int) -> None:
+    """However they are mixed and cut, they are answered as by a server that knows the commands."""
+    proxy = start_proxy(server)
+    chance = random.Random(seed)
+    with proxy.connect() as client, proxy.connect() as reference:
+        for one in (client, reference):
+            _said(one, "SADD", "known", "m", "gone")
+        _said(client, "EXPIREMEMBER", "known", "gone", -1)
+        _said(client, "EXPIREMEMBER", "known", "m", 1000)
+        for _ in range(60):
+            lines = [chance.choice(LINES) for _ in range(chance.randint(1, 40))]
+            data = b"".join(lines)
+            said = []
+            for one, size in ((reference, 1), (client, len(data))):
+                _said(one, "SET", "a", 1)
+                _said(one, "PERSIST", "known", "m")
+                if size == 1:
+                    pieces = lines  # each is judged by itself
+                else:
+                    ends = sorted(chance.sample(range(len(data)), min(len(data), chance.randint(0, 3))))
+                    pieces = [data[a:b] for a, b in zip([0, *ends], [*ends, len(data)], strict=True)]
+                for piece in pieces:
+                    one.send(piece)
+                one.send_command("ECHO", "--end--")
+                got = b""
+                while not got.endswith(b"--end--\r\n"):
+                    got += one.some()
+                said.append(got)
+            assert said[0] == said[1], lines
+    proxy.stop()
+
+
+def test_an_inline_request_on_a_key_with_deadlines_is_judged(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server)
+    with proxy.connect() as client:
+        for _ in range(3):  # once its name is known as one that needs no look, too
+            client.send(b"SADD set m\r\nEXPIREMEMBER set m 1 ms\r\nBLPOP none 0.05\r\nSISMEMBER set m\r\nSCARD set\n")
+            assert client.replies(5)[-2:] == [b":0\r\n", b":0\r\n"]
+        client.send(b"SADD set m\r\n")
+        assert client.reply() == b":1\r\n"
+        client.send(b"EXPIREMEMBER set m 1000\r\n")
+        client.reply()
+        client.send(b"SREM set m\n")
+        client.send(b"SADD set m\n")
+        assert client.replies(2) == [b":1\r\n", b":1\r\n"]
+        assert client.command("TTL", "set", "m") == b":-1\r\n", "its old deadline is void"
+        client.send(b"GET __expiremember__:x\r\nPING\r\n")
+        assert client.replies(2) != [b"$-1\r\n", b"+PONG\r\n"]
+    proxy.stop()
