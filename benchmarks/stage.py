@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,8 +29,13 @@ BATCH: Final = 500
 
 _START_SECONDS: Final = 30.0
 _RUN_SECONDS: Final = 120
+_AT_A_TIME: Final = 4
+"""Proxies that are started together: each needs half a second of a core, and has to be ready in time."""
+
 _STOP_SECONDS: Final = 15.0
 _READY: Final = re.compile(r"\bready\b")
+_PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None)
 
 
 Request = tuple[str | bytes | int, ...]
@@ -186,6 +192,7 @@ class Service:
         port: where it listens.
         process: the running program.
         log: the file that has what it said.
+        began: when it was started, by `time.perf_counter`.
         ready_seconds: how long it took to serve.
     """
 
@@ -193,6 +200,7 @@ class Service:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    began: float
     ready_seconds: float = 0.0
 
     def said(self) -> str:
@@ -205,6 +213,11 @@ class Service:
         if match is None:
             raise StageError(f"{self.name}: no resident size in /proc")
         return int(match[1]) * 1024
+
+    def own_bytes(self) -> int:
+        """Return the memory that it has in RAM and shares with no other process (Linux only)."""
+        rollup = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
+        return sum(map(int, re.findall(r"Private_(?:Clean|Dirty):\s+(\d+) kB", rollup))) * 1024
 
     def cpu_seconds(self) -> float:
         """Return the processor time that all its threads have taken; 0 where the system does not tell (Linux does)."""
@@ -237,8 +250,7 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for service in reversed(self._services):
-            service.stop()
+        self.stop(*reversed(self._services))
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def redis(self) -> Service:
@@ -303,34 +315,66 @@ class Stage:
             flags: the settings.
             unix: whether to reach Redis by its Unix socket, as a sidecar can, and not by TCP.
         """
-        port = free_port()
         address = f"unix://{self._unix_socket(upstream.port)}" if unix else f"redis://{HOST}:{upstream.port}"
-        command = [*self.proxy_command, "--listen", f"{HOST}:{port}", "--upstream", address, *flags]
-        return self._start("proxy", port, command, lambda service: _READY.search(service.said()) is not None)
+        return self._await(self._launch_proxy(address, flags), _says_ready)
 
-    def stop(self, service: Service) -> None:
-        """Stop one before the others."""
-        service.stop()
-        self._services.remove(service)
+    def proxies(self, upstream: Service, count: int, *flags: str) -> list[Service]:
+        """Start several proxies in front of one Redis, a few at a time."""
+        found: list[Service] = []
+        while len(found) < count:
+            some = min(_AT_A_TIME, count - len(found))
+            launched = [self._launch_proxy(f"redis://{HOST}:{upstream.port}", flags) for _ in range(some)]
+            found += [self._await(service, _says_ready) for service in launched]
+        return found
+
+    def _launch_proxy(self, address: str, flags: Sequence[str]) -> Service:
+        port = free_port()
+        command = [*self.proxy_command, "--listen", f"{HOST}:{port}", "--upstream", address, *flags]
+        return self._launch("proxy", port, command)
+
+    def stop(self, *services: Service) -> None:
+        """Stop some, all at the same time."""
+        for service in services:
+            service.process.terminate()
+        for service in services:
+            service.stop()
+            self._services.remove(service)
 
     def _start(self, name: str, port: int, command: list[str], is_ready: Callable[[Service], bool]) -> Service:
+        return self._await(self._launch(name, port, command), is_ready)
+
+    def _launch(self, name: str, port: int, command: list[str]) -> Service:
         log = self._folder / f"{name}-{port}.log"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EXPIREMEMBER_")}
-        began = time.perf_counter()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command,
+                cwd=PROJECT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=_end_with_parent,
             )
-        service = Service(name, port, process, log)
+        service = Service(name, port, process, log, time.perf_counter())
         self._services.append(service)
-        while not is_ready(service):
-            if process.poll() is not None:
-                raise StageError(f"{name} ended with status {process.returncode}:\n{service.said()}")
-            if time.perf_counter() - began > _START_SECONDS:
-                raise StageError(f"{name} was not ready in {_START_SECONDS:.0f} s:\n{service.said()}")
-            time.sleep(0.002)
-        service.ready_seconds = time.perf_counter() - began
         return service
+
+    def _await(self, service: Service, is_ready: Callable[[Service], bool]) -> Service:
+        while not is_ready(service):
+            if service.process.poll() is not None:
+                raise StageError(f"{service.name} ended with status {service.process.returncode}:\n{service.said()}")
+            if time.perf_counter() - service.began > _START_SECONDS:
+                raise StageError(f"{service.name} was not ready in {_START_SECONDS:.0f} s:\n{service.said()}")
+            time.sleep(0.002)
+        service.ready_seconds = time.perf_counter() - service.began
+        return service
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process when its parent ends, even by SIGKILL (Linux only)."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -348,3 +392,7 @@ def _answers(service: Service) -> bool:
     except (OSError, StageError):
         return False
     return True
+
+
+def _says_ready(service: Service) -> bool:
+    return _READY.search(service.said()) is not None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
+import psutil
 import pytest
 
-from tests.servers import ROOT
+from tests.servers import ROOT, until
 
 SHORT = [
     "crowd --rounds 1 --requests 500",
+    "fleet --proxies 1 2 --rounds 1 --requests 50 --keys 100 --idle-seconds 0.1",
     "lateness --members 100 --seconds 1",
     "lateness --members 100 --seconds 1 --read --proxy-arg=--no-sweep",
     "mass --members 2000 --keys 200",
@@ -46,6 +50,26 @@ def test_a_measurement_gives_figures(line: str) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "v=" in json.loads(result.stdout)["server"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system ends a process with its parent")
+def test_nothing_outlives_a_measurement_that_is_killed() -> None:
+    code = "from benchmarks.stage import Stage\nwith Stage() as stage: print(stage.redis().process.pid); input()"
+    command = [sys.executable, "-uc", code]
+    with (
+        tempfile.TemporaryDirectory() as folder,  # pytest's own is too long for the path of a Unix socket
+        subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"TMPDIR": folder}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as measurement,
+    ):
+        assert measurement.stdout is not None
+        server = psutil.Process(int(measurement.stdout.readline()))
+        measurement.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            try:
+                until(lambda: server.status() == psutil.STATUS_ZOMBIE)
+            finally:
+                server.kill()
 
 
 def _installed(program: str) -> bool:
