@@ -179,6 +179,7 @@ class _Fleet:
 
     def measure(self, form: str) -> None:
         """Measure requests of one form: to one proxy, then to all in turn."""
+        self._settle()
         self.samples[form].append(self._measure(form, self._clients[:1]))
         if self.count > 1:
             self.samples[form + _IN_TURN].append(self._measure(form, self._clients))
@@ -206,6 +207,7 @@ class _Fleet:
     def measure_fresh(self) -> None:
         """Give keys their first deadline under prefixes that no key has had before."""
         progress(f"{self.count} proxies: fresh prefixes")
+        self._settle()
         for _ in range(_FRESH):
             self._time_fresh(_QUIET)
         if self.count > 1:
@@ -336,7 +338,7 @@ def _bars(fleets: Sequence[_Fleet]) -> Iterator[Bar]:
     if last is not least:
         for form in _FORMS:
             for what, of in (("median", _p50), ("CPU of the server", _server)):
-                ratio = _ratio(fleets, -1 % len(fleets), form, of)
+                ratio = _ratio(fleets, len(fleets) - 1, form, of)
                 yield Bar(f"{form}, {what}: {last.count} proxies / {least.count}", ratio, _MOST_RATIO, at_least=False)
             others = _median(last.samples[form], _others)
             what = f"{form}, {last.count} proxies: CPU of all others, µs a request"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -36,6 +37,7 @@ _STOP_SECONDS: Final = 15.0
 _READY: Final = re.compile(r"\bready\b")
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
+_given: Final[deque[int]] = deque(maxlen=100)
 
 
 Request = tuple[str | bytes | int, ...]
@@ -378,11 +380,14 @@ def _end_with_parent() -> None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on at present."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of the loopback interface that nobody listens on at present, and that was not returned lately."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.append(port)
+            return port
 
 
 def _answers(service: Service) -> bool:
