@@ -132,12 +132,12 @@ class Server:
         self._known = KnownKeys()
         self._clock = ServerClock()
         self._control = upstream.control()
-        self._caller = Caller(self._control, self._names)
+        self._commands = ServerCommands()
+        self._caller = Caller(self._control, self._names, self._commands, upstream.database)
         self._indexes = Indexes(self._caller, upstream.database, self._names, self._known, self._clock)
         self._engine = Engine(
             self._caller, self._indexes, self._names, self._known, self._clock, settings.sweep_batch, metrics
         )
-        self._commands = ServerCommands()
         self._trail = Trail(place.name)
         self._logins = LoginWatch(upstream.connect, self._trail.request)
         self._trail.heard = lambda: self._logins.again("another proxy may stand in front of itself")

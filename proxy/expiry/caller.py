@@ -9,7 +9,9 @@ from typing import Any, Final, TypeAlias
 from redis.asyncio import Redis
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
-from proxy.scripts.calls import script
+from proxy.commands.described import ServerCommands
+from proxy.expiry.plainly import PLAINLY
+from proxy.scripts.calls import control_script
 from proxy.scripts.naming import Names
 
 ELSEWHERE: Final = -1
@@ -25,35 +27,53 @@ class Caller:
     Args:
         control: the connections of the proxy's own.
         names: the names of the proxy's own keys.
+        commands: what the server says of its commands.
+        home: the database that connections of the proxy's own are in.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
 
-    def __init__(self, control: Redis, names: Names) -> None:
+    def __init__(self, control: Redis, names: Names, commands: ServerCommands, home: int) -> None:
         self._control = control
         self._names = names
+        self._commands = commands
+        self._home = home
 
     async def evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
         """Return the reply to a script whose keys are of one slot; in a cluster, of one that the node has."""
-        [reply] = await self.call(script(name), [(list(keys), list(arguments))])
+        [reply] = await self.call(name, [(list(keys), list(arguments))])
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
-    async def call(self, text: bytes, calls: Sequence[Call], *, asking: bool = False) -> list[Any]:
+    async def call(
+        self,
+        name: str,
+        calls: Sequence[Call],
+        *,
+        asking: bool = False,
+        quiet: bool = False,
+        undeclared: bool = False,
+    ) -> list[Any]:
         """Call a script, once for each slot concerned.
 
         Args:
-            text: the script.
+            name: the script.
             calls: KEYS and ARGV.
             asking: whether the slots are on their way to the node.
+            quiet: whether to call its short form, as of `script`.
+            undeclared: whether ARGV has all of KEYS, behind their number.
 
         Returns:
             The replies. Where a cluster node has not all keys of a slot, the error that says so stands for its reply.
         """
-        slots = self._names.slots
+        slots, declares = self._names.slots, self._commands.declares_terms
+        text = control_script(name, declares=declares, quiet=quiet, undeclared=undeclared)
         if slots is None:
             [(keys, arguments)] = calls
+            if not declares and name in PLAINLY:
+                asks, take = PLAINLY[name](keys, arguments)
+                return [take(await self._ask_together(asks))]
             return [await self._control.eval(text, len(keys), *keys, *arguments)]  # type: ignore[arg-type]
         pipeline = self._control.pipeline(transaction=False)
         if not slots.primary:
@@ -99,6 +119,29 @@ class Caller:
             return await connection.read_response()
         finally:
             await self._control.connection_pool.release(connection)
+
+    async def exist(self, databases: list[int], names: Sequence[bytes]) -> bool:
+        """Return whether some database has any of some keys; no script runs."""
+        asks, take = PLAINLY["traces"](list(names), [*databases])
+        return bool(take(await self._ask_together(asks)))
+
+    async def _ask_together(self, asks: Iterable[tuple[bytes | int | str, ...]]) -> list[Any]:
+        """Return the replies to commands of which some go to another database, errors among them."""
+        commands = [*asks, ("SELECT", self._home)]
+        connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        replies: list[Any] = []
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            while len(replies) < len(commands):
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+        finally:
+            if len(replies) < len(commands) or isinstance(replies[-1], ResponseError):
+                await connection.disconnect()
+            await self._control.connection_pool.release(connection)
+        return replies[:-1]
 
     async def databases(self) -> set[int]:
         """Return the numbers of the databases that have keys."""

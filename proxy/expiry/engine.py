@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import structlog
-from redis.exceptions import ResponseError
 
 from proxy.expiry.caller import ELSEWHERE, Call, Caller
 from proxy.expiry.clock import ServerClock
@@ -17,7 +16,7 @@ from proxy.expiry.indexes import KEYS_AT_ONCE, Indexes
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.told import count_told
-from proxy.scripts.calls import TELL, all_in_arguments, script
+from proxy.scripts.calls import TELL, all_in_arguments
 from proxy.scripts.naming import Names, slot
 from proxy.session.known import AHEAD_MS, KnownKeys
 from proxy.session.question import Arrival, Question
@@ -217,27 +216,25 @@ class Engine:
             for key in keys
         ]
         asking = self._indexes.is_coming(keys[0])
-        for reply in await self._caller.call(script("clear", undeclared=True), calls, asking=asking):
+        for reply in await self._caller.call("clear", calls, asking=asking, undeclared=True):
             if not isinstance(reply, Exception):
                 self._metrics.members_expired_total["request"] += reply[4]
 
     async def _drop_leftovers(self, keys: Sequence[bytes]) -> None:
-        text = script("leftovers", undeclared=True)
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             names = self._names.triples(keys[begin : begin + KEYS_AT_ONCE])
-            await self._caller.call(text, [([], [*all_in_arguments(names)])])
+            await self._caller.call("leftovers", [([], [*all_in_arguments(names)])], undeclared=True)
 
     async def _make_way(self, arrivals: Sequence[Arrival]) -> None:
-        text = script("arrive", undeclared=True)
         for begin in range(0, len(arrivals), KEYS_AT_ONCE):
             page = arrivals[begin : begin + KEYS_AT_ONCE]
             names = all_in_arguments(self._names.triples(arrival.key for arrival in page))
-            await self._caller.call(text, [([], [*names, *(int(arrival.replaces) for arrival in page)])], asking=True)
+            call: Call = [], [*names, *(int(arrival.replaces) for arrival in page)]
+            await self._caller.call("arrive", [call], asking=True, undeclared=True)
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
         databases = [b"%d" % database for database in sorted(self._known.databases)]
         in_slots = self._names.slots is not None
-        text = script("void", undeclared=in_slots)
         for voiding in voidings(self._names, absent, databases, tentative=tentative):
             place: list[bytes | int] | None = None
             keys = voiding.keys[1::2]
@@ -245,7 +242,8 @@ class Engine:
                 call: Call = voiding.keys, [*voiding.arguments(place or ())]
                 if in_slots:  # the index may be at another node, and is not needed
                     call = keys, [*all_in_arguments(voiding.keys), *voiding.arguments(place or ())]
-                [reply] = await self._caller.call(text, [call], asking=self._indexes.is_coming(keys[0]))
+                asking = self._indexes.is_coming(keys[0])
+                [reply] = await self._caller.call("void", [call], asking=asking, undeclared=in_slots)
                 if isinstance(reply, Exception):
                     self._indexes.misplaced.set()
                     break
@@ -306,14 +304,12 @@ class Engine:
             The reply, or an error as of `Caller.call`.
         """
         quiet = time.monotonic() >= self._telling_until
-        try:
-            return (await self._caller.call(script(name, quiet=quiet, undeclared=undeclared), [call]))[0]
-        except ResponseError as error:
-            if not str(error).startswith(TELL):
-                raise
-            self._metrics.members_expired_total[trigger] += int(str(error).removeprefix(TELL))
+        [reply] = await self._caller.call(name, [call], quiet=quiet, undeclared=undeclared)
+        if not (isinstance(reply, bytes) and reply.startswith(TELL)):
+            return reply
+        self._metrics.members_expired_total[trigger] += int(reply.removeprefix(TELL))
         self._telling_until = time.monotonic() + TELLING_SECONDS
-        return (await self._caller.call(script(name, undeclared=undeclared), [call]))[0]
+        return (await self._caller.call(name, [call], undeclared=undeclared))[0]
 
     def _count_told(self, told: list[int | bytes]) -> None:
         """Count the events that a script has told, and warn of those that the server refused."""
@@ -338,7 +334,7 @@ class Engine:
             The next cursor (b"0": that was the end), how many deadlines were looked at, and how many voided.
         """
         call: Call = self._names.triples([key]), [database, cursor, MEMBERS_AT_ONCE]
-        [reply] = await self._caller.call(script("void_page"), [call])
+        [reply] = await self._caller.call("void_page", [call])
         if isinstance(reply, Exception):
             self._indexes.misplaced.set()
             return b"0", 1, 0
@@ -349,7 +345,7 @@ class Engine:
         """Make the indexes true to the shadows of some keys, `KEYS_AT_ONCE` at most; return those that were wrong."""
         calls: list[Call] = [(self._names.involved(group), [database]) for group in self._names.by_slot(keys)]
         healed: list[bytes] = []
-        for reply in await self._caller.call(script("heal"), calls):
+        for reply in await self._caller.call("heal", calls):
             if not isinstance(reply, Exception):
                 healed += reply
         if healed:
@@ -373,7 +369,7 @@ class Engine:
             The two cursors; the names; the keys.
         """
         arguments: list[bytes | int | str] = [database, names, entries, pattern, step]
-        [reply] = await self._caller.call(script("own_names"), [([self._names.index_of(number)], arguments)])
+        [reply] = await self._caller.call("own_names", [([self._names.index_of(number)], arguments)])
         if isinstance(reply, Exception):
             return b"", b"", [], []
         further, others, found, keys = reply

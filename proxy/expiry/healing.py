@@ -50,12 +50,15 @@ class Healing:
         self._pattern = re.sub(rb"([][*?\\^-])", rb"\\\1", names.prefix) + b"*"
 
     async def run(self) -> None:
-        """Check in rounds until cancelled."""
+        """Check in rounds until cancelled; not where nothing has deadlines, and nothing has changed."""
+        checked = 0
         while True:
             await self._tracker.connected.wait()
+            changes = self._tracker.changes
             try:
-                for database in sorted(self._known.databases):
+                for database in sorted(self._known.databases) if self._known.deadlines or changes != checked else ():
                     await self._go_round(database)
+                checked = changes
             except Exception as error:  # noqa: BLE001 (the next round tries again)
                 say = log.debug if is_outage(error) else log.warning
                 say("background check ended early", error=one_line(error), exc_info=not is_outage(error))

@@ -14,7 +14,7 @@ from redis.exceptions import ClusterDownError
 
 from proxy.expiry.caller import ELSEWHERE, Call, Caller
 from proxy.expiry.clock import ServerClock
-from proxy.scripts.calls import all_in_arguments, script
+from proxy.scripts.calls import all_in_arguments
 from proxy.scripts.naming import Names, slot
 from proxy.scripts.slots import Slots
 from proxy.session.known import KnownKeys
@@ -114,6 +114,11 @@ class Indexes:
         """Find the databases that have keys at all."""
         self._known.databases.update(await self._caller.databases())
 
+    async def has_any(self) -> bool:
+        """Return whether any database has an index, or keys of the proxy's own that need none. No script runs."""
+        names = [self._names.index, self._names.lease, self._names.events]
+        return await self._caller.exist(sorted(self._known.databases), names)
+
     async def has_traces(self) -> bool:
         """Return whether any database has keys of the proxy's own that need no deadline."""
         slots = self._names.slots
@@ -134,14 +139,12 @@ class Indexes:
         if self._names.slots is not None and self._known.order is not None:
             return await self._look_at_known(self._names.slots, self._known.order, for_sweep=for_sweep)
         databases = sorted(self._known.databases)
-        who = self._name if for_sweep else ""
         sent = self._clock.local()
-        moment, taken, found = await self._caller.evaluate(
-            "due",
-            [self._names.index, self._names.lease],
-            [self._home, who, LEASE_MS, KEYS_AT_ONCE, *databases],
-        )
+        moment, found, spoilt = await self._caller.evaluate("due", [self._names.index], [KEYS_AT_ONCE, *databases])
         self.observe(sent, moment)
+        if spoilt:
+            await self._caller.evaluate("mend", [self._names.index], spoilt)
+        taken = await self._take_lease() if for_sweep and any(due for _, _, due in found) else 0.0
         looks = [
             Look(
                 int(database),
@@ -152,7 +155,16 @@ class Indexes:
         ]
         # A client may have tried to go to a database that there is not.
         self._known.databases.difference_update(set(databases) - {look.database for look in looks})
-        return looks, float(taken)
+        return looks, taken
+
+    async def _take_lease(self) -> float:
+        """Take or keep the sweeper's lease; return for how many ms another proxy has it still."""
+        call: Call = [self._names.lease], [self._home, self._name, LEASE_MS]
+        [taken] = await self._caller.call("lease", [call])
+        if isinstance(taken, Exception):  # the slot has gone
+            self.misplaced.set()
+            return 0.0
+        return float(taken)
 
     async def _look_at_known(self, slots: Slots, order: DeadlineOrder, *, for_sweep: bool) -> tuple[list[Look], float]:
         """See what is due as far as is known: to look at an index for each slot would hold a server up for 9 ms.
@@ -164,14 +176,9 @@ class Indexes:
         self.observe(sent, moment)
         if not slots.primary:
             return [Look(database, math.inf, []) for database in sorted(self._known.databases)], 0.0
-        due, taken = order.due(moment / 1000, KEYS_AT_ONCE), 0.0
-        if due and for_sweep:
-            call: Call = [self._names.lease], [self._home, self._name, LEASE_MS]
-            [taken] = await self._caller.call(script("lease"), [call])
-            if isinstance(taken, Exception):  # the slot has gone
-                self.misplaced.set()
-                taken = 0.0
-        return [Look(database, order.earliest, due) for database in sorted(self._known.databases)], float(taken)
+        due = order.due(moment / 1000, KEYS_AT_ONCE)
+        taken = await self._take_lease() if due and for_sweep else 0.0
+        return [Look(database, order.earliest, due) for database in sorted(self._known.databases)], taken
 
     async def learn(self, keys: list[bytes]) -> list[bytes]:
         """Read the earliest deadlines of some keys, and make them known.
@@ -185,13 +192,13 @@ class Indexes:
             databases = sorted(self._known.databases)
             sent = self._clock.local()
             with self._known.asking() as freed:
-                text = script("deadlines")
+                name, in_slots = "deadlines", self._names.slots is not None
                 call: Call = [self._names.index], [len(databases), *databases, *page]
-                if self._names.slots is not None:
-                    text = script("deadlines_of_slots", undeclared=True)
+                if in_slots:
+                    name = "deadlines_of_slots"
                     call = ([], [*all_in_arguments(self._names.triples(page)), *databases])
                 try:
-                    [(moment, found)] = await self._caller.call(text, [call])
+                    [(moment, found)] = await self._caller.call(name, [call], undeclared=in_slots)
                 except ClusterDownError:
                     self._put_off(page)
                     continue
@@ -273,7 +280,7 @@ class Indexes:
         ]
         pages: list[tuple[list[tuple[bytes, float]], Place | None]] = []
         try:
-            replies = await self._caller.call(script("page"), calls)
+            replies = await self._caller.call("page", calls)
         except ClusterDownError as error:
             replies = [error] * len(calls)
         for place, flat in zip(places, replies, strict=True):

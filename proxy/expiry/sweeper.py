@@ -120,7 +120,8 @@ class Sweeper:
         if seconds <= 0:
             return
         try:
-            async with asyncio.timeout(min(seconds, _WATCH_SECONDS if known.deadlines else _LONGEST_SLEEP)):
+            longest = _WATCH_SECONDS if known.deadlines else _LONGEST_SLEEP if known.ever else None
+            async with asyncio.timeout(longest if longest is None else min(seconds, longest)):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -76,6 +76,7 @@ class Tracker:
             another server becomes the upstream.
         tried: set when the first attempt to reach the server has ended, well or not.
         connected: set while the server is followed.
+        changes: how often it has been told that keys of the proxy's own may have changed.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Tracker:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
         self.connected = asyncio.Event()
+        self.changes = 0
         self._upstream = upstream
         self._stay = upstream.stay
         self._caller = caller
@@ -225,13 +227,14 @@ class Tracker:
         self._urgent.set()
 
     async def _invalidated(self, push: list[Any]) -> object:
-        self._known.ever = True
         names = push[1]
         if names is None:
             self._everything = True
             self._news.set()
             self._urgent.set()
             return PUSHED
+        self._known.ever = True
+        self.changes += 1
         slots = self._names.slots
         for name in names:
             key = self._names.key(name)
@@ -255,8 +258,8 @@ class Tracker:
                 async with asyncio.timeout(_DATABASES_SECONDS if self._unplaced else _TICK_SECONDS):
                     await self._news.wait()
             except TimeoutError:
-                # Another proxy, a script or a SWAPDB may have put an index where there was none.
-                self._unplaced = self._unplaced or self._known.ever
+                # A SWAPDB may have put an index where there was none; of all else the server tells.
+                self._unplaced = self._unplaced or bool(self._known.deadlines)
             self._news.clear()
             if self._everything:
                 self._everything = False
@@ -347,9 +350,17 @@ class Tracker:
         self._unseen = set(self._known.deadlines)
         if not self.connected.is_set():
             await self._read_commands()
+            self.changes += 1  # of which nobody has told
         await self._indexes.find_databases()
-        await self._indexes.look()  # for the clock, and which databases there are
         slots = self._names.slots
+        if self.connected.is_set() and slots is None and not await self._indexes.has_any():
+            for key in self._unseen - self._changed:  # (FLUSHALL)
+                self._known.learn(key, None, -math.inf)
+            self._unseen = set()
+            self._see()
+            return
+        self.changes += 1
+        await self._indexes.look()  # for the clock, and which databases there are
         if slots is not None:
             slots.indexed.clear()
         self._arrived.clear()

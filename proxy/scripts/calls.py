@@ -14,10 +14,14 @@ from proxy.wire.request import bulk
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
-TELL: Final = "TELL "
-"""What the error of a short form begins with; then comes how many members it has removed."""
+TELL: Final = b"TELL "
+"""What the reply of a short form begins with that has to be told; then comes how many members it has removed."""
 _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
+_READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
+"""In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
+`CLIENT PAUSE … WRITE`. Other flags are those of a script without such a line."""
 
 
 def _code(text: str) -> str:
@@ -32,7 +36,7 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
 
     Args:
         name: its file's name without the ending, such as "expire".
-        quiet: of a script that removes what has expired, whether to send the short form, which fails with `TELL` where
+        quiet: of a script that removes what has expired, whether to send the short form, which ends with `TELL` where
             somebody has to be told of it.
         undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
 
@@ -52,13 +56,28 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
     return "\n".join(filter(None, (front, _code(call), _BEGIN, *map(_code, (*texts, text)), _END))).encode()
 
 
+@cache
+def reads_only(name: str) -> bool:
+    """Return whether a script never writes; from Redis 7.0 on the server is told so, and holds it to that."""
+    return _READS.search((_FOLDER / f"{name}.lua").read_text(encoding="utf-8")) is not None
+
+
+def control_script(name: str, *, declares: bool, quiet: bool = False, undeclared: bool = False) -> bytes:
+    """Return the text of a script for the proxy's own user; as `script`.
+
+    `declares`: whether the server reads in a script's first line on which terms to run it.
+    """
+    text = script(name, quiet=quiet, undeclared=undeclared)
+    return _READING + text if declares and reads_only(name) else text
+
+
 def _head(terms: Terms) -> bytes:
     """Return what makes the server check a script as it would check the command for which it stands in."""
     if not terms.declared:
         # A script's first write may be one that takes none, and after it the server allows all others.
         return _guard() if terms.takes_memory else b""
     if not terms.writes:
-        return b"#!lua flags=no-writes,allow-cross-slot-keys\n" if terms.across else b"#!lua flags=no-writes\n"
+        return _READING if terms.across else b"#!lua flags=no-writes\n"
     return b"#!lua\n" if terms.takes_memory else b"#!lua flags=allow-oom\n"
 
 

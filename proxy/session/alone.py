@@ -16,7 +16,7 @@ import hiredis
 from proxy.commands.described import Terms
 from proxy.metrics.table import Metrics
 from proxy.metrics.told import count_told
-from proxy.scripts.calls import evaluation
+from proxy.scripts.calls import evaluation, reads_only
 from proxy.scripts.naming import Names
 from proxy.session.voiding import Absent, Voiding, voidings
 from proxy.wire.frames import frames
@@ -189,7 +189,8 @@ class Alone:
                 break
             return b"".join(others)
 
-        call = evaluation(self._terms(), script, keys, arguments, declared=self._names.declared(keys))
+        terms = self._terms()._replace(writes=not reads_only(script))
+        call = evaluation(terms, script, keys, arguments, declared=self._names.declared(keys))
         return replies.enclose(call, hear)
 
     def _look(self, replies: ReplySubstitution, now: float) -> bytes:

@@ -1,6 +1,7 @@
 -- Counts the keys of a cluster node without the proxy's own.
 -- ARGV: the sweeper's lease; the names of the indexes that there may be
 -- Result: the count. Each key in an index has one shadow; clients' scripts can put others there until that is healed.
+-- Reads only
 -- Complexity: O(i) for i indexes
 local own = redis.pcall('exists', ARGV[1])  -- first: it removes a lease that has run out
 own = type(own) == 'number' and own or 0

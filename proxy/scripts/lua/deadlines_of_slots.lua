@@ -3,6 +3,7 @@
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: the databases
 -- Result: as deadlines.lua's; -1 for a key of which the node tells nothing
+-- Reads only
 -- Complexity: O(d k) for d databases and k keys
 local _, exactly = now()
 local found = {}

@@ -2,6 +2,7 @@
 -- uses: run
 -- ARGV: the reserved prefix; then the client's request
 -- Result: the request's own, filtered
+-- Reads only
 -- Complexity: O(n), as KEYS
 local reply, shown, prefix = run(2), {}, ARGV[1]
 if failed(reply) then return reply end

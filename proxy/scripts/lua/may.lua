@@ -2,6 +2,7 @@
 -- KEYS: each key followed by its shadow, then the index: the server refuses the call for any that the user may not write
 -- ARGV: the answer of who may; any other is that of who may not
 -- Result: the answer, as a status
+-- Reads only
 -- Complexity: O(k) for k keys
 local asks = {set = 'sismember', hash = 'hexists', zset = 'zscore', list = 'lpos'}
 local function may(...)

@@ -1,19 +1,19 @@
 -- Finds names of the proxy's own keys in one database, and keys in its index, a step at a time.
--- uses: mend
+-- uses: sorted
 -- KEYS: the index
 -- ARGV: the database; the cursor of SCAN, of ZSCAN ('' where it has come round); the pattern of the names; how many to
 --   look at in a step
 -- Result: the two cursors; the names; the keys
+-- Reads only
 -- Complexity: O(count)
 if redis.pcall('select', ARGV[1]).err then return {'', '', {}, {}} end
-mend(KEYS[1])
 local function step(cursor, ...)
   if cursor == '' then return '', {} end
   local page = call(...)
   return page[1] == '0' and '' or page[1], page[2]
 end
 local place, names = step(ARGV[2], 'scan', ARGV[2], 'match', ARGV[4], 'count', ARGV[5])
-local other, entries = step(ARGV[3], 'zscan', KEYS[1], ARGV[3], 'count', ARGV[5])
+local other, entries = step(sorted(KEYS[1]) and ARGV[3] or '', 'zscan', KEYS[1], ARGV[3], 'count', ARGV[5])
 local keys = {}
 for position = 1, #entries, 2 do keys[#keys + 1] = entries[position] end
 return {place, other, names, keys}

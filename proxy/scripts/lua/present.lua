@@ -2,6 +2,7 @@
 -- declared may look at several.
 -- ARGV: the database; the names of the indexes
 -- Result: for each 1, 0, or -1 where the node does not tell at present; nothing where there is no such database
+-- Reads only
 -- Complexity: O(i) for i indexes
 if redis.pcall('select', ARGV[1]).err then return {} end
 local found = {}

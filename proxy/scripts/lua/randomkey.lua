@@ -2,6 +2,7 @@
 -- proxy's, looks through the database in bounded steps.
 -- ARGV: the reserved prefix
 -- Result: a key, or nil
+-- Reads only
 -- Complexity: O(1), at most 100 draws and 1000 steps of SCAN
 local prefix = ARGV[1]
 for _ = 1, 100 do

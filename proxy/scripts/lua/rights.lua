@@ -2,6 +2,7 @@
 -- KEYS: a key that there is not, its shadow, the index: who may have these may have any
 -- ARGV: the names of the commands; what the answer begins with
 -- Result: a status, the beginning and 1 (yes) or 0 (no)
+-- Reads only
 -- Complexity: O(c) for c commands
 local key, other, index, free = KEYS[1], KEYS[2], KEYS[3], '1'
 if redis.acl_check_cmd then

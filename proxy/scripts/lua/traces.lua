@@ -3,6 +3,7 @@
 -- KEYS: the lease, the rules for events
 -- ARGV: the databases
 -- Result: how many there are
+-- Reads only
 -- Complexity: O(d) for d databases
 local count = 0
 for _, database in ipairs(ARGV) do

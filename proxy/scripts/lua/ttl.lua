@@ -3,6 +3,7 @@
 -- KEYS: key, its shadow
 -- ARGV: member; the unit of the result in milliseconds (1000 or 1)
 -- Result: -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
+-- Reads only
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end

@@ -3,6 +3,7 @@
 -- KEYS: each key followed by its shadow
 -- ARGV: the unit of the results in milliseconds (1000 or 1); the keys in turn (see segments); then each request's member
 -- Result: for each request -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
+-- Reads only
 -- Complexity: O(1) for each request
 local unit, moment = tonumber(ARGV[1]), (now())
 local function work(replies, key, shadow, first, count)

@@ -1,12 +1,12 @@
--- Stands in for `lapse`, in a tenth of its text, for as long as nobody has asked to be told of members that expire: fails
--- with TELL, before it removes anything in a database, where somebody has; the error tells how many members have gone
--- from others. Needs discard before it. O(1) for each database.
+-- Stands in for `lapse`, in a tenth of its text, for as long as nobody has asked to be told of members that expire: ends
+-- with TELL, before it removes anything in a database, where somebody has; the reply tells how many members have gone
+-- from others. It is no error: servers count those. Needs discard before it. O(1) for each database.
 local tally, asked, lapsed = {0, 0, 0, 0, ''}, nil, 0
 local function elsewhere() asked = nil end
 local function lapse(kind, key, shadow, index, members)
   if asked == nil then asked = call('exists', string.sub(index, 1, -6) .. 'events') == 1 end
   if asked then
-    failure = {err = 'TELL ' .. lapsed}
+    failure = {ok = 'TELL ' .. lapsed}
     error(failure)
   end
   local count = discard(kind, key, members)
