@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-NPM: Final = {"ioredis": "5.11.1", "redis": "5.12.1", "@valkey/valkey-glide": "2.5.2"}
+NPM: Final = {"ioredis": "6.0.0", "redis": "6.3.1", "@valkey/valkey-glide": "2.5.2"}
 """Packages of Node.js, and the versions that are tested."""
 
 PREDIS: Final = Path("/usr/share/php/Predis/Autoloader.php")

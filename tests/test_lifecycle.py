@@ -539,6 +539,26 @@ def test_running_requests_are_answered_before_the_end(upstream: Server, start_pr
 
 
 @pytest.mark.one_kind
+@pytest.mark.parametrize("mode", ["OFF", "SKIP"])
+def test_who_wants_no_replies_does_not_delay_the_end(upstream: Server, start_proxy: StartProxy, mode: str) -> None:
+    proxy = start_proxy(upstream, "--shutdown-timeout", "60")
+    with proxy.connect() as client:
+        client.send(request("SET", "before", "1") + request("CLIENT", "REPLY", mode))
+        assert client.reply() == b"+OK\r\n"
+        if mode == "OFF":
+            client.send(request("SET", "after", "1"))
+            until(lambda: upstream.command("EXISTS", "after") == b":1\r\n")
+        else:
+            until(lambda: b"cmd=client" in upstream.command("CLIENT", "LIST", "TYPE", "normal"))
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert client.rest() == b""
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 20
+    assert "unanswered" not in proxy.process.output, proxy.process.output
+
+
+@pytest.mark.one_kind
 def test_a_request_that_is_held_up_is_answered_before_the_end(upstream: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(upstream, "--no-sweep")
     with proxy.connect() as client, upstream.connect() as straight:

@@ -926,9 +926,10 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._upstream.closing:
             self.abandon()
             return
-        sign = self._session.drain()
+        # After CLIENT REPLY OFF or SKIP no sign is answered: then the server's own end tells that all has been.
+        sign = self._session.drain() if self._session.answers else None
         if sign is None:
-            self._end_input()  # a request has been sent in part: the rest will not come
+            self._end_input()  # likewise where a request has been sent in part: the rest will not come
             return
         self._move(State.DRAINING)
         self._receive_by(_drop)

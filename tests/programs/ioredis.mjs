@@ -1,6 +1,6 @@
 // What a program of ioredis gets from the server at PORT, a line each: node ioredis.mjs PORT
 import { createHash } from "node:crypto";
-import Redis from "ioredis";
+import { Redis } from "ioredis";
 
 const port = Number(process.argv[2]);
 const open = (options = {}) => new Redis({ host: "127.0.0.1", port, ...options });
