@@ -22,7 +22,7 @@ pytestmark = pytest.mark.start
 def refuses(*arguments: str, env: dict[str, str] | None = None) -> str:
     """See that a proxy ends at once, with one line; return it."""
     line = [sys.executable, "-m", "proxy", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=20, env=proxy_environment(env), cwd=ROOT)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=proxy_environment(env), cwd=ROOT)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "leads back to this proxy itself: set it to the Redis or Valkey server" in done.stderr
