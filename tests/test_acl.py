@@ -209,7 +209,7 @@ def test_an_enclosed_reply_is_heard_and_not_passed_on(push: bytes) -> None:
         if cut == len(stream):
             return
         assert replies.receive(stream[:cut]) + replies.receive(stream[cut:]) == b":1\r\n" + push + b":2\r\n"
-        assert heard == [b"+yes\r\n" + push]
+        assert heard == [b"+yes\r\n"]
         assert not replies.outstanding
         cut += 1
 
