@@ -58,9 +58,6 @@ MUTATIONS = [
     Mutation("commands/table.py", 'Effect.COUNT, "HINCRBY"', 'Effect.READ, "HINCRBY"', "script"),
     Mutation("commands/table.py", '"EVAL EVALSHA FCALL"', '"EVALSHA FCALL"', "SPOP"),
     Mutation("commands/table.py", 'Effect.ARRIVE, "BLMOVE', 'Effect.READ, "BLMOVE', "BLMOVE"),
-    Mutation(
-        "commands/table.py", ' LMOVEM BLMOVEM", _at(2)', '", _at(2); put(Effect.READ, "LMOVEM BLMOVEM", _none', "LMOVEM"
-    ),
     Mutation("commands/table.py", '_stored(b"STORE", first=2)', '_stored(b"STORED", first=2)', "script"),
     Mutation("commands/table.py", '"HDEL SREM ZREM"', '"HDEL ZREM"', "nothing left behind"),
     Mutation("commands/table.py", '"DEL UNLINK"', '"UNLINK"', "nothing left behind"),
