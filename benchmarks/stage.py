@@ -92,6 +92,10 @@ def generated_rate(port: int, *arguments: str | int) -> float:
     return float(rows[1][1])
 
 
+class ErrorReplyError(StageError):
+    """A request was answered with an error."""
+
+
 class Connection:
     """A blocking client on a plain socket, cheap enough not to be what is measured."""
 
@@ -120,12 +124,13 @@ class Connection:
         """Wait for one reply.
 
         Raises:
-            StageError: it is an error, or the connection has ended.
+            ErrorReplyError: it is an error.
+            StageError: the connection has ended.
         """
         while (reply := self._reader.gets()) is False:
             self._reader.feed(self._receive())
         if isinstance(reply, hiredis.ReplyError):
-            raise StageError(f"error reply: {reply}")
+            raise ErrorReplyError(f"error reply: {reply}")
         return reply
 
     def _receive(self) -> bytes:
