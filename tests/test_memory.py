@@ -51,11 +51,6 @@ def _rewritten(client: Raw) -> None:
     _said(client, "SADD", "known", BIG, BIG + b"1")
 
 
-def _behind_it(client: Raw) -> None:
-    client.send(request("MSET", "a", BIG, "b", BIG) + b"*2\r\n$3\r\nGET\r\n$1\r\n")
-    assert client.reply() == b"+OK\r\n"
-
-
 def _cut_off(client: Raw) -> None:
     client.send(request("MSET", "a", BIG, "b", BIG)[: 3 * MEGABYTE])
     client.end_of_requests()
@@ -84,7 +79,6 @@ SHAPES: dict[str, Callable[[Raw], None]] = {
     "a name": lambda client: _said(client, "AUTH", BIG, "password", by=b"-"),
     "in MULTI": _in_multi,
     "words in MULTI": _queued_words,
-    "begun behind it": _behind_it,
     "cut off": _cut_off,
     "inline": _inline,
     "a big reply": lambda client: _said(client, "MGET", *["big"] * 4),
@@ -173,24 +167,6 @@ def test_messages_do_not_wait_for_a_request_of_the_proxys_own(server: Server, st
 
 
 # Inline requests
-
-
-def test_inline_requests_cost_no_more_than_others(server: Server, start_proxy: StartProxy) -> None:
-    proxy = start_proxy(server)
-    process = psutil.Process(proxy.pid)
-
-    def cost(ping: bytes, depth: int) -> float:
-        with proxy.connect() as client:
-            before = sum(process.cpu_times()[:2])
-            for _ in range(16_000 // depth):
-                client.send(ping * depth)
-                client.exactly(7 * depth)
-            return sum(process.cpu_times()[:2]) - before
-
-    for depth in (1, 16):
-        ratios = sorted(cost(b"PING\r\n", depth) / max(cost(request("PING"), depth), 0.01) for _ in range(5))
-        assert ratios[2] < 2, (depth, ratios)
-    proxy.stop()
 
 
 LINES = [
