@@ -52,11 +52,11 @@ _LUA = "scripts/lua/"
 
 MUTATIONS = [
     # The table of commands.
-    Mutation("commands/table.py", '"HSET HMSET"', '"HMSET"', "script"),
-    Mutation("commands/table.py", '"SADD LPUSH RPUSH LPUSHX RPUSHX"', '"LPUSH RPUSH LPUSHX RPUSHX"', "SPOP"),
+    Mutation("commands/table.py", 'Effect.ADD, "HSET HMSET"', 'Effect.READ, "HSET HMSET"', "script"),
+    Mutation("commands/table.py", 'Effect.ADD, "SADD LPUSH', 'Effect.READ, "SADD LPUSH', "SPOP"),
     Mutation("commands/table.py", '"SMOVE", _at(1, 2)', '"SMOVE", _at(2, 1)', "SPOP"),
     Mutation("commands/table.py", 'Effect.COUNT, "HINCRBY"', 'Effect.READ, "HINCRBY"', "script"),
-    Mutation("commands/table.py", '"EVAL EVALSHA FCALL"', '"EVALSHA FCALL"', "SPOP"),
+    Mutation("commands/table.py", 'Effect.SCRIPT, "EVAL', 'Effect.READ, "EVAL', "SPOP"),
     Mutation("commands/table.py", 'Effect.ARRIVE, "BLMOVE', 'Effect.READ, "BLMOVE', "BLMOVE"),
     Mutation("commands/table.py", '_stored(b"STORE", first=2)', '_stored(b"STORED", first=2)', "script"),
     Mutation("commands/table.py", '"HDEL SREM ZREM"', '"HDEL ZREM"', "nothing left behind"),
