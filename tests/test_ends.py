@@ -92,7 +92,9 @@ class Handshake:
     def finish(self) -> bytes:
         """Read what the other side sends, and return what the client sends then."""
         while True:
-            self._read.write(self.socket.recv(1 << 16))
+            came = self.socket.recv(1 << 16)
+            assert came, "the other side ended within the handshake"
+            self._read.write(came)
             with contextlib.suppress(ssl.SSLWantReadError):
                 self._object.do_handshake()
                 return self._written.read()
