@@ -177,6 +177,9 @@ def test_what_is_missing_is_counted_and_named_and_what_is_there_is_set(
     server.command("SET", "string", "a")
     server.command("HSET", "cut", "a", "1", b"a\0b", "2")
     server.command("HSET", "clear", b"a\0b", "2")
+    server.command("SADD", "alike", "a", b"a\0b", b"a\0c", "x")
+    server.command("SADD", "apart", "a", b"a\0b", b"a\0c", "x")
+    server.command("SADD", "few", b"a\0b", b"a\0c", "x")
     now = time.time_ns() // 1_000_000
     expires = b"\xfc" + (now - 1000).to_bytes(8, "little")
     data = closed(
@@ -188,6 +191,9 @@ def test_what_is_missing_is_counted_and_named_and_what_is_there_is_set(
         + entry(b"string", 2, strings([b"a"]), [(b"a", FAR)])
         + entry(b"cut", 2, strings([b"a", b"a\0b"]), [(b"a", FAR)])
         + entry(b"clear", 2, strings([b"a\0b"]), [(b"a\0b", FAR)])
+        + entry(b"alike", 2, strings([b"a", b"a\0b", b"a\0c", b"x"]), [(b"a", FAR)] * 3 + [(b"x", FAR)])
+        + entry(b"apart", 2, strings([b"a", b"a\0b", b"a\0c", b"x"]), [(b"a", FAR)] * 2 + [(b"a", 1), (b"x", FAR)])
+        + entry(b"few", 2, strings([b"a\0b", b"a\0c", b"x"]), [(b"a", FAR), (b"x", FAR)])
         + b"\xfe\x07" + entry(b"far", 2, strings([b"a"]), [(b"a", FAR)])
     )  # fmt: skip
     (tmp_path / "dump.rdb").write_bytes(data)
@@ -197,19 +203,24 @@ def test_what_is_missing_is_counted_and_named_and_what_is_there_is_set(
     ended = bring("--rdb", tmp_path / "dump.rdb", "--upstream", server.url)
     assert ended.status == 3
     for said in (
-        "imported: 11 deadlines\n",
-        "           3  set\n",
+        "           4  left out: KeyDB cut the member off at a NUL byte, and several members match\n"
+        "              database 0: 'apart' 'a': 3 different deadlines for 'a', 'a\\x00b', 'a\\x00c'\n"
+        "              database 0: 'few' 'a': 1 deadline for 'a\\x00b', 'a\\x00c'\n",
+        "imported: 17 deadlines\n",
+        "           9  set\n",
         "           2  deadline passed: member already gone\n",
         "           1  no such key\n              database 0: 'gone' 'a'\n",
         "           1  no such member\n              database 0: 's' 'x'\n",
         "           2  the key has another type\n",
         "           1  ambiguous: KeyDB cut the member off at a NUL byte\n",
-        "              database 0: 'cut' 'a\\x00b'\n",
+        "              database 0: 'cut' 'a\\x00b' or 'a'\n",
         "           1  no such database\n              database 7: 'far' 'a'\n",
     ):
         assert said in ended.said, ended.said
     assert dry.said.replace("to be set", "set").replace("dry run, nothing changed", "imported") == ended.said
     wanted = {(0, b"s", b"a", FAR), (0, b"s", b"b", FAR + 1), (0, b"clear", b"a\0b", FAR)}
+    wanted |= {(0, b"alike", member, FAR) for member in (b"a", b"a\0b", b"a\0c", b"x")}
+    wanted |= {(0, key, b"x", FAR) for key in (b"apart", b"few")}
     assert kept(server, wanted) == wanted
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.keydb import lzf
+from proxy.keydb import lzf, rdb
 from proxy.keydb.rdb import LARGEST, DamagedError, Reader, Row
 from proxy.keydb.spool import BYTES_AT_ONCE, KEYS_AT_ONCE, ROWS_AT_ONCE, Spool
 from tests.conftest import StartServer
@@ -149,20 +149,23 @@ def _fed(reader: Reader, *chunks: bytes) -> tuple[list[Row], int]:
 
 
 @pytest.mark.parametrize("claimed", [1 << 29, 1 << 40, (1 << 63) + 5, (1 << 64) - 1])
-@pytest.mark.parametrize("what", ["value", "element", "member", "key", "compressed", "text of a field"])
+@pytest.mark.parametrize(
+    "what", ["value", "element", "member", "key", "compressed", "compressed member", "text of a field"]
+)
 def test_whatever_a_string_claims_it_is_not_held(claimed: int, what: str) -> None:
     head = {
         "value": b"\x00\x01k" + size(claimed),
         "element": b"\x01\x01l\x02\x01a" + size(claimed),
         "member": b"\x02\x01s\x02\x01a" + size(claimed),
         "key": b"\x02" + size(claimed),
+        "compressed member": b"\x02\x01s\x01\xc3" + size(claimed) + size(claimed),
         "compressed": b"\x02\x01s\x01\xc3" + size(claimed) + size(7),
         "text of a field": b"\xfa\x03lua" + size(claimed),
     }[what]
     reader = Reader()
     chunk = bytes(1 << 18)
     _, taken = _fed(reader, HEAD, head, *[chunk] * 64)
-    assert taken < 4 * LARGEST
+    assert taken < (8 if "compressed" in what else 4) * LARGEST
     with pytest.raises(DamagedError, match=f"offset {9 + len(head) + (64 << 18)}"):
         reader.finish()
 
@@ -239,12 +242,78 @@ def test_a_member_that_was_cut_off_is_found_again(holder: str) -> None:
     assert rows(b"a\0b", b"a", of=b"a") == ([(b"a\0b", b"a")], 0)
 
 
-def test_a_member_too_large_to_be_held_may_begin_like_another() -> None:
-    large = b"a\0" + bytes([65]) * LARGEST
+@pytest.mark.parametrize(
+    ("members", "whens", "told"),
+    [
+        # As many deadlines as members, and all the same: they are theirs, unless the server has `a` too.
+        ("a\0b a\0c", [FAR, FAR], {"a\0b": "a", "a\0c": "a"}),
+        ("a\0b a\0c a", [FAR, FAR, FAR], {"a\0b": None, "a\0c": None, "a": None}),
+        ("a\0b a", [FAR, FAR], {"a\0b": None, "a": None}),
+        ("a\0b a\0c", [FAR, FAR + 1], {}),
+        ("a\0b a\0c", [FAR], {}),
+        ("a\0b a", [FAR, FAR + 1], {}),
+        ("a\0b a\0c a", [FAR, FAR, FAR + 1], {}),
+        ("a\0b", [FAR, FAR, FAR], {}),
+    ],
+)
+def test_members_that_begin_alike_are_told_apart_where_all_have_the_same_deadline(
+    members: str, whens: list[int], told: dict[str, str | None]
+) -> None:
+    given = [member.encode() for member in members.split(" ")]
     reader = Reader()
-    rows = reader.feed(closed(entry(b"s", 2, strings([b"b", large]), [(large, FAR), (b"b", FAR)])))
-    assert plain(rows) == [(0, b"s", b"b", FAR)]
-    assert reader.finish().ambiguous == 1
+    pairs = [(b"b", 5), *((b"a", when) for when in whens), (b"c", 6)]
+    rows = reader.feed(closed(entry(b"k", 2, strings([*given, b"b", b"c", b"d\0"]), pairs)))
+    of_others = {b"b": (5, None), b"c": (6, None)}
+    assert {row.member: (row.deadline, row.cut) for row in rows} == of_others | {
+        member.encode(): (FAR, None if cut is None else cut.encode()) for member, cut in told.items()
+    }
+    found = reader.finish()
+    assert (found.rows, found.ambiguous) == (len(rows), 0 if told else len(whens))
+    if told:
+        assert not found.ambiguities
+    else:
+        (left_out,) = found.ambiguities
+        assert (left_out.database, left_out.key, left_out.begin) == (0, b"k", b"a")
+        assert (left_out.deadlines, left_out.same) == (len(whens), len(set(whens)) == 1)
+        assert left_out.members == [member for member in given if b"\0" in member]
+
+
+@pytest.mark.parametrize("form", [0, 5], ids=["plain", "compressed"])
+def test_a_member_too_large_to_be_held_may_begin_like_another(form: int) -> None:
+    large = b"a\0" + bytes([65]) * LARGEST
+    value = strings([b"b", large], form)
+
+    def read_with(*pairs: tuple[bytes, int]) -> tuple[list[Deadline], int, int]:
+        reader = Reader()
+        rows = reader.feed(closed(entry(b"s", 2, value, [*pairs, (b"b", FAR)])))
+        found = reader.finish()
+        assert found.untold == 0
+        return plain(rows), found.ambiguous, found.too_large
+
+    assert read_with((large, FAR)) == ([(0, b"s", b"b", FAR)], 1, 0)
+    assert read_with((large, FAR), (b"a", FAR + 1)) == ([(0, b"s", b"b", FAR)], 2, 0)
+    assert set(read_with((large, FAR), (b"a", FAR))[0]) == {(0, b"s", b"a", FAR), (0, b"s", b"b", FAR)}
+    assert read_with((large, FAR), (b"a", FAR))[1:] == (0, 1)
+
+
+@pytest.mark.parametrize("form", [0, 5], ids=["plain", "compressed"])
+def test_a_member_of_the_largest_size_is_found_again(form: int) -> None:
+    large = b"a\0" + bytes([65]) * (LARGEST - 2)
+    reader = Reader()
+    rows = reader.feed(closed(entry(b"s", 2, strings([large], form), [(large, FAR)])))
+    assert plain(rows) == [(0, b"s", large, FAR)]
+
+
+def test_more_members_with_nul_bytes_than_are_held_are_counted_with_their_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rdb, "CUT_AT_MOST", 5000)
+    reader = Reader()
+    many = strings(b"%d\0" % number for number in range(50))
+    data = entry(b"s", 2, many, [(b"x", FAR), (b"y", FAR)]) + entry(b"t", 2, many, [(b"x", FAR)])
+    assert reader.feed(closed(data + entry(b"u", 2, strings([b"x"]), [(b"x", FAR)])))[0].key == b"u"
+    found = reader.finish()
+    assert (found.untold, found.untold_of, found.ambiguous) == (3, [(0, b"s"), (0, b"t")], 0)
 
 
 # Anything that KeyDB could write.
@@ -367,7 +436,10 @@ def test_nonsense_with_a_right_checksum_is_read_or_refused(
 @given(st.binary(max_size=300), st.integers(0, 400))
 def test_compressed_text_is_what_it_was_or_refused(packed: bytes, length: int) -> None:
     with contextlib.suppress(ValueError):
-        assert len(lzf.decompress(packed, length)) == length
+        whole = lzf.decompress(packed, length)
+        assert len(whole) == length
+        for size in (0, length // 3, length // 2):
+            assert lzf.decompress(packed[: 2 * size], size, whole=False) == whole[:size]
 
 
 # What other servers write in the same version of the format.

@@ -83,11 +83,12 @@ class Tally:
 
     Attributes:
         counts: how many, by outcome.
-        names: of each outcome that is not good the first `NAMED`: database, key and member.
+        names: of each outcome that is not good the first `NAMED`: database, key, member, and the other member that may
+            be meant.
     """
 
     counts: Counter[Outcome] = field(default_factory=Counter)
-    names: dict[Outcome, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    names: dict[Outcome, list[tuple[int, bytes, bytes, bytes | None]]] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -105,10 +106,10 @@ class Tally:
             self.counts[Outcome(outcome)] += count
         if all(Outcome(letter) in GOOD for letter in set(letters)):
             return
-        members = ((of_key.key, row[0]) for of_key in batch.keys for row in of_key.rows)
-        for letter, (key, member) in zip(letters, members, strict=True):
+        members = ((of_key.key, row[0], row[2]) for of_key in batch.keys for row in of_key.rows)
+        for letter, (key, member, cut) in zip(letters, members, strict=True):
             if (bad := Outcome(letter)) not in GOOD and len(names := self.names.setdefault(bad, [])) < NAMED:
-                names.append((batch.database, key, member))
+                names.append((batch.database, key, member, cut if bad is Outcome.AMBIGUOUS else None))
 
 
 class Importer:

@@ -15,7 +15,7 @@ import structlog
 
 from proxy.keydb.apply import NAMED, ApplyError, Importer, Mode, Outcome, Tally
 from proxy.keydb.options import Order, of_source
-from proxy.keydb.rdb import LARGEST, DamagedError, Findings, Reader
+from proxy.keydb.rdb import LARGEST, Ambiguity, DamagedError, Findings, Reader
 from proxy.keydb.source import FileSource, ServerSource, SourceError
 from proxy.keydb.spool import Spool, SpoolError
 from proxy.scripts.naming import Names
@@ -48,7 +48,7 @@ def run(settings: Settings, order: Order) -> int:
         with Spool() as spool:
             found = _gather(source, spool)
             _print_findings(order.name if order.server is None else str(source), found)
-            good = found.too_large == found.out_of_range == found.ambiguous == 0
+            good = found.too_large == found.out_of_range == found.ambiguous == found.untold == 0
             mode = Mode.LOOK if order.dry_run else Mode.SET
             good = _apply(importer, spool, mode) and good
             if order.verify:
@@ -175,14 +175,38 @@ def _print_findings(name: str, found: Findings) -> None:
     for count, text in (
         (found.too_large, f"left out: the key or the member is larger than {LARGEST:,} bytes"),
         (found.out_of_range, "left out: the deadline is out of range"),
-        (found.ambiguous, "left out: KeyDB cut the member off at a NUL byte, and several members match"),
+        (found.ambiguous, _CUT_OFF),
+        (found.untold, _TOO_MANY),
         (found.modules, "values of modules skipped"),
     ):
         if count:
             click.echo(f"{count:>12,}  {text}")
+        if text is _TOO_MANY:
+            for database, key in found.untold_of:
+                click.echo(f"{'':14}database {database}: {_show(key)}")
+        if text is _CUT_OFF:
+            for ambiguity in found.ambiguities:
+                click.echo(f"{'':14}{_explain(ambiguity)}")
+            if sum(ambiguity.deadlines for ambiguity in found.ambiguities) < count:
+                click.echo(f"{'':14}…")
     if found.cron_jobs:
         names = ", ".join(map(_show, found.cron_names)) + (", …" if found.cron_jobs > len(found.cron_names) else "")
         click.echo(f"{found.cron_jobs:>12,}  KEYDB.CRON jobs skipped, because no other server loads them: {names}")
+
+
+_CUT_OFF: Final = "left out: KeyDB cut the member off at a NUL byte, and several members match"
+_TOO_MANY: Final = "left out: KeyDB cuts members off at a NUL byte, and the key has too many with one"
+
+
+def _explain(found: Ambiguity) -> str:
+    """Return which member is meant, and why it cannot be told, on one line."""
+    members = list(found.members)
+    if found.deadlines > found.candidates:
+        members.insert(0, found.begin)
+    many = found.deadlines > 1
+    deadlines = f"{found.deadlines:,} {'' if found.same else 'different '}deadline{'s' if many else ''}"
+    names = ", ".join(map(_show, members)) + (", …" if found.candidates > len(found.members) else "")
+    return f"database {found.database}: {_show(found.key)} {_show(found.begin)}: {deadlines} for {names}"
 
 
 _WORDS: Final = {
@@ -206,8 +230,9 @@ def _print_tally(mode: Mode, tally: Tally) -> None:
         count = tally.counts[outcome]
         if count or (outcome is Outcome.SET):
             click.echo(f"{count:>12,}  {words[_COLUMN[mode]]}")
-            for database, key, member in tally.names.get(outcome, ()):
-                click.echo(f"{'':14}database {database}: {_show(key)} {_show(member)}")
+            for database, key, member, other in tally.names.get(outcome, ()):
+                or_other = "" if other is None else f" or {_show(other)}"
+                click.echo(f"{'':14}database {database}: {_show(key)} {_show(member)}{or_other}")
             if tally.names.get(outcome) and count > NAMED:
                 click.echo(f"{'':14}…")
 

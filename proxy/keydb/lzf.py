@@ -1,14 +1,16 @@
-"""LZF, the compression of strings in RDB files: only its way back, for strings whose size is known and bounded."""
+"""LZF, the compression of strings in RDB files: only its way back, for as many bytes as are wanted."""
 
 from __future__ import annotations
 
 
-def decompress(packed: bytes, size: int) -> bytes:
+def decompress(packed: bytes, size: int, *, whole: bool = True) -> bytes:
     """Return what was compressed.
 
     Args:
         packed: the compressed bytes.
-        size: how many bytes they stand for; no more than that is ever made of them.
+        size: how many bytes they stand for; hardly more than that is ever made of them.
+        whole: they are all there. Otherwise the first of them are, and up to `size` bytes of what they stand for are
+            returned: all of these, if there are twice as many.
 
     Raises:
         ValueError: they do not stand for so many bytes.
@@ -16,7 +18,7 @@ def decompress(packed: bytes, size: int) -> bytes:
     made = bytearray()
     at, end = 0, len(packed)
     try:
-        while at < end:
+        while at < end and (whole or len(made) < size):
             control = packed[at]
             at += 1
             if control < 32:  # a run of literal bytes
@@ -30,14 +32,15 @@ def decompress(packed: bytes, size: int) -> bytes:
             back = ((control & 31) << 8 | packed[at]) + 1
             at += 1
             begin, length = len(made) - back, length + 2
-            if begin < 0 or len(made) + length > size:
+            if begin < 0 or (whole and len(made) + length > size):
                 raise ValueError("reference to bytes before the beginning")
             if length <= back:
                 made += made[begin : begin + length]
             else:  # it overlaps what it makes
                 made += (made[begin:] * (length // back + 1))[:length]
     except IndexError:
-        raise ValueError("too short") from None
-    if at != end or len(made) != size:
+        if whole:
+            raise ValueError("too short") from None
+    if whole and (at != end or len(made) != size):
         raise ValueError("wrong size")
-    return bytes(made)
+    return bytes(made[:size])

@@ -5,7 +5,7 @@ and `keydb-subexpire-when`, the deadline in Unix ms as text. Values are skipped 
 claim; of keys and members no more than `LARGEST` bytes are held.
 
 In these fields KeyDB cuts a member off at its first NUL byte. So members that contain one are picked out of the values
-(`Cut`), and a deadline whose member could be several is left out.
+(`Cut`), and deadlines whose members could be several are left out, unless all of these have the same one.
 
 The last eight bytes are a checksum of all before: nothing that was read may be acted on until `Reader.finish` returns.
 """
@@ -35,11 +35,17 @@ LATEST_DEADLINE: Final = 1 << 53
 CUT_AT_MOST: Final = 1 << 26
 """Memory for the members of one collection that contain NUL bytes, about; with more, its deadlines are left out."""
 
-_ENTRY: Final = 200
+_ENTRY: Final = 300
 
 HIGHEST_DATABASE: Final = (1 << 31) - 1
 NAMED: Final = 10
 """Names that are kept of what is only counted."""
+
+_BEGINNING: Final = 64
+"""Bytes of such a name."""
+
+_CANDIDATES: Final = 4
+"""Members that are named which a deadline may belong to."""
 
 _MEMBER: Final = b"keydb-subexpire-key"
 _WHEN: Final = b"keydb-subexpire-when"
@@ -96,6 +102,29 @@ class Row(NamedTuple):
 
 
 @dataclass
+class Ambiguity:
+    """Deadlines of which it cannot be told whose they are, of one key; all names may be cut short.
+
+    Attributes:
+        database: its number.
+        key: the key.
+        begin: the member as the file has it.
+        deadlines: how many there are.
+        same: whether they are all the same.
+        members: some of the members that begin so, without `begin` itself.
+        candidates: how many of these there are.
+    """
+
+    database: int
+    key: bytes
+    begin: bytes
+    deadlines: int
+    same: bool
+    members: list[bytes]
+    candidates: int
+
+
+@dataclass
 class Findings:
     """What a file turned out to contain.
 
@@ -108,6 +137,9 @@ class Findings:
         too_large: deadlines left out, as the key or the member has more than `LARGEST` bytes.
         out_of_range: deadlines left out, as the proxy cannot keep them.
         ambiguous: deadlines left out, as KeyDB cut their members off, and several begin like that.
+        ambiguities: which, the first `NAMED` of them.
+        untold: deadlines left out, as there are more members with NUL bytes beside them than are held.
+        untold_of: of which keys, the first `NAMED` of them.
         cron_jobs: how many KEYDB.CRON jobs were skipped.
         cron_names: their keys, the first `NAMED` of them.
         modules: how many values of modules were skipped.
@@ -121,6 +153,9 @@ class Findings:
     too_large: int = 0
     out_of_range: int = 0
     ambiguous: int = 0
+    ambiguities: list[Ambiguity] = field(default_factory=list)
+    untold: int = 0
+    untold_of: list[tuple[int, bytes]] = field(default_factory=list)
     cron_jobs: int = 0
     cron_names: list[bytes] = field(default_factory=list)
     modules: int = 0
@@ -130,45 +165,46 @@ class Cut:
     """The members of one collection that contain a NUL byte, by what precedes it."""
 
     def __init__(self) -> None:
-        self._whole: dict[bytes, bytes | None] = {}
+        self._whole: dict[bytes, list[bytes]] = {}
         self._room = CUT_AT_MOST
-        self._unknown = False
+        self.unknown = False
+        """Whether there were too many, or too large ones: any member may be one of them."""
 
     def __bool__(self) -> bool:
         """Whether there may be any."""
-        return self._unknown or bool(self._whole)
+        return self.unknown or bool(self._whole)
 
     def add(self, member: bytes) -> None:
-        """Take a member into account, if it contains a NUL byte."""
+        """Take a member into account, if it contains a NUL byte; of one that is too large to be held, its beginning."""
         begin, nul, _ = member.partition(b"\0")
-        if nul:
-            self._room -= len(member) + _ENTRY
+        if nul and not self.unknown:
+            self._room -= len(begin) + len(member) + _ENTRY
             if self._room < 0:
                 self.forget()
             else:
-                self._whole[begin] = None if begin in self._whole else member
-
-    def add_unnamed(self, begin: bytes) -> None:
-        """Take a member into account that is too large to be held."""
-        self.add(begin + b"\0")
-        if begin in self._whole:
-            self._whole[begin] = None
+                self._whole.setdefault(begin, []).append(member)
 
     def forget(self) -> None:
         """Give up: there may be any."""
         self._whole.clear()
-        self._unknown = True
+        self.unknown = True
 
-    def whole(self, begin: bytes) -> bytes:
-        """Return the member that begins so in front of its first NUL byte, or else is just this.
+    def whole(self, begin: bytes) -> list[bytes]:
+        """Return the members that begin so in front of their first NUL byte, each cut off after `LARGEST` + 1 bytes."""
+        return self._whole.get(begin, [])
 
-        Raises:
-            LookupError: there are several, or may be.
-        """
-        found = self._whole.get(begin, begin)
-        if found is None or self._unknown:
-            raise LookupError
-        return found
+
+class _CutOff:
+    """The deadlines of members of which the file has the same beginning only."""
+
+    def __init__(self, deadline: int) -> None:
+        self.deadline = deadline
+        self.count = 0
+        self.same = True
+
+    def add(self, deadline: int) -> None:
+        self.count += 1
+        self.same = self.same and deadline == self.deadline
 
 
 class Reader:
@@ -315,6 +351,7 @@ class Reader:
     def _deadlines(self, database: int, key: bytes | None, key_expires: int, *, of_job: bool) -> _Need:
         """Read what follows a value: the deadlines of its members, as long as there are such fields."""
         count = 0
+        cut_off: dict[bytes, _CutOff] = {}
         while True:
             if key is not None and not self._cut and not of_job:
                 count += self._short_rows(database, key, key_expires)
@@ -331,13 +368,48 @@ class Reader:
             if key is None or member is None:
                 self.found.too_large += 1
                 continue
-            try:
-                whole = self._cut.whole(member)
-            except LookupError:
-                self.found.ambiguous += 1
+            if self._cut.unknown:
+                self._leave_out(database, key)
+            elif self._cut.whole(member):
+                cut_off.setdefault(member, _CutOff(deadline)).add(deadline)
             else:
-                self._add(Row(database, key, whole, deadline, key_expires, None if whole == member else member))
+                self._add(Row(database, key, member, deadline, key_expires))
         self.found.with_deadlines += count > 0
+        for member, of_member in cut_off.items():
+            assert key is not None
+            self._assign(database, key, key_expires, member, of_member)
+
+    def _assign(self, database: int, key: bytes, key_expires: int, begin: bytes, cut_off: _CutOff) -> None:
+        """Give the deadlines of members that begin so to those that they belong to, if that can be told.
+
+        It can where all of these members have one, and the same; `begin` itself may be one of them.
+        """
+        members = self._cut.whole(begin)
+        with_begin = cut_off.count == len(members) + 1
+        held = [member for member in members if len(member) <= LARGEST]
+        if not cut_off.same or not (with_begin or (cut_off.count == len(members) == len(held))):
+            self.found.ambiguous += cut_off.count
+            if len(self.found.ambiguities) < NAMED:
+                named = [member[:_BEGINNING] for member in members[:_CANDIDATES]]
+                self.found.ambiguities.append(
+                    Ambiguity(
+                        database, key[:_BEGINNING], begin[:_BEGINNING], cut_off.count, cut_off.same, named, len(members)
+                    )
+                )
+            return
+        if with_begin:
+            self._add(Row(database, key, begin, cut_off.deadline, key_expires))
+        for member in held:
+            self._add(Row(database, key, member, cut_off.deadline, key_expires, None if with_begin else begin))
+        self.found.too_large += len(members) - len(held)
+
+    def _leave_out(self, database: int, key: bytes) -> None:
+        """Count a deadline whose member may be any."""
+        found = self.found
+        found.untold += 1
+        name = (database, key[:_BEGINNING])
+        if len(found.untold_of) < NAMED and found.untold_of[-1:] != [name]:
+            found.untold_of.append(name)
 
     def _short_rows(self, database: int, key: bytes, key_expires: int) -> int:
         """Read deadlines of short members that are there whole, nearly all, without a call for each of their parts."""
@@ -506,18 +578,22 @@ class Reader:
     def _skip_member(self) -> _Need:
         begin = self.offset
         size, encoding = yield from self._length()
+        # Too large to be named, its beginning may be taken for a smaller member all the same.
         if encoding is None and size > LARGEST:
-            # Too large to be named, but its beginning may be taken for a smaller member.
-            head = yield from self._take(LARGEST)
-            yield from self._skip(size - LARGEST)
-            if (nul := head.find(0)) >= 0:
-                self._cut.add_unnamed(head[:nul])
-            return
-        member = yield from self._text_of(size, encoding, begin)
-        if member is None:
-            self._cut.forget()
+            member = yield from self._take(LARGEST + 1)
+            yield from self._skip(size - LARGEST - 1)
+        elif encoding == _LZF:
+            packed = yield from self._count()
+            size = yield from self._count()
+            there = min(packed, 2 * LARGEST + 2)
+            whole = there == packed and size <= LARGEST
+            member = self._decompressed((yield from self._take(there)), min(size, LARGEST + 1), begin, whole=whole)
+            yield from self._skip(packed - there)
         else:
-            self._cut.add(member)
+            found = yield from self._text_of(size, encoding, begin)
+            assert found is not None
+            member = found
+        self._cut.add(member)
 
     def _skip_strings(self, count: int) -> _Need:
         """Skip strings; those that are there whole without a call for each."""
@@ -573,8 +649,11 @@ class Reader:
         if packed > LARGEST or size > LARGEST:
             yield from self._skip(packed)
             return None
+        return self._decompressed((yield from self._take(packed)), size, begin)
+
+    def _decompressed(self, packed: bytes, size: int, begin: int, *, whole: bool = True) -> bytes:
         try:
-            return lzf.decompress((yield from self._take(packed)), size)
+            return lzf.decompress(packed, size, whole=whole)
         except ValueError as error:
             raise self._damaged(f"invalid compressed string: {error}", begin) from None
 
