@@ -172,7 +172,8 @@ def test_redis_py(client: Any) -> None:
     assert client.execute_command("EXPIREMEMBER", "h", "f", 100) == 1
     assert about(client.execute_command("TTL", "h", "f"), 100)
     assert client.execute_command("PTTL", "h", "f") > 90_000
-    assert client.execute_command("PERSIST", "h", "f") == 1
+    assert client.execute_command("PERSIST", "h", "f") is True
+    assert client.execute_command("PERSIST", "h", "f") is False
     assert client.hgetall("h") == {"f": "1", "g": "2"}
     assert client.zadd("z", {"a": 1.5, "b": 2}) == 2
     assert client.execute_command("PEXPIREMEMBER", "z", "a", 100_000) == 1
