@@ -1,4 +1,4 @@
-"""config/compose.yaml, started by Compose."""
+"""config/compose.yaml, started by Compose, as it is and with its commented-out alternatives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from tests.alternatives import Alternative, alternatives
+from tests.container.pods import REDIS_IMAGE
 from tests.manifests import COMPOSE
 from tests.raw import Raw
 from tests.servers import free_port, until
@@ -25,7 +28,7 @@ def port() -> int:
 
 @pytest.fixture
 def compose(image: str, port: int, tmp_path: Path) -> Iterator[Compose]:
-    """Runs `docker compose`, with the file, on a project of its own."""
+    """Runs `docker compose`, with the file or others in its place, on a project of its own."""
     secret = tmp_path / "password"
     secret.write_text("let me in\n")
     # As the file tells: everybody may read it, nobody else comes to it.
@@ -34,8 +37,10 @@ def compose(image: str, port: int, tmp_path: Path) -> Iterator[Compose]:
     project = f"expiremember-{uuid.uuid4().hex[:8]}"
 
     def run(*words: str, check: bool = True) -> str:
+        files = [word for file in sorted(tmp_path.glob("*.yaml")) or [COMPOSE] for word in ("--file", str(file))]
+        folder = ["--project-directory", str(COMPOSE.parent)]
         done = subprocess.run(
-            ["docker", "compose", "--file", str(COMPOSE), "--project-name", project, *words],
+            ["docker", "compose", *files, *folder, "--project-name", project, *words],
             env=environment,
             capture_output=True,
             text=True,
@@ -74,3 +79,33 @@ def test_the_example_serves_and_ends_in_order(compose: Compose, port: int) -> No
     assert 500 < until(left, timeout=30, what="an answer after the restart") <= 600
     compose("stop", "proxy")
     assert '"ExitCode":0' in compose("ps", "--all", "--format", "json", "proxy")
+
+
+def _sidecar(compose: Compose, folder: Path) -> None:
+    """The application has its Redis at its own address, and nobody else can use it."""
+    application = f"{{image: '{REDIS_IMAGE}', entrypoint: [sleep, '300'], init: true}}"
+    (folder / "of-the-test.yaml").write_text(f"services: {{application: {application}}}\n")
+    compose("up", "--wait", "--no-build")
+
+    def ask(*words: str, service: str = "application", host: str = "127.0.0.1") -> str:
+        command = ["exec", "-T", "--env", "REDISCLI_AUTH=let me in", service, "redis-cli", "-h", host, *words]
+        return compose(*command, check=False).strip()
+
+    assert ask("SADD", "s", "m") == "1"
+    assert ask("EXPIREMEMBER", "s", "m", "600") == "1"
+    assert 500 < int(ask("TTL", "s", "m")) <= 600
+    assert ask("PING", service="redis") == "PONG"
+    assert ask("PING", service="redis", host="application") == ""
+    compose("stop", "proxy")
+    assert '"ExitCode":0' in compose("ps", "--all", "--format", "json", "proxy")
+
+
+ACTS: Final[dict[str, Callable[[Compose, Path], None]]] = {"Sidecar": _sidecar}
+"""What is done with each alternative, by its label."""
+
+
+@pytest.mark.parametrize("alternative", alternatives("compose"), ids=lambda one: one.label)
+def test_an_alternative_serves(alternative: Alternative, compose: Compose, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(alternative.text, "utf-8")
+    compose("config", "--quiet")
+    ACTS[alternative.label](compose, tmp_path)
