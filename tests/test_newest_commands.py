@@ -170,6 +170,33 @@ def test_an_import_runs_whole_or_not_at_all(upstream: Server, proxy: Proxy, talk
     assert client.say("TTL h 7") == -1
 
 
+@from_8_10
+@pytest.mark.parametrize("lacks", ["-multi", "-exec", "-multi -exec", "-@transaction"])
+def test_an_import_by_who_may_run_no_transaction(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], lacks: str
+) -> None:
+    client, beside, few = talk(proxy), talk(upstream), talk(proxy)
+    beside.say(f"ACL SETUSER few reset on nopass ~* &* +@all {lacks}")
+    upstream.wait_until_proxies_know_the_users()
+    few.say("AUTH few any")
+    few.say("HIMPORT PREPARE fs 7 2")
+    client.say("HSET h 7 old 1 old")
+    assert client("EXPIREMEMBER", "h", "7", FAR) == 1
+    assert isinstance(few.say("HIMPORT SET h nothing new new"), hiredis.ReplyError)
+    assert beside.say("HGETALL h") == [b"7", b"old", b"1", b"old"]
+    assert is_far(client.say("TTL h 7"))
+    reply = few.say("HIMPORT SET h fs new new")
+    if lacks == "-exec":  # MULTI is let in, so it is all or nothing
+        assert "no permissions to run the 'exec' command" in str(reply)
+        assert beside.say("HGETALL h") == [b"7", b"old", b"1", b"old"]
+        assert is_far(client.say("TTL h 7"))
+    else:
+        assert reply == b"OK"
+        assert beside.say("HMGET h 7 2 1") == [b"new", b"new", None]
+        assert client.say("TTL h 7") == -1
+    assert few.say("HGET h 1") == client.say("HGET h 1")
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """One node of Valkey 9.1 with all slots, and the proxy beside it."""

@@ -902,10 +902,15 @@ class Session:
 
 
 def _of_bracketed(said: bytes) -> bytes:
-    """Return the reply to the request in the middle of a transaction of three, and what came beside the replies."""
+    """Return the reply to the request in the middle of a transaction of three, and what came beside the replies.
+
+    A user who may not run MULTI has run the three one after the other.
+    """
     parts = frames(said)
     pushes = [part for part in parts if part[:1] == b">"]
-    _, *queued, run = [part for part in parts if part[:1] != b">"]
+    opened, *queued, run = [part for part in parts if part[:1] != b">"]
+    if opened[:1] == b"-":
+        return b"".join([*pushes, queued[1]])
     reply = next((part for part in (queued[1], *queued, run) if part[:1] == b"-"), None)
     return b"".join([*pushes, frames(run.partition(b"\r\n")[2])[1] if reply is None else reply])
 
