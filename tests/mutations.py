@@ -66,6 +66,7 @@ MUTATIONS = [
     Mutation("commands/described.py", "else self._unplaced", "else None", "a renamed command"),
     Mutation("commands/table.py", "Effect.IMPORT,", "Effect.READ,", "HIMPORT"),
     Mutation(_LUA + "bracket.lua", "== 0 then", "== 1 then", "HIMPORT"),
+    Mutation("session/session.py", "*pushes, queued[1]]", "*pushes, run]", "HIMPORT without MULTI"),
     Mutation("commands/members.py", "first = position + 2", "first = position + 3", "HGETDEL"),
     Mutation("commands/members.py", "first = position + 2", "first = position + 3", "HSETEX"),
     Mutation("commands/members.py", "first = position + 2", "first = position + 1", "HSETEX"),

@@ -299,6 +299,9 @@ NEWEST_CHECKS["WAITAOF"] = lambda place: sharing.test_waitaof_waits_for_what_was
 
 NEWEST_REDIS_CHECKS: dict[str, Callable[[Place], None]] = {
     "HIMPORT": lambda place: newest_commands.check_import(place.talk(place.proxy()), place.talk(place.server)),
+    "HIMPORT without MULTI": lambda place: newest_commands.test_an_import_by_who_may_run_no_transaction(
+        place.server, place.proxy(), place.talk, "-multi"
+    ),
 }
 
 CHECKS |= NEWEST_CHECKS | NEWEST_REDIS_CHECKS
