@@ -71,7 +71,7 @@ async def check_upstream(settings: Settings) -> list[Finding]:
             return sentinels  # there is no server yet of which something could be said
         silent = upstream.uses_tls or isinstance(error, AuthenticationError) or facts.primary == ""
         greeting = b"" if silent else await _greeting(upstream)
-        own = own_address(settings) if is_unreachable(error) else None
+        own = own_address(settings, upstream.stay.address) if is_unreachable(error) else None
         return [*sentinels, _unreachable(upstream, error, greeting, own)]
     finally:
         await connection.disconnect(nowait=True)

@@ -16,7 +16,7 @@ from proxy.check.probe import ANY, BUSY, PING, CertificateWantedError, NoAnswerE
 from proxy.listen.sockets import bind, is_loopback
 from proxy.names import lookup
 from proxy.settings import Settings, SettingsError
-from proxy.upstream.address import parse_upstream
+from proxy.upstream.address import Address, parse_upstream
 from proxy.upstream.certificates import listening_certificate_date, listening_context
 
 _SUBJECT: Final = "listen"
@@ -68,12 +68,17 @@ def ports(settings: Settings) -> set[int]:
     return {address.port for address in addresses if isinstance(address, TCPAddress)}
 
 
-def own_address(settings: Settings) -> str | None:
-    """Return the address in `listen` that the upstream's address leads to on this machine; None if none does."""
+def own_address(settings: Settings, primary: Address | None) -> str | None:
+    """Return the address in `listen` that the upstream's address leads to on this machine; None if none does.
+
+    Args:
+        settings: the settings.
+        primary: where Sentinels say that the primary is.
+    """
     upstream = parse_upstream(settings.upstream)
     meant: set[tuple[str, int]] = set()
-    if upstream.address is not None:
-        host, port = upstream.address
+    if (address := upstream.address or primary) is not None:
+        host, port = address
         with contextlib.suppress(OSError):  # that its name cannot be looked up is a finding already
             meant = {_at(found) for found in lookup(ANY.get(host, host), port)}
 
