@@ -142,6 +142,9 @@ MUTATIONS = [
         "command is None:",
         "EXEC when due",
     ),
+    Mutation("session/inquiry.py", "if watched.keys else transaction", "if False else transaction", "watched"),
+    Mutation("session/multi.py", "if unseen or", "if", "watched while blind"),
+    Mutation("session/without_engine.py", "keys += standing.watched.keys", "pass", "watched while blind"),
     Mutation("expiry/tracker.py", "self._changed.add(key)", "pass", "news"),
     Mutation("expiry/sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
     # Refusals are the server's own.

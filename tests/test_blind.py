@@ -322,3 +322,28 @@ def test_answers_that_never_come(blind: Blind, talk: Connect) -> None:
     client.raw.send(request("CLIENT", "REPLY", "ON"))
     assert client.raw.reply() == b"+OK\r\n"
     assert client("PING") == b"PONG"
+
+
+@pytest.mark.every_kind
+def test_a_deadline_in_a_watched_key_that_passes_meanwhile_is_seen(blind: Blind, talk: Connect) -> None:
+    client, beside = talk(blind.proxy), talk(blind.server)
+    early = talk(blind.proxy)
+    for key in ("0", "1", "2"):
+        give(client, key, 3000)
+    deadline = clock(beside) + 3000
+    client("WATCH", "s0")
+    early("WATCH", "s1")
+    early("MULTI")
+    early("INCR", "sold")
+    blind.lock_out()
+    wait_past(beside, deadline)
+    client("MULTI")
+    client("INCR", "sold")
+    assert client("EXEC") is None
+    assert isinstance(early("EXEC"), hiredis.ReplyError)  # nothing can be removed any more: it fails all the same
+    for again in (client, early):
+        again("WATCH", "s2")
+        assert again("SISMEMBER", "s2", "7") == 0
+        again("MULTI")
+        again("INCR", "sold")
+        assert again("EXEC")

@@ -567,6 +567,81 @@ def test_a_watched_key_shows_nothing_that_is_due(
         assert client("EXEC") == (None if when == "before" else [[b"1"]])
 
 
+def watch_and_look(client: Talk, beside: Talk, key: str, kind: str = "set", milliseconds: int = 30) -> int:
+    """Watch a key whose member 7 is seen, and will be due; return when, in Unix ms."""
+    while True:
+        client("DEL", key)
+        client.say(FILL[kind].format(k=key))
+        deadline = clock(beside) + milliseconds
+        assert client.say(f"PEXPIREMEMBERAT {key} 7 {deadline}") == 1
+        client("WATCH", key)
+        if holds(client, kind, key):
+            return deadline
+        client("UNWATCH")
+        milliseconds *= 2  # the machine is busy
+
+
+def sell(client: Talk) -> Any:
+    """Run a transaction that names another key than those that are watched."""
+    client.raw.send(b"".join((request("MULTI"), request("INCR", "sold"), request("EXEC"))))
+    return parse(client.raw.replies(3)[2])
+
+
+@pytest.mark.parametrize("kind_of_value", FILL)
+def test_a_deadline_that_passes_in_a_watched_key_is_a_change(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk], kind_of_value: str
+) -> None:
+    client, beside = talk(lazy_proxy), talk(lazy_upstream)
+    for number in range(12):
+        client("WATCH", f"other{number}")
+        deadline = watch_and_look(client, beside, f"k{number}", kind_of_value)
+        wait_past(beside, deadline - 1 + number % 6)
+        assert sell(client) is None
+        assert sell(client) == [1]  # nothing is watched any more
+        beside("DEL", "sold")
+
+
+def test_what_happens_to_a_watched_deadline_before_it_passes(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, other, beside = talk(lazy_proxy), talk(lazy_proxy), talk(lazy_upstream)
+    changes: list[tuple[str, bool]] = [
+        ("PEXPIREMEMBER k 7 100000", True), ("PERSIST k 7", True), ("PEXPIREMEMBER k 1 1", False),
+        ("PEXPIREMEMBER k 7 1", False), ("SREM k 7", False), ("SADD k 9", False),
+    ]  # fmt: skip
+    for by, (line, runs) in itertools.product((client, other), changes):
+        milliseconds = 30
+        while True:
+            deadline = watch_and_look(client, beside, "k", milliseconds=milliseconds)
+            by.say(line)
+            if clock(beside) < deadline:
+                break
+            client("UNWATCH")
+            milliseconds *= 2  # the machine is busy
+        wait_past(beside, deadline)
+        assert sell(client) == ([1] if runs else None), line
+        beside("DEL", "sold")
+
+
+def test_what_ends_a_watch_ends_it_for_deadlines(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    client, beside = talk(lazy_proxy), talk(lazy_upstream)
+    lines = {
+        "UNWATCH": True, "MULTI; DISCARD": True, "MULTI; EXEC": True, "MULTI; NOSUCH; EXEC": True, "RESET": True,
+        "EXEC": False, "DISCARD": False, "UNWATCH k": False, "WATCH": False, "WATCH z": False, "WATCH k": False,
+        "WATCH z; SELECT 1": False,
+    }  # fmt: skip
+    for line, ends in lines.items():
+        deadline = watch_and_look(client, beside, "k")
+        for part in line.split("; "):
+            client.say(part)
+        wait_past(beside, deadline)
+        assert sell(client) == ([1] if ends else None), line
+        client("SELECT", 0)
+        beside("DEL", "sold", "k")
+
+
 @pytest.mark.parametrize("line", ["DBSIZE", "KEYS *", "SCAN 0 COUNT 1000", "RANDOMKEY", "SORT l BY w:*->7 GET w:*->7"])
 @pytest.mark.parametrize("transaction", [False, True])
 def test_requests_that_name_no_key_see_nothing_that_is_due(

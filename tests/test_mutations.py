@@ -16,6 +16,7 @@ from hypothesis.errors import Flaky
 from tests import test_acl as acl
 from tests import test_admin as admin
 from tests import test_background as background
+from tests import test_blind as blind
 from tests import test_circles as circles
 from tests import test_cluster_details as details
 from tests import test_command as descriptions
@@ -210,6 +211,12 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "EXEC when due": lambda place: lives.test_no_transaction_sees_a_member_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, caching=True
+    ),
+    "watched": lambda place: lives.test_a_deadline_that_passes_in_a_watched_key_is_a_change(
+        place.server, place.proxy("--no-sweep"), place.talk, "set"
+    ),
+    "watched while blind": lambda place: blind.test_a_deadline_in_a_watched_key_that_passes_meanwhile_is_seen(
+        blind.Blind(place.server, place.start_proxy), place.talk
     ),
     "keyspace when due": lambda place: lives.test_requests_that_name_no_key_see_nothing_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False

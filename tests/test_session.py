@@ -28,7 +28,7 @@ from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.rights import TRUST_MS, Rights, Users
 from proxy.session.session import Session
-from proxy.session.transaction import MARK_SIZE
+from proxy.session.transaction import MARK_SIZE, NAME_SIZE, REMEMBERED
 from proxy.wire.request import ARGUMENT_SIZE, Kind, RequestReader, encode
 from tests.streams import cuts, streams
 
@@ -613,6 +613,25 @@ def test_who_watches_a_key_is_told_once_and_not_of_its_own() -> None:
     known.mark_announced([b"k"])
     assert told == [0, 1, 2, 3]
     assert not known.watched
+
+
+def test_more_keys_are_watched_than_are_remembered() -> None:
+    """What is due in any key is removed then before EXEC; what they take is counted, and given back."""
+    driver = Driver(k=NOW - 1)
+    watch = [b"WATCH", *(b"%d" % number for number in range(REMEMBERED))]
+    driver.feed(encode(watch))
+    assert driver.session.held > REMEMBERED * NAME_SIZE
+    transaction = encode([b"MULTI"]) + encode([b"EXEC"])
+    driver.feed(transaction)
+    assert driver.session.held < NAME_SIZE
+    assert not any(question.everywhere for question in driver.questions)
+    driver.feed(encode(watch), encode([b"WATCH", b"k2"]))
+    assert driver.session.held < NAME_SIZE
+    driver.feed(transaction)
+    assert driver.questions[-1].everywhere
+    asked = len(driver.questions)
+    driver.feed(transaction)
+    assert len(driver.questions) == asked
 
 
 def test_a_key_that_is_gone_takes_no_deadlines_along_while_the_proxy_is_blind() -> None:

@@ -43,7 +43,7 @@ class Effect(Enum):
     IMPORT = "as REPLACE, but no script can stand in for it: scripts in front of it and behind it see what it does"
     KEYSPACE = "shows keys: not the proxy's own"
     READ = "reads keys that it does not name"
-    WATCH = "lets the next transaction fail if keys change"
+    WATCH = "lets the next transaction fail if keys change, or lets it be again"
     DATABASE = "goes to another database"
     MIGRATE = "gives keys to another node of a cluster: their deadlines too"
     WAIT = "waits until copies have what the client wrote: over shared connections too"
@@ -276,7 +276,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.REPLACE, "ZRANGESTORE GEOSEARCHSTORE RESTORE RESTORE-ASKING", key)
     put(Effect.REPLACE, "SORT", _stored(b"STORE", first=2), always=True, everywhere=_by_pattern)
     put(Effect.READ, "SORT_RO", _none, always=True, everywhere=_by_pattern)
-    put(Effect.WATCH, "WATCH", _none, always=True)
+    put(Effect.WATCH, "WATCH UNWATCH", _none, always=True)
     put(Effect.REPLACE, "GEORADIUS GEORADIUSBYMEMBER", _stored(b"STORE", b"STOREDIST", first=4))
 
     put(Effect.VANISH, "DEL UNLINK", _from(1))

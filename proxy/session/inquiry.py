@@ -104,8 +104,9 @@ class Inquiry:
         everywhere = command is not None and command.everywhere(request.arguments)
         absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
         if transaction is not None and command is not None and command.effect is Effect.EXEC:
-            names = transaction.names
-            everywhere = transaction.everywhere
+            watched = standing.watched
+            names = transaction.names | watched.keys if watched.keys else transaction.names
+            everywhere = transaction.everywhere or watched.everywhere
             absent = [(key, None) for key in transaction.blind_keys]
         elif command is not None:
             absent = additions.absent(known, command, request, limited=limited, amends=self._out.amends)

@@ -133,13 +133,14 @@ class Multi:
     def end(self) -> None:
         """Note that no transaction is open any more."""
         transaction = self._standing.transaction
+        if transaction is not None:
+            self._standing.watched.clear()  # what the server refuses outside of one changes nothing
         if transaction is not None and transaction.is_long:
             self._streams.lengthen(self._claims)  # it runs now, or what follows is behind it
         if transaction is not None:
             transaction.end()
         self._out.end_transaction()
         self._standing.transaction = None
-        self._standing.watches = False
 
     def _begin(self, *, askable: bool) -> None:
         standing = self._standing
@@ -150,7 +151,9 @@ class Multi:
             self._out.begin_transaction()
 
     def _run(self, transaction: Transaction, now: float) -> None:
-        if transaction.is_overtaken or self._known.unannounced(transaction.marked):
+        known, watched = self._known, self._standing.watched
+        unseen = known.blind and watched.has_passed(known.deadlines, now)  # nobody has removed what is due there
+        if unseen or transaction.is_overtaken or known.unannounced(transaction.marked):
             # It would run as if that key had no deadlines. Spoil it, by a request whose own reply nobody sees: EXEC
             # answers with EXECABORT.
             self._out.append(self._standing.replies.expect(b""))

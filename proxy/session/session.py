@@ -148,7 +148,7 @@ class Session:
         request = self._pending
         pending = len(request.raw) + ARGUMENT_SIZE * len(request.arguments) if request else 0
         transaction = self._standing.transaction
-        queued = transaction.size if transaction is not None else 0
+        queued = self._standing.watched.size + (transaction.size if transaction is not None else 0)
         return self._reader.memory + len(self._tail) + self._waiting_size + pending + queued
 
     @property
@@ -758,7 +758,7 @@ class Session:
             out.append(request.raw)
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
             return
-        self._note_change(command, request)
+        self._note_change(command, request, now)
         if command.name == b"WAITAOF":
             standing.unlike = True  # who waits for the disk shares no more
         waits = effect is Effect.WAIT and standing.transaction is None and request.kind is Kind.WHOLE
@@ -820,7 +820,7 @@ class Session:
         """Send a request on that replaces a value between two scripts; return whether it can be."""
         standing, out = self._standing, self._out
         queued = standing.transaction is not None
-        if not (out.can_put_aside if queued else out.amends and not standing.watches):
+        if not (out.can_put_aside if queued else out.amends and not standing.watched):
             return False
         brackets = self._rewriter.brackets(command, request.arguments)
         if not brackets:
@@ -848,7 +848,7 @@ class Session:
             replies[1] = {b":": b":0\r\n", b"*": b"*2\r\n:0\r\n:0\r\n"}.get(replies[1][:1], replies[1])
         return b"".join([*(part for part in parts if part[:1] == b">"), *replies[1:]])
 
-    def _note_change(self, command: Command, request: Request) -> None:
+    def _note_change(self, command: Command, request: Request, now: float) -> None:
         """Note how a request that goes may change what the connection is."""
         standing, name = self._standing, command.name
         if command.effect in _ELSEWHERE:
@@ -873,13 +873,17 @@ class Session:
                 self._known.visit(visited)
         if name == b"RESET" and request.count == 1:
             self._strangers.reset()
+            standing.watched.clear()
             standing.user = DEFAULT_USER
             standing.replies.silenced = standing.subscribed = standing.caches = False
         elif name.endswith(b"SUBSCRIBE"):
             standing.subscribed = standing.rights.by_state = True
             self._out.shut()  # a subscription to several is answered several times
-        elif name == b"WATCH":
-            standing.watches = standing.watches or standing.transaction is None
+        elif command.effect is Effect.WATCH and standing.transaction is None:
+            if name == b"WATCH":
+                standing.watched.add(request.arguments[1:], now)
+            elif request.count == 1:
+                standing.watched.clear()
         elif name == b"MONITOR":
             standing.rights.by_state = True
 

@@ -9,6 +9,7 @@ from typing import Final
 from proxy.session.permits import Permits
 from proxy.session.rights import Rights
 from proxy.session.transaction import Transaction
+from proxy.session.watched import Watched
 from proxy.wire.reply import ReplySubstitution
 
 
@@ -48,7 +49,7 @@ class Standing:
         next: what its last request says of the next one.
         caches: whether it may have the server tell of changes to what it has read.
         unlike: whether it may be in a state that the server does not tell of (such as CLIENT CAPA before Valkey 9).
-        watches: whether a transaction may depend on keys that it watches (until it ends, or one is dropped).
+        watched: the keys on which its next transaction may depend.
         shares: whether requests of the client's may have gone over other connections since its last WAIT.
         queued_words: what each CLIENT in the open transaction says of replies.
     """
@@ -68,7 +69,7 @@ class Standing:
         "transaction",
         "unlike",
         "user",
-        "watches",
+        "watched",
     )
 
     def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
@@ -80,7 +81,7 @@ class Standing:
         self.caches = False
         self.unlike = False
         self.shares = False
-        self.watches = False
+        self.watched = Watched()
         self.has_quit = False
         self.is_link = False
         self.transaction: Transaction | None = None

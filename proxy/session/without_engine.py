@@ -77,7 +77,7 @@ class WithoutEngine:
         if not self.is_needed:
             return False
         if command is not None and command.effect is Effect.MULTI:
-            return bool(self.coming)
+            return bool(self.coming or self._standing.watched.keys)
         everywhere = command is not None and command.everywhere(request.arguments)
         return everywhere or bool(self._ground.rewriter.named(command, request.arguments))
 
@@ -94,6 +94,8 @@ class WithoutEngine:
             return None
         everywhere = command is not None and command.everywhere(request.arguments)
         keys = [*self._ground.rewriter.named(command, request.arguments), *self.coming]
+        if command is not None and command.effect is Effect.MULTI:
+            keys += standing.watched.keys
         if len(keys) > MOST_KEYS:
             return None
         absent = (
@@ -106,4 +108,6 @@ class WithoutEngine:
             self._out.append(script)
             return Question(replied=True, again=True)
         self._out.append(alone.front(keys, standing.replies, now, everywhere=everywhere))
+        if command is not None and command.effect is Effect.MULTI:
+            standing.watched.seen(now)
         return None
