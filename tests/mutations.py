@@ -125,6 +125,8 @@ MUTATIONS = [
         "(b'').fullmatch\n    parse = batch.parse_whole\n    beginnings = known.beginnings\n    deadlines",
         "refusals",
     ),
+    Mutation("session/plain.py", "or self._is_reserved(lines):", ":", "inline requests"),
+    Mutation("session/plain.py", "if self._keys.isdisjoint(words):", "if True:", "inline requests"),
     Mutation("session/ground.py", "frequent_requests(prefix[:1])", "frequent_requests(b'')", "refusals in a pipeline"),
     Mutation(
         "session/plain.py",

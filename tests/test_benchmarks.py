@@ -22,6 +22,7 @@ SHORT = [
     "lateness --members 100 --seconds 1 --read --proxy-arg=--no-sweep",
     "mass --members 2000 --keys 200",
     "members --sizes 100 1000 --rounds 1 --requests 500 --latency-requests 50",
+    "inline --rounds 1 --requests 1000",
     "events --members 2000 --rounds 1",
     "memory --members 1000 --keys 5000",
     "relay --rounds 1 --requests 1000 --known-keys 100 --bare --unix --admin",
@@ -31,7 +32,7 @@ SHORT = [
 
 NEEDED = (("redis-server", "valkey-server"),)
 GENERATOR = ("redis-benchmark", "valkey-benchmark")
-NEEDED_BY = {"crowd": (GENERATOR,), "relay": (GENERATOR, ("haproxy",), ("nutcracker",))}
+NEEDED_BY = {"crowd": (GENERATOR,), "inline": (GENERATOR,), "relay": (GENERATOR, ("haproxy",), ("nutcracker",))}
 
 
 @pytest.mark.parametrize("line", SHORT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -163,87 +162,4 @@ def test_messages_do_not_wait_for_a_request_of_the_proxys_own(server: Server, st
                 assert other.command("CLIENT", "UNBLOCK", line.split()[0].removeprefix(b"id=")) == unblocked % 1
         assert client.reply() == b":0\r\n"
         assert client.command("PING") == b"+PONG\r\n"
-    proxy.stop()
-
-
-# Inline requests
-
-
-LINES = [
-    b"PING\r\n",
-    b"ping\n",
-    b"GET a\r\n",
-    b"get  a \t\n",
-    b"SET a 1\r\n",
-    b"INCR a\n",
-    b"ECHO a\rb\r\n",
-    b"ECHO a\vb\r\n",
-    b'ECHO "a b\\x41"\r\n',
-    b"ECHO 'a\\'b'\n",
-    b"\r\n",
-    b"ECHO \xc3\xa9\xfe\r\n",
-    b"NOSUCH a\r\n",
-    b"SADD known m\r\n",
-    b"SCARD known\n",
-    b"SISMEMBER known gone\r\n",
-    b"TTL known m\r\n",
-    b"EXPIREMEMBER known m 1000\r\n",
-    b"MULTI\r\nINCR a\nEXEC\r\n",
-    b"ECHO " + b"y" * 5_000 + b"\r\n",
-    request("GET", "a"),
-    request("PING"),
-    request("SADD", "known", "m"),
-    request("ECHO", b"PING\r\n"),
-]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_inline_requests_among_others(server: Server, start_proxy: StartProxy, seed: int) -> None:
-    """However they are mixed and cut, they are answered as by a server that knows the commands."""
-    proxy = start_proxy(server)
-    chance = random.Random(seed)
-    with proxy.connect() as client, proxy.connect() as reference:
-        for one in (client, reference):
-            _said(one, "SADD", "known", "m", "gone")
-        _said(client, "EXPIREMEMBER", "known", "gone", -1)
-        _said(client, "EXPIREMEMBER", "known", "m", 1000)
-        for _ in range(60):
-            lines = [chance.choice(LINES) for _ in range(chance.randint(1, 40))]
-            data = b"".join(lines)
-            said = []
-            for one, size in ((reference, 1), (client, len(data))):
-                _said(one, "SET", "a", 1)
-                _said(one, "PERSIST", "known", "m")
-                if size == 1:
-                    pieces = lines  # each is judged by itself
-                else:
-                    ends = sorted(chance.sample(range(len(data)), min(len(data), chance.randint(0, 3))))
-                    pieces = [data[a:b] for a, b in zip([0, *ends], [*ends, len(data)], strict=True)]
-                for piece in pieces:
-                    one.send(piece)
-                one.send_command("ECHO", "--end--")
-                got = b""
-                while not got.endswith(b"--end--\r\n"):
-                    got += one.some()
-                said.append(got)
-            assert said[0] == said[1], lines
-    proxy.stop()
-
-
-def test_an_inline_request_on_a_key_with_deadlines_is_judged(server: Server, start_proxy: StartProxy) -> None:
-    proxy = start_proxy(server)
-    with proxy.connect() as client:
-        for _ in range(3):  # once its name is known as one that needs no look, too
-            client.send(b"SADD set m\r\nEXPIREMEMBER set m 1 ms\r\nBLPOP none 0.05\r\nSISMEMBER set m\r\nSCARD set\n")
-            assert client.replies(5)[-2:] == [b":0\r\n", b":0\r\n"]
-        client.send(b"SADD set m\r\n")
-        assert client.reply() == b":1\r\n"
-        client.send(b"EXPIREMEMBER set m 1000\r\n")
-        client.reply()
-        client.send(b"SREM set m\n")
-        client.send(b"SADD set m\n")
-        assert client.replies(2) == [b":1\r\n", b":1\r\n"]
-        assert client.command("TTL", "set", "m") == b":-1\r\n", "its old deadline is void"
-        client.send(b"GET __expiremember__:x\r\nPING\r\n")
-        assert client.replies(2) != [b"$-1\r\n", b"+PONG\r\n"]
     proxy.stop()

@@ -25,6 +25,7 @@ from tests import test_events as events
 from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
+from tests import test_inline as inline
 from tests import test_leaving as leaving
 from tests import test_lives as lives
 from tests import test_native_expiry as native
@@ -202,6 +203,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "reserved names": lambda place: lives.test_the_proxys_own_keys_do_not_show(place.server, place.proxy(), place.talk),
     "refusals in a pipeline": lambda place: lives.test_the_proxys_own_keys_are_refused_within_a_pipeline(
         place.server, place.proxy()
+    ),
+    "inline requests": lambda place: inline.test_an_inline_request_on_a_key_with_deadlines_is_judged(
+        place.server, place.start_proxy
     ),
     "refusals": lambda place: lives.test_a_request_that_names_the_proxys_own_keys_is_refused(
         place.server, place.proxy(), place.talk, "index"

@@ -11,7 +11,7 @@ from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
 from proxy.session.describe import Descriptions
 from proxy.session.known import KnownKeys
-from proxy.session.plain import Names, frequent_requests, leased_check, plain_check, share_check
+from proxy.session.plain import LinesCheck, Names, frequent_requests, leased_check, plain_check, share_check
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
 from proxy.session.turns import Turns
@@ -38,6 +38,7 @@ class Ground:
 
     Attributes:
         frequent: matches the requests that most traffic is made of, and that name no reserved name.
+        lines: finds the inline requests that can go as they came.
         streams: the requests that are sent on while they arrive.
         descriptions: what COMMAND and INFO tell of the proxy.
         turns: how much of one connection is judged at once.
@@ -73,6 +74,7 @@ class Ground:
         self.turns = Turns()
         self.long_lists: set[bytes] = set()
         self.frequent = frequent_requests(prefix[:1])
+        self.lines = LinesCheck(NAMES, known, prefix)
         self._plain = plain_check(NAMES, known, prefix, self.batch, now)
         self._leased = leased_check(self._plain, known)
         self.shareable = share_check(known, prefix, self.batch, now)

@@ -13,6 +13,8 @@ from typing import Final
 from proxy.commands.table import FREQUENT, FREQUENT_READS, REPEATED
 from proxy.session.known import KnownKeys, lease_clock
 from proxy.wire.batch import BatchParser, is_disjoint
+from proxy.wire.lines import is_lines, lines_end
+from proxy.wire.lines import names as names_in
 from proxy.wire.pattern import requests_pattern
 from proxy.wire.runs import Runs
 
@@ -68,6 +70,41 @@ def is_nothing_due(known: KnownKeys, requests: list[list[bytes]], now: float) ->
     return not known.to_ask_about(known.deadlines.keys() & chain.from_iterable(requests), now)
 
 
+class LinesCheck:
+    """Finds out whether inline requests need no look.
+
+    Args:
+        names: the commands.
+        known: the keys with deadlines.
+        prefix: what the reserved names begin with.
+    """
+
+    __slots__ = ("_is_reserved", "_keys", "_known", "_plain", "_untabled")
+
+    def __init__(self, names: Names, known: KnownKeys, prefix: bytes) -> None:
+        self._known = known
+        self._keys = known.deadlines.keys()
+        self._is_reserved = re.compile(re.escape(prefix)).search
+        self._plain, self._untabled = names.plain, names.untabled
+
+    def front(self, chunk: bytes, now: float, most: int) -> int:
+        """Return how many bytes at the front of a chunk are such requests: none, or all lines that end in `most`."""
+        end = lines_end(chunk, most)
+        return end if end and self.needs_no_look(chunk[:end], now) else 0
+
+    def needs_no_look(self, lines: bytes, now: float) -> bool:
+        """Return whether lines of plain words can go as they came. Nothing in them is quoted: all is what it seems."""
+        used = names_in(lines)
+        if not used <= self._plain or self._is_reserved(lines):
+            return False
+        if not self._keys:
+            return True
+        words = lines.split()
+        if self._keys.isdisjoint(words):
+            return True
+        return used <= self._untabled and is_nothing_due(self._known, [words], now)
+
+
 def plain_check(
     names: Names, known: KnownKeys, prefix: bytes, batch: BatchParser, now: Callable[[], float]
 ) -> Callable[[bytes], bool]:
@@ -95,6 +132,7 @@ def plain_check(
     first_of_prefix = prefix[0]
     plain_names, untabled = names.plain, names.untabled
     key_of_run = REPEATED_REQUESTS.key_at_front
+    lines = LinesCheck(names, known, prefix)
 
     def check(chunk: bytes) -> bool:
         if known.blind:
@@ -107,8 +145,10 @@ def plain_check(
         else:
             if framed(chunk):
                 return True
-        if chunk[0] != _STAR or len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):
+        if len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):
             return False
+        if chunk[0] != _STAR:
+            return is_lines(chunk) is not None and lines.needs_no_look(chunk, now())
         requests = parse(chunk)
         if requests is None:
             return False

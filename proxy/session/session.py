@@ -27,7 +27,7 @@ from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.permits import TOGETHER
-from proxy.session.plain import is_nothing_due
+from proxy.session.plain import LARGEST, is_nothing_due
 from proxy.session.question import Question
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
 from proxy.session.rights import Rights, named_user
@@ -39,6 +39,7 @@ from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import is_disjoint, request_size
 from proxy.wire.frames import frames
+from proxy.wire.lines import is_begun
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, encode, strict_integer
 from proxy.wire.runs import LEAST
@@ -48,6 +49,8 @@ TAIL_LIMIT: Final = 16 * 1024
 
 LONGEST_USER: Final = 1024
 """Bytes of the name of a user who may share connections."""
+
+_STAR: Final = 0x2A
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
@@ -420,12 +423,27 @@ class Session:
         if self._tail:
             data = self._tail + data
             self._tail = b""
+        if data[0] != _STAR and (end := self._lines_front(data, now)):
+            return self._go_behind_lines(data, end, now)
         front = self._plain_front(data)
         if front == len(data):
             return data
         if front:
             self._out.append(data[:front])
         return self._go_through(data, front, now)
+
+    def _go_behind_lines(self, data: bytes, end: int, now: float) -> bytes:
+        """Send inline requests on as they came; let what follows them wait for its turn, if that is much."""
+        self._out.append(data[:end])
+        rest = data[end:]
+        if not rest or (len(rest) <= TAIL_LIMIT and is_begun(rest)):
+            self._tail = rest
+        elif len(data) > self._most_of_lines:
+            self._waiting.appendleft(rest)
+            self._waiting_size += len(rest)
+        else:
+            return self._go_through(data, end, now)
+        return self._take_out()
 
     def _go_through(self, data: bytes, position: int, now: float) -> bytes:
         """Send those requests on that can go together, and judge what follows them."""
@@ -441,6 +459,18 @@ class Session:
             self._exact = self._stopped = True
             return self._take_out()
         return self._parse(data[position:], now, progress=position > 0)
+
+    def _lines_front(self, data: bytes, now: float) -> int:
+        """Return how many bytes at the front are inline requests that can go as they came."""
+        standing = self._standing
+        if standing.transaction is not None or self._known.blind or standing.next is not _FREE or self.stranger:
+            return 0
+        return self._ground.lines.front(data, now, self._most_of_lines)
+
+    @property
+    def _most_of_lines(self) -> int:
+        """Bytes of inline requests that are looked at in a turn."""
+        return min(LARGEST, self.turns.bytes)
 
     def _plain_front(self, data: bytes) -> int:
         """Return how many bytes at the front are frequent requests that can go as they came."""

@@ -1,0 +1,34 @@
+"""Inline requests as people and health checks send them, recognised at the speed of C: lines of plain words."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from proxy.wire.pattern import at_once
+
+_LINE: Final = r"[A-Za-z][ !#-&(-\[\]-~]*+\r?\n"
+"""No quote and no backslash, so each argument is what stands there; no other blank than a space."""
+
+is_lines: Final = re.compile(at_once(_LINE, "+").encode()).fullmatch
+"""Match a chunk that is nothing but such requests."""
+
+_LINES: Final = re.compile(at_once(_LINE, "+").encode()).match
+_BEGUN: Final = re.compile(rb"[A-Za-z][ !#-&(-\[\]-~]*+\r?").fullmatch
+_NAMES: Final = re.compile(rb"^[^ \r\n]++", re.MULTILINE).findall
+
+
+def lines_end(chunk: bytes, most: int) -> int:
+    """Return where the requests end that stand at the front of a chunk, within so many bytes of it."""
+    found = _LINES(chunk, 0, most)
+    return found.end() if found else 0
+
+
+def is_begun(rest: bytes) -> bool:
+    """Return whether bytes may be the beginning of such a request, whatever follows them."""
+    return _BEGUN(rest) is not None
+
+
+def names(lines: bytes) -> set[bytes]:
+    """Return the commands of such requests, as the client spells them."""
+    return set(_NAMES(lines))
