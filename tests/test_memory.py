@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tracemalloc
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from proxy.wire.request import RequestReader, encode
 from tests.admin import Admin, with_admin
 from tests.certificates import Authority
 from tests.conftest import StartProxy
@@ -25,7 +27,8 @@ pytestmark = pytest.mark.one_kind
 
 
 def _said(client: Raw, *args: str | bytes | int, by: bytes = b"") -> None:
-    assert client.command(*args)[:1] in (by or b"+:*$")
+    said = client.command(*args)
+    assert said[:1] in (by or b"+:*$"), said[:200]
 
 
 def _in_multi(client: Raw) -> None:
@@ -48,6 +51,23 @@ def _rewritten(client: Raw) -> None:
     _said(client, "SADD", "known", "member")
     _said(client, "EXPIREMEMBER", "known", "member", 1000)
     _said(client, "SADD", "known", BIG, BIG + b"1")
+
+
+def _behind_it(client: Raw) -> None:
+    client.send(request("MSET", "a", BIG, "b", BIG) + b"*2\r\n$3\r\nGET\r\n$1\r\n")
+    assert client.reply() == b"+OK\r\n"
+
+
+def _script(client: Raw) -> None:
+    _said(client, "SADD", "known", "member")
+    _said(client, "EXPIREMEMBER", "known", "member", 1000)
+    _said(client, "EVAL", "return redis.call('SADD', KEYS[1], ARGV[1])", 1, "known", BIG)
+
+
+def _queued(client: Raw) -> None:
+    for arguments in (("MULTI",), ("SET", "a", BIG), ("SADD", "known", BIG), ("EXPIREMEMBER", "known", BIG, 1000)):
+        client.command(*arguments)
+    _said(client, "EXEC")
 
 
 def _cut_off(client: Raw) -> None:
@@ -78,6 +98,9 @@ SHAPES: dict[str, Callable[[Raw], None]] = {
     "a name": lambda client: _said(client, "AUTH", BIG, "password", by=b"-"),
     "in MULTI": _in_multi,
     "words in MULTI": _queued_words,
+    "run in MULTI": _queued,
+    "by a script": _script,
+    "begun behind it": _behind_it,
     "cut off": _cut_off,
     "inline": _inline,
     "a big reply": lambda client: _said(client, "MGET", *["big"] * 4),
@@ -109,17 +132,73 @@ def _check_nothing_is_kept(proxy: Proxy, admin: Admin, ask: Callable[[Raw], None
         until(lambda: admin.metrics()["held_bytes"] < CLIENTS * 4096, what="the end of what is counted")
 
 
-def test_tls_keeps_little(start_server: Callable[..., Server], start_proxy: StartProxy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", ["whole", "a big reply"])
+def test_tls_keeps_little(
+    start_server: Callable[..., Server], start_proxy: StartProxy, tmp_path: Path, shape: str
+) -> None:
     """OpenSSL's buffers never shrink: what passes through them goes in pieces."""
 
     class Files:
         authority = Authority(tmp_path, "authority")
         server = authority.sign("server", "IP:127.0.0.1")
 
-    _, port = tls_server(start_server, Files, Files.server)  # type: ignore[arg-type]
+    server, port = tls_server(start_server, Files, Files.server)  # type: ignore[arg-type]
+    assert server.command("SET", "big", BIG) == b"+OK\r\n"
     options = ["--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=Files.authority.file)]
     proxy, admin = with_admin(start_proxy, None, *options)
-    _check_nothing_is_kept(proxy, admin, SHAPES["whole"], 300_000)
+    _check_nothing_is_kept(proxy, admin, SHAPES[shape], 300_000)
+
+
+def test_clients_that_go_in_the_middle_leave_nothing(server: Server, start_proxy: StartProxy) -> None:
+    """However far their request has come, in whatever way they end; until then what is held is counted."""
+    proxy, admin = with_admin(start_proxy, server)
+    process = psutil.Process(proxy.pid)
+    _said_alone(proxy)
+    before = process.memory_info().rss
+    whole = request("MSET", "a", BIG, "b", BIG)
+    for leave in (Raw.close, Raw.reset, Raw.end_of_requests):
+        with ExitStack() as stack:
+            clients = [stack.enter_context(proxy.connect()) for _ in range(20)]
+            sizes = [(number + 1) * len(whole) // 21 for number in range(20)]
+            for client, size in zip(clients, sizes, strict=True):
+                client.send(whole[:size])
+            until(lambda sizes=sizes: admin.metrics()["held_bytes"] > 0.95 * sum(sizes))  # type: ignore[misc]
+            assert admin.metrics()["held_bytes"] < 1.05 * sum(sizes)
+            for client in clients:
+                leave(client)
+            until(lambda: admin.metrics()["held_bytes"] == 0)
+    until(lambda: process.memory_info().rss - before < 12 * MEGABYTE)
+    proxy.stop()
+
+
+def _said_alone(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        _said(client, "PING")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("MSET", "a", BIG, "b", BIG), ("EXPIREMEMBER", "set", BIG + BIG, 1000), ("MSET", *[b"x" * 100_000] * 40)],
+    ids=["two", "one", "many"],
+)
+def test_a_request_takes_little_more_than_twice_its_size(arguments: tuple[str | bytes | int, ...]) -> None:
+    """Once as it came, and once in its arguments; what has been read of it before is kept once only."""
+    data = request(*arguments)
+    reader = RequestReader()
+    tracemalloc.start()
+    try:
+        for begin in range(0, len(data), 65_536):
+            reader.feed(data[begin : begin + 65_536])
+            whole = reader.next_request()
+        while whole is None and reader.unread:
+            whole = reader.next_request()
+        assert whole is not None
+        assert whole.raw == data
+        assert tracemalloc.get_traced_memory()[1] < 2.7 * len(data)
+        assert encode(whole.arguments) == data
+        assert tracemalloc.get_traced_memory()[1] < 3.2 * len(data)
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_the_server_has_not_taken_is_counted(server: Server, start_proxy: StartProxy) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from enum import Enum
+from itertools import chain, repeat
 from typing import Final
 
 COUNT_LIMIT = 1024 * 1024
@@ -126,6 +127,7 @@ class RequestReader:
         self._strict = strict
         self._front: list[bytes] = []  # what has been read of an incomplete request, where that is long
         self._front_size = 0
+        self._long: list[tuple[int, bytes]] = []  # long arguments in the buffer, which are not copied to the front
         self._buffer = b""
         self._position = 0  # where the request that is being read begins, or goes on behind its front
         self._later: deque[bytes] = (
@@ -245,9 +247,15 @@ class RequestReader:
         position = self._position
         if 2 * position >= len(self._buffer):
             self._buffer = self._buffer[position:]
-            self._next -= position
             self._need = max(0, self._need - position)
-            self._position = 0
+            self._move(position)
+
+    def _move(self, by: int) -> None:
+        """Note that what is read begins so much nearer to the buffer's start now, at which the position is."""
+        self._next -= by
+        self._position = 0
+        if self._long:
+            self._long = [(begin - by, argument) for begin, argument in self._long]
 
     @property
     def unread(self) -> bool:
@@ -341,14 +349,22 @@ class RequestReader:
         read = self._next - self._position if self._count else 0
         if read > max(COPIED, size):
             # Else each byte of a client that sends one at a time would cost a copy of all that came before.
-            self._front.append(self._buffer[self._position : self._next])
-            self._front_size += read
-            self._position = self._next
+            self._bring_to_front()
         self._buffer = b"".join((self._buffer[self._position :], *pieces))
         self._later_size -= size
-        self._next -= self._position
         self._need = 0
-        self._position = 0
+        self._move(self._position)
+
+    def _bring_to_front(self) -> None:
+        """Keep what has been read of a request apart: its long arguments, which there are already, as they are."""
+        begin = self._position
+        for start, argument in self._long:
+            self._front += (self._buffer[begin:start], argument)
+            begin = start + len(argument)
+        self._front.append(self._buffer[begin : self._next])
+        self._long.clear()
+        self._front_size += self._next - self._position
+        self._position = self._next
 
     def _with_front(self, rest: bytes) -> bytes:
         """Return a request, or what there is of it: its front, which is let go of, and the rest."""
@@ -380,6 +396,7 @@ class RequestReader:
 
     def _end_request(self) -> None:
         self._odd = False
+        self._long.clear()
         self._arguments = []
         self._count = 0
         self._need = 0
@@ -448,6 +465,8 @@ class RequestReader:
                 self._announced = length
                 return None
             arguments.append(buffer[end + 2 : after - 2])
+            if length > COPIED:
+                self._long.append((end + 2, arguments[-1]))
             if not buffer.startswith(b"\r\n", after - 2):
                 if self._strict:
                     return self._break_at(after)
@@ -614,4 +633,8 @@ def bulk(data: bytes) -> bytes:
 
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:
     """Encode a request."""
+    if sum(map(len, arguments)) > COPIED:  # each is copied once then, not twice
+        headers = (b"$%d\r\n" % len(argument) for argument in arguments)
+        parts = chain.from_iterable(zip(headers, arguments, repeat(b"\r\n"), strict=False))
+        return b"".join((b"*%d\r\n" % len(arguments), *parts))
     return b"*%d\r\n%b" % (len(arguments), b"".join(map(bulk, arguments)))
