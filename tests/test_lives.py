@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -643,6 +644,55 @@ def test_what_ends_a_watch_ends_it_for_deadlines(
         assert sell(client) == ([1] if ends else None), line
         client("SELECT", 0)
         beside("DEL", "sold", "k")
+
+
+def fill_due(client: Talk, beside: Talk, count: int, milliseconds: int) -> tuple[list[bytes], int]:
+    """Fill the list l: two thirds of it are due at one moment; return what is to stay, and that moment in Unix ms.
+
+    Some elements stand in it three times, far from each other; some have a deadline that is far.
+    """
+    elements = [b"%d" % number for number in (*range(count), 7, 8, 9, *range(count // 10))]
+    for begin in range(0, len(elements), 1000):
+        client("RPUSH", "l", *elements[begin : begin + 1000])
+    client("PEXPIRE", "l", 1_000_000)
+    deadline = clock(beside) + milliseconds
+    due = [element for element in dict.fromkeys(elements) if int(element) % 3]
+    for begin in range(0, len(due), 500):
+        scores: list[bytes | int] = []
+        for one in due[begin : begin + 500]:
+            scores += [deadline, one]
+        beside("ZADD", PREFIX + b"k:{l}", *scores)
+    beside("ZADD", PREFIX + b"index", deadline, "l")
+    client("PEXPIREMEMBER", "l", "9", 900_000)
+    return [element for element in elements if int(element) % 3 == 0], deadline
+
+
+def check_many_elements_of_a_list(server: Server, proxy: Proxy, connect: Callable[..., Talk]) -> None:
+    client, beside = connect(proxy), connect(server)
+    wanted, deadline = fill_due(client, beside, 12_000, 3_000)
+    wait_past(beside, deadline)
+    beside("CONFIG", "RESETSTAT")
+    assert client("LRANGE", "l", 0, -1) == wanted
+    assert 0 < client("PTTL", "l") <= 1_000_000
+    assert beside("ZRANGE", PREFIX + b"k:{l}", 0, -1) == [b"9"]
+    assert client("PTTL", "l", "9") > 0
+    # One walk, not one for each element.
+    calls = re.search(rb"cmdstat_lrem:calls=(\d+)", beside("INFO", "commandstats"))
+    assert calls
+    assert int(calls[1]) < 100
+
+
+def test_many_elements_of_a_list_are_due_at_once(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    check_many_elements_of_a_list(lazy_upstream, lazy_proxy, talk)
+
+
+def test_many_elements_of_a_list_go_by_the_sweeper(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    wanted, _ = fill_due(client, beside, 6_000, 10)
+    until(lambda: beside("ZCARD", PREFIX + b"k:{l}") == 1, 30, "the sweeper")
+    assert beside("LRANGE", "l", 0, -1) == wanted
 
 
 @pytest.mark.parametrize("line", ["DBSIZE", "KEYS *", "SCAN 0 COUNT 1000", "RANDOMKEY", "SORT l BY w:*->7 GET w:*->7"])

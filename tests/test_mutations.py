@@ -216,6 +216,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "EXEC when due": lambda place: lives.test_no_transaction_sees_a_member_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, caching=True
     ),
+    "many elements": lambda place: lives.check_many_elements_of_a_list(
+        place.server, place.proxy("--no-sweep"), place.talk
+    ),
     "watched": lambda place: lives.test_a_deadline_that_passes_in_a_watched_key_is_a_change(
         place.server, place.proxy("--no-sweep"), place.talk, "set"
     ),

@@ -57,7 +57,9 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "hmget": (b"HMGET", KEY, b"m"),
     "hdel": (b"HDEL", KEY, b"m"),
     "lpos": (b"LPOS", KEY, b"m"),
+    "lrange": (b"LRANGE", KEY, b"0", b"0"),
     "lrem": (b"LREM", KEY, b"0", b"m"),
+    "lset": (b"LSET", KEY, b"0", b"m"),
     "xadd": (b"XADD", KEY, b"NOMKSTREAM", b"*", b"f", b"v"),
 }
 """Command → the request. Servers judge the command, then the key or the channel, and only then run it."""

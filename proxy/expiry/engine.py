@@ -33,6 +33,15 @@ MEMBERS_AT_ONCE: Final = 500
 PAIRS_AT_ONCE: Final = 2_000
 """Pairs of a key and a database that one script looks at, at most."""
 
+WEEDED_AT_ONCE: Final = 1_000
+"""Elements of a list that one script looks at, where many are due."""
+
+WEEDED_ANEW: Final = 100
+"""How often to begin anew where somebody past the proxy changes the list meanwhile."""
+
+_WEEDED: Final = -2
+"""What the script says where nothing is left to do."""
+
 TELLING_SECONDS: Final = 60.0
 """How long after rules for events have been met the scripts that can tell are sent at once."""
 
@@ -192,11 +201,13 @@ class Engine:
             reply = await self._remove("request", "clear", (self._names.involved(keys), [self._batch, 0, *databases]))
             if isinstance(reply, Exception):
                 return None
-            moment, gone, left, _, members, told = reply
+            moment, gone, left, _, members, told, heavy = reply
             self._indexes.observe(sent, moment)
             self._metrics.members_expired_total["request"] += members
             self._count_told(told)
-            if gone < self._batch:
+            for key, database in zip(heavy[::2], heavy[1::2], strict=True):
+                await self._weed("request", int(database), key)
+            if gone < self._batch and not heavy:
                 return moment / 1000, list(left)
 
     async def _clear_on_its_way(self, keys: list[bytes]) -> None:
@@ -269,10 +280,12 @@ class Engine:
             name, call = "sweep_slots", ([], [*all_in_arguments(self._names.triples(keys)), database, self._batch])
         sent = self._clock.local()
         with self._known.asking() as freed:
-            moment, gone, left, members, told = await self._remove(trigger, name, call, undeclared=in_slots)
+            moment, gone, left, members, told, heavy = await self._remove(trigger, name, call, undeclared=in_slots)
             self._indexes.observe(sent, moment)
             self._metrics.members_expired_total[trigger] += members
             self._count_told(told)
+            for key in heavy:
+                members += await self._weed(trigger, database, key)
             alone = len(self._known.databases) == 1
             for (key, deadline), after in zip(due, left, strict=False):
                 if after == ELSEWHERE:
@@ -288,6 +301,33 @@ class Engine:
             if not alone and in_slots:
                 await self._indexes.learn(keys)
         return int(gone)
+
+    async def _weed(self, trigger: Literal["sweep", "request"], database: int, key: bytes) -> int:
+        """Remove what is due in a list of which much is, a part of it at a time, so that nobody else waits long.
+
+        Returns:
+            How many members there were.
+        """
+        place: list[int | bytes] = [0, 0, b""]
+        members = begun = 0
+        while place[1] != _WEEDED:
+            begun += not place[1]
+            if begun > WEEDED_ANEW:
+                place[2] = b""
+            began = asyncio.get_running_loop().time()
+            sent = self._clock.local()
+            call: Call = self._names.triples([key]), [database, WEEDED_AT_ONCE, *place]
+            [reply] = await self._caller.call("weed", [call])
+            if isinstance(reply, Exception):
+                self._indexes.misplaced.set()
+                break
+            moment, *place, gone = reply
+            self._indexes.observe(sent, moment)
+            members += gone
+            self._metrics.members_expired_total[trigger] += gone
+            if trigger == "sweep":  # as long for others
+                await asyncio.sleep(asyncio.get_running_loop().time() - began)
+        return members
 
     async def _remove(
         self, trigger: Literal["sweep", "request"], name: str, call: Call, *, undeclared: bool = False

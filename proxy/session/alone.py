@@ -50,7 +50,7 @@ _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 """What a cluster node says of keys that it has not, or not all of, or does not serve: nothing can be done for them."""
 
 
-_NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""])
+_NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""], [])
 """What `clear` answers where it has done nothing."""
 
 
@@ -207,7 +207,7 @@ class Alone:
 
     def _clear(self, keys: list[bytes], replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
-            _, gone, _, near, members, told = reply or _NOTHING
+            _, gone, _, near, members, told, _ = reply or _NOTHING
             self._metrics.members_expired_total["request"] += members
             count_told(self._metrics, told)
             if gone < MEMBERS_AT_ONCE and near < MEMBERS_AT_ONCE:

@@ -5,8 +5,8 @@
 --   the connection is in)
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
 --   each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass in the ms
---   that were looked ahead, of each key as many as may be removed at most; how many members there were; what was told of them (lapse). Writes only
---   where something is due.
+--   that were looked ahead, of each key as many as may be removed at most; how many members there were; what was told of them (lapse); each list that is left
+--   to weed.lua, followed by its database. Writes only where something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = now()
 local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0
@@ -23,7 +23,9 @@ for position = 3, #ARGV do
         local kind, count = call('type', key).ok
         local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, 1)[1]
         local over = due and (kind == 'none' or kind == 'string')
-        earliest, room, count = clear(kind, key, shadow, index, moment, over, room, ARGV[position] == '')
+        earliest, room, count = clear(kind, key, shadow, index, moment, over, room, ARGV[position] == '',
+          ARGV[position] ~= '' and not undeclared)
+        if #heavy % 2 == 1 then heavy[#heavy + 1] = ARGV[position] end
         members = members + count
         if ahead > 0 then near = near + #call('zrangebyscore', shadow, moment, moment + ahead, 'limit', 0, ARGV[1]) end
       end
@@ -33,4 +35,4 @@ for position = 3, #ARGV do
     end
   end
 end
-return {exactly, tonumber(ARGV[1]) - room, found, near, members, tally}
+return {exactly, tonumber(ARGV[1]) - room, found, near, members, tally, heavy}

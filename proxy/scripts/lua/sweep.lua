@@ -4,7 +4,7 @@
 -- ARGV: the database; how many members to remove at most
 -- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
 --   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not; how many
---   members there were; what was told of them (lapse)
+--   members there were; what was told of them (lapse); the lists that are left to weed.lua
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = now()
 local index, room, left, members = KEYS[1], tonumber(ARGV[2]), {}, 0
@@ -14,8 +14,8 @@ for position = 2, #KEYS, 2 do
   local key, shadow = KEYS[position], KEYS[position + 1]
   local kind, earliest, count = call('type', key).ok
   mend(shadow)
-  earliest, room, count = clear(kind, key, shadow, index, moment, kind == 'none', room)
+  earliest, room, count = clear(kind, key, shadow, index, moment, kind == 'none', room, false, true)
   members = members + count
   left[#left + 1] = earliest or ''
 end
-return {exactly, tonumber(ARGV[2]) - room, left, members, tally}
+return {exactly, tonumber(ARGV[2]) - room, left, members, tally, heavy}

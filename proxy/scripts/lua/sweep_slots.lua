@@ -17,9 +17,9 @@ for position = 1, #KEYS, 3 do
     mend(index)
     mend(shadow)
     kind = kind.ok
-    earliest, room, count = clear(kind, key, shadow, index, moment, kind == 'none', room)
+    earliest, room, count = clear(kind, key, shadow, index, moment, kind == 'none', room, false, true)
     members = members + count
     left[#left + 1] = earliest or ''
   end
 end
-return {exactly, tonumber(ARGV[2]) - room, left, members, tally}
+return {exactly, tonumber(ARGV[2]) - room, left, members, tally, heavy}

@@ -4,11 +4,25 @@
 -- key's earliest deadline afterwards, the room that is left, and how many members there were. Nothing is written where
 -- nothing went: without memory to spare the server allows no write but after a removal. O(log n) for each removed (O(n)
 -- for each from a list).
-local function clear(kind, key, shadow, index, moment, gone, room, strict)
+-- walks: whether a list of which much is due may be left to weed.lua; it is put into `heavy` then.
+local heavy = {}
+local function may_walk(key)
+  if redis.acl_check_cmd then
+    return redis.acl_check_cmd('lrange', key, 0, 0) and redis.acl_check_cmd('lset', key, 0, '')
+  end
+  -- Redis before 7.0 has to be seen doing it: this changes nothing.
+  local first = redis.pcall('lrange', key, 0, 0)
+  return not failed(first) and not failed(redis.pcall('lset', key, 0, first[1]))
+end
+local function clear(kind, key, shadow, index, moment, gone, room, strict, walks)
   local before, members = room, 0
   while room > 0 and not gone do
     local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
     if #due == 0 then break end
+    if walks and kind == 'list' and #due >= 100 and not heeded(key, index) and may_walk(key) then
+      heavy[#heavy + 1] = key
+      break
+    end
     members = members + lapse(kind, key, shadow, index, due, strict)
     call('zrem', shadow, unpack(due))
     room = room - #due

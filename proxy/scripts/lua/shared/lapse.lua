@@ -1,7 +1,7 @@
 -- Removes members whose deadline has passed, and tells of them whoever has asked for it in Redis (proxy/events/rules.py).
 -- All removals at a deadline go this way. Needs glob, discard and need before it.
 --
--- elsewhere: another database is selected; tally: entries written, messages published, entries and messages that could not
+-- heeded: whether somebody is told of a key; elsewhere: another database is selected; tally: entries written, messages published, entries and messages that could not
 -- be, the last error; lapse: removes members (at most some hundred, in order of deadline), which still have their deadlines
 -- in the shadow, and gives how many there were. Removal comes first: at maxmemory the server allows no other write before
 -- it. `strict`: the script runs as a client, who may lack the right to write entries; it fails then, in the server's words,
@@ -176,6 +176,7 @@ local function witness(wanted, kind, key, shadow, members, strict)
   if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
   return #gone, bytes
 end
+local function heeded(key, index) return audience(key, index) ~= nil end
 local function lapse(kind, key, shadow, index, members, strict)
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end

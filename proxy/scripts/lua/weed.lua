@@ -1,0 +1,60 @@
+-- Removes the elements of a list that are due, in a walk of many calls: a part of the list each. Their deadlines go when
+-- the walk has come to its end, as an element may stand in the list more than once. Not where somebody has asked to be told
+-- of what expires.
+-- In a part all that are due but the first are made equal to one of them (LSET), which then goes as often (LREM): at no
+-- time, whatever ends the script, does the list have an element that has not been put there. The first goes before: without
+-- memory to spare the server allows an LSET only after a removal.
+-- uses: index, now, need, glob, discard, lapse
+-- KEYS: key, its shadow, the index
+-- ARGV: the database; how many elements to look at; the moment of the deadlines that the walk sees to, 0 to begin; how many
+--   elements it has left behind it, -1 at its end; the last of them, '' not to see whether it is
+--   there still
+-- Result: the clock in µs; the third to the fifth of ARGV for the next call, the second of them -2 when nothing is left to
+--   do; how many members have gone, one that stands in two parts counted twice
+-- Complexity: O(n) for n elements, of which nearly all are just walked over, and O(w log n) for the w that are looked at
+local moment, exactly = now()
+local key, shadow, index, width = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[2])
+local due_until, behind, last = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local over = {exactly, due_until, -2, '', 0}
+if redis.pcall('select', ARGV[1]).err or heeded(key, index) then return over end
+if call('type', shadow).ok ~= 'zset' or call('type', key).ok ~= 'list' then return over end
+if behind == -1 then  -- the deadlines
+  for _ = 1, 4 do
+    local due = call('zrangebyscore', shadow, '(0', due_until, 'limit', 0, 500)
+    if due[1] then call('zrem', shadow, unpack(due)) end
+    if #due < 500 then behind = -2 break end
+  end
+  refresh(key, shadow, index)
+  return {exactly, due_until, behind, '', 0}
+end
+-- Somebody else may have removed elements in front of it meanwhile: then it begins anew.
+if due_until == 0 or last ~= '' and call('lrange', key, behind - 1, behind - 1)[1] ~= last then
+  due_until, behind, last = moment, 0, ''
+end
+local page = call('lrange', key, behind, behind + width - 1)
+local scores, due, places = page[1] and call('zmscore', shadow, unpack(page)) or {}, {}, {}
+local named, members = {}, 0
+for place, element in ipairs(page) do
+  local deadline = tonumber(scores[place] or nil)
+  if deadline and deadline > 0 and deadline <= due_until then
+    due[#due + 1], places[#places + 1] = element, place
+    if not named[element] then named[element], members = true, members + 1 end
+  else
+    last = element
+  end
+end
+if due[1] then
+  call('lrem', key, 1, due[1])
+  local one, like, refused = due[2], 1, false
+  for number = 3, #due do
+    refused = refused or failed(redis.pcall('lset', key, behind + places[number] - 2, one))
+    if refused then call('lrem', key, 1, due[number]) else like = like + 1 end
+  end
+  if one then call('lrem', key, like, one) end
+  if call('exists', key) == 0 then
+    drop(key, shadow, index)
+    return {exactly, due_until, -2, '', members}
+  end
+end
+behind = #page < width and -1 or behind + #page - #due
+return {exactly, due_until, behind, last, members}
