@@ -1100,6 +1100,45 @@ def test_deadlines_that_are_left_over_are_cleared(
         assert is_far(talk(cleaner).say(f"TTL {type_} 1"))
 
 
+def check_void_ones_are_freed(server: Server, proxy: Proxy, connect: Callable[..., Talk]) -> None:
+    client, beside = connect(proxy), connect(server)
+    client.say("SADD s 7 8 9 1")
+    far = clock(beside) + 1000 * FAR
+    for member, deadline in {"7": far, "8": 1 << 52, "9": far + 1, "1": far + 2}.items():
+        assert client("PEXPIREMEMBERAT", "s", member, deadline) == 1
+    client.say("SREM s 7 8 9")
+    shadow = PREFIX + b"k:{s}"
+    look: list[str | bytes | int] = ["EVAL", script("void_page"), 3, "s", shadow, PREFIX + b"index", 0, 0, 100, 60_000]
+    for _ in range(2):
+        before = float(beside("ZSCORE", PREFIX + b"index", "s"))
+        assert beside(*look)[2] == 0
+        assert beside("ZSCORE", shadow, "8") is None  # in its score there is no room for more
+        left = clock(beside)
+        for member, deadline in (("7", far), ("9", far + 1), ("1", far + 2)):
+            assert deadline - clock(beside) - 1 <= client("PTTL", "s", member) <= deadline - left
+        assert before <= float(beside("ZSCORE", PREFIX + b"index", "s")) < far + 1
+        assert beside("EVAL", script("heal"), 3, PREFIX + b"index", "s", shadow, 0) == []
+    # They were met a minute ago.
+    seconds = int(clock(beside)) // 20_000
+    for member, steps in (("7", 4), ("9", 1)):
+        noted = (seconds - steps) % 63 + 1
+        beside("ZADD", shadow, b"%d.%06d" % (-far - (member == "9"), noted * 15_625), member)
+    beside(*look)
+    assert client("TTL", "s", "7") == client("TTL", "s", "8") == -1
+    assert is_far(client("TTL", "s", "9"))
+    assert is_far(client("TTL", "s", "1"))
+    assert float(beside("ZSCORE", PREFIX + b"index", "s")) >= far + 1
+    # What comes and goes again is void anew.
+    client.say("SADD s 9")
+    assert client("TTL", "s", "9") == -1
+
+
+def test_void_deadlines_are_freed_when_ttl_has_told_them_for_a_minute(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    check_void_ones_are_freed(lazy_upstream, lazy_proxy, talk)
+
+
 def test_a_removed_member_tells_no_deadline_of_an_earlier_life(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     client = talk(proxy)
     client.say("HSET h 7 7 1 1")

@@ -45,6 +45,9 @@ _WEEDED: Final = -2
 TELLING_SECONDS: Final = 60.0
 """How long after rules for events have been met the scripts that can tell are sent at once."""
 
+VOID_MS: Final = 60_000
+"""How long `TTL` tells a void deadline, as KeyDB does, at least; then the background pass frees it."""
+
 _NEARLY: Final = 0.0002
 """Seconds between two looks at a deadline that is about to pass."""
 
@@ -373,7 +376,7 @@ class Engine:
         Returns:
             The next cursor (b"0": that was the end), how many deadlines were looked at, and how many voided.
         """
-        call: Call = self._names.triples([key]), [database, cursor, MEMBERS_AT_ONCE]
+        call: Call = self._names.triples([key]), [database, cursor, MEMBERS_AT_ONCE, VOID_MS]
         [reply] = await self._caller.call("void_page", [call])
         if isinstance(reply, Exception):
             self._indexes.misplaced.set()

@@ -11,7 +11,7 @@ local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
 if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
-  deadline = -deadline
+  deadline = math.floor(-deadline)  -- (void_page.lua)
 end
 local left, unit = deadline - (now()), tonumber(ARGV[2])
 if left <= 0 then return -1 end

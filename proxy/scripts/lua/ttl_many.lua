@@ -16,7 +16,7 @@ local function work(replies, key, shadow, first, count)
     local left = -2
     if scores then
       local deadline = proper and tonumber(scores[place] or nil)
-      if deadline and deadline < 0 then deadline = not has(kind, key, members[place]) and -deadline end
+      if deadline and deadline < 0 then deadline = not has(kind, key, members[place]) and math.floor(-deadline) end
       left = deadline and deadline - moment or -1
       left = left <= 0 and -1 or math.floor((left + unit / 2) / unit)
     end
