@@ -110,7 +110,7 @@ MUTATIONS = [
     Mutation(_LUA + "dbsize.lua", " - (type(count) == 'number' and count or 0)", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
-    Mutation(_LUA + "void_page.lua", "void(kind, key, shadow, page[2][position])", "false", "leftovers"),
+    Mutation(_LUA + "void_page.lua", "void(kind, key, shadow, member)", "false", "leftovers"),
     # The proxy.
     Mutation(
         "session/rewrite.py",
@@ -148,6 +148,7 @@ MUTATIONS = [
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1)", "void for long"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", "deadline > 0 and deadline <= due_until", "deadline > 0", "many elements"),
+    Mutation(_LUA + "shared/clear.lua", "room = cut and 0 or", "room =", "few elements"),
     Mutation(_LUA + "shared/clear.lua", "#due >= 100", "#due >= 1000", "many elements"),
     Mutation("session/inquiry.py", "if watched.keys else transaction", "if False else transaction", "watched"),
     Mutation("session/multi.py", "if unseen or", "if", "watched while blind"),

@@ -688,6 +688,29 @@ def test_many_elements_of_a_list_are_due_at_once(
     check_many_elements_of_a_list(lazy_upstream, lazy_proxy, talk)
 
 
+def check_few_elements_of_a_long_list(server: Server, proxy: Proxy, connect: Callable[..., Talk]) -> None:
+    """Each takes a walk through the list, so few of them go in one script: others come between."""
+    client, beside = connect(proxy), connect(server)
+    client("RPUSH", "l", *range(20_000))
+    deadline = clock(beside) + 1_000
+    for number in range(19_900, 19_960):
+        beside("ZADD", PREFIX + b"k:{l}", deadline, number)
+    beside("ZADD", PREFIX + b"index", deadline, "l")
+    assert client("LLEN", "l") in (20_000, 19_940)
+    wait_past(beside, deadline)
+    beside("CONFIG", "RESETSTAT")
+    assert client("LLEN", "l") == 19_940
+    calls = dict(re.findall(rb"cmdstat_(eval|lrem):calls=(\d+)", beside("INFO", "commandstats")))
+    assert int(calls[b"lrem"]) == 60
+    assert int(calls[b"eval"]) >= 6
+
+
+def test_few_elements_of_a_long_list_go_a_few_at_a_time(
+    lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
+) -> None:
+    check_few_elements_of_a_long_list(lazy_upstream, lazy_proxy, talk)
+
+
 def test_many_elements_of_a_list_go_by_the_sweeper(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
     client, beside = talk(proxy), talk(upstream)
     wanted, _ = fill_due(client, beside, 6_000, 10)

@@ -216,6 +216,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "EXEC when due": lambda place: lives.test_no_transaction_sees_a_member_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, caching=True
     ),
+    "few elements": lambda place: lives.check_few_elements_of_a_long_list(
+        place.server, place.proxy("--no-sweep"), place.talk
+    ),
     "void for long": lambda place: lives.check_void_ones_are_freed(place.server, place.proxy(), place.talk),
     "many elements": lambda place: lives.check_many_elements_of_a_list(
         place.server, place.proxy("--no-sweep"), place.talk

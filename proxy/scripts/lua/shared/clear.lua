@@ -4,7 +4,8 @@
 -- key's earliest deadline afterwards, the room that is left, and how many members there were. Nothing is written where
 -- nothing went: without memory to spare the server allows no write but after a removal. O(log n) for each removed (O(n)
 -- for each from a list).
--- walks: whether a list of which much is due may be left to weed.lua; it is put into `heavy` then.
+-- walks: whether a list of which much is due may be left to weed.lua; it is put into `heavy` then. Of another one so few
+-- elements go at once that others wait some 10 ms, and no room is left. (Who does not come again has all removed.)
 local heavy = {}
 local function may_walk(key)
   if redis.acl_check_cmd then
@@ -13,6 +14,14 @@ local function may_walk(key)
   -- Redis before 7.0 has to be seen doing it: this changes nothing.
   local first = redis.pcall('lrange', key, 0, 0)
   return not failed(first) and not failed(redis.pcall('lset', key, 0, first[1]))
+end
+local function bearable(key)
+  if redis.acl_check_cmd and not redis.acl_check_cmd('lrange', key, 0, 0) then return 500 end
+  for _, one in ipairs({{1000000, 1}, {100000, 4}, {10000, 10}, {1000, 100}}) do
+    local there = redis.pcall('lrange', key, one[1], one[1])
+    if not failed(there) and there[1] then return one[2] end
+  end
+  return 500
 end
 local function clear(kind, key, shadow, index, moment, gone, room, strict, walks)
   local before, members = room, 0
@@ -23,9 +32,12 @@ local function clear(kind, key, shadow, index, moment, gone, room, strict, walks
       heavy[#heavy + 1] = key
       break
     end
+    local most = walks and kind == 'list' and #due > 1 and bearable(key) or 500
+    local cut = #due > most
+    if cut then due = {unpack(due, 1, most)} end
     members = members + lapse(kind, key, shadow, index, due, strict)
     call('zrem', shadow, unpack(due))
-    room = room - #due
+    room = cut and 0 or room - #due
     gone = call('exists', key) == 0
   end
   if gone then
