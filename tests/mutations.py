@@ -144,7 +144,7 @@ MUTATIONS = [
         "command is None:",
         "EXEC when due",
     ),
-    Mutation(_LUA + "void_page.lua", "% 63 < 4", "% 63 < 64", "void for long"),
+    Mutation(_LUA + "void_page.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1)", "void for long"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", "deadline > 0 and deadline <= due_until", "deadline > 0", "many elements"),

@@ -1156,6 +1156,28 @@ def check_void_ones_are_freed(server: Server, proxy: Proxy, connect: Callable[..
     assert client("TTL", "s", "9") == -1
 
 
+def check_the_pass_frees(server: Server, cleaner: Proxy, connect: Callable[..., Talk]) -> None:
+    """What it has met a minute ago."""
+    client, beside = connect(cleaner), connect(server)
+    client.say("SADD s 7 9 1")
+    far = clock(beside) + 1000 * FAR
+    for member in ("7", "9"):
+        client("PEXPIREMEMBERAT", "s", member, far)
+    client.say("SREM s 7 9")
+    noted = (clock(beside) // 20_000 - 5) % 63 + 1
+    beside("ZADD", PREFIX + b"k:{s}", b"%d.%06d" % (-far, noted * 15_625), "7")
+    until(lambda: beside("ZSCORE", PREFIX + b"k:{s}", "7") is None, 25, "the pass")
+    assert client("TTL", "s", "7") == -1
+    assert is_far(client("TTL", "s", "9"))
+
+
+def test_the_background_pass_frees_void_deadlines(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    upstream = start_server(kind)
+    check_the_pass_frees(upstream, start_proxy(upstream, "--leftovers-rate", "100000"), talk)
+
+
 def test_void_deadlines_are_freed_when_ttl_has_told_them_for_a_minute(
     lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:

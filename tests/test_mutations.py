@@ -219,6 +219,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "few elements": lambda place: lives.check_few_elements_of_a_long_list(
         place.server, place.proxy("--no-sweep"), place.talk
     ),
+    "void passed": lambda place: lives.check_the_pass_frees(
+        place.server, place.proxy("--leftovers-rate", "100000"), place.talk
+    ),
     "void for long": lambda place: lives.check_void_ones_are_freed(place.server, place.proxy(), place.talk),
     "many elements": lambda place: lives.check_many_elements_of_a_list(
         place.server, place.proxy("--no-sweep"), place.talk
