@@ -339,6 +339,8 @@ MUTATIONS = [
     Mutation(
         "session/session.py", "or (rights.unasked and command.effect is Effect.MULTI)", "", "the first of all in MULTI"
     ),
+    Mutation("session/remaining.py", "if left <= 0 or left == math.inf", "if left == math.inf", "who may only read"),
+    Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
         "relay/client.py",
         "self._reads_on = self._upstream is not None and self._upstream.heard() == heard",

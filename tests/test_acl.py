@@ -731,7 +731,7 @@ def rights_table() -> list[tuple[str, str, list[str], list[str]]]:
         requests, keys, commands = (cell.strip() for cell in line.strip("|").split("|"))
         named = re.findall(r"`([A-Z]+)`", requests)
         kind = next((kind for kind in ADDING if f"a {kind}" in requests), "set")
-        rows.append((named[0], kind, keys.split(", "), ["eval", *commands.strip("`").split()]))
+        rows.append((named[0], kind, keys.split(", "), [*commands.strip("`").split()]))
     return rows
 
 
@@ -787,10 +787,74 @@ def test_exactly_the_rights_that_are_documented(pair: Pair, row: tuple[str, str,
         with pair.login("exact", straight=True) as straight:
             if missing in STRAIGHT:
                 refusal = straight.command(*STRAIGHT[missing].split())
-            else:
+            elif "eval" in commands:
                 refusal = straight.command("EVAL", "return 1", 1, KEYS[missing])
+            else:
+                refusal = straight.command("TYPE", KEYS[missing])
         assert refusal.startswith(b"-NOPERM"), missing
         assert refusal in replies, (missing, replies)
+
+
+READERS = {"reads only": ("%R~*", "+@read", "+hello"), "reads": ("~*", "+@read", "+hello", "+time", "-eval")}
+
+
+@pytest.mark.parametrize("who", READERS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_who_may_only_read_is_told_lifetimes(pair: Pair, who: str, protocol: int) -> None:
+    rules = [rule if pair.server.version >= (7,) else rule.replace("%R", "") for rule in READERS[who]]
+    keys = [f"{{app}}:{kind}" for kind in "hszl"]
+    pair.give_deadlines(*keys)
+    pair.server.command("SET", "{app}:v", "v")
+    pair.user("reader", "-@all", *rules)
+    with pair.login("reader") as reader, pair.proxy.connect() as client:
+        reader.command("HELLO", protocol)
+        for key in keys:
+            assert about(reader.command("TTL", key, "a"), FAR), key
+            assert about(int(reader.command("PTTL", key, "a")[1:-2]) // 1000, FAR), key
+            assert client.command("PERSIST", key, "a") == b":1\r\n"
+            assert reader.command("TTL", key, "a") == b":-1\r\n"
+            remove = {"h": "HDEL {} b", "s": "SREM {} b", "z": "ZREM {} b", "l": "LREM {} 0 b"}[key[-1]]
+            assert client.command(*remove.format(key).split()) == b":1\r\n"
+            assert about(reader.command("TTL", key, "b"), FAR)  # as KeyDB does, what it would have had
+            assert client.command("PEXPIREMEMBER", key, "c", 30) == b":1\r\n"
+            left = int(reader.command("PTTL", key, "c")[1:-2])
+            assert -1 <= left <= 30
+            until(partial(answers, reader, b":-1\r\n", "PTTL", key, "c"), timeout=2)
+        assert reader.command("TTL", "nothing", "a") == b":-2\r\n"
+        assert reader.command("TTL", "{app}:v", "a") == b":-1\r\n"
+        lines = ["TTL {app}:s a", "TTL {app}:s x", "GET {app}:v", "TTL {app}:s b", "TTL {app}:s"]
+        reader.send(b"".join(request(*line.split()) for line in lines))
+        replies = reader.replies(5)
+        assert replies[:3] == [b":-1\r\n", b":-1\r\n", b"$1\r\nv\r\n"]
+        assert about(replies[3], FAR)
+        assert replies[4] == b":-1\r\n"
+        shadow = NAMES.shadow(b"{app}:s")
+        score = float(parse(pair.server.command("ZSCORE", shadow, "b")))
+        assert score < 0
+        assert pair.server.command("SADD", "{app}:s", "b") == b":1\r\n"  # back, past the proxy: it has no deadline
+        assert reader.command("TTL", "{app}:s", "b") == b":-1\r\n"
+        # Only the key's own pattern: the shadow is missed, and nothing is told.
+        pair.user("reader", "-@all", "~{app}:*", "+@read")
+        assert reader.command("TTL", "{app}:s", "b").startswith(b"-NOPERM")
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+def test_acl_dryrun_is_asked_for_the_commands_of_a_row(
+    start_server: StartServer, start_proxy: StartProxy, kind: str
+) -> None:
+    server = start_server(kind)
+    proxy = start_proxy(server)
+    assert server.command("ACL", "SETUSER", "reader", "on", "nopass", "%R~*", "+@read") == b"+OK\r\n"
+    said = {}
+    for line in re.findall(r"^127.0.0.1:6380> (ACL DRYRUN .+)$", SECURITY, re.MULTILINE):
+        said[line] = parse(proxy.command(*(word.strip('"') for word in re.findall(r'"[^"]+"|\S+', line)))).decode()
+        of_all = said[line].replace("This user", "User reader")  # Redis 7.0
+        assert f'{line}\n"{of_all}"\n' in SECURITY
+    assert len(said) == 2
+    assert proxy.command("ACL", "DRYRUN", "reader", "EXPIREMEMBER", "k", "m", 1) == (
+        b"-ERR Command 'EXPIREMEMBER' not found\r\n"
+    )
+    assert b"wrong number of arguments" in proxy.command("ACL", "DRYRUN", "reader", "TTL", "k", "m")
 
 
 @pytest.mark.every_kind

@@ -470,6 +470,7 @@ CHECKS |= {
     "few without replies": lambda place: acl.test_who_may_set_a_first_deadline_is_asked_before_replies_are_off(
         _pair(place)
     ),
+    "who may only read": lambda place: acl.test_who_may_only_read_is_told_lifetimes(_pair(place), "reads", 2),
     "the first of all in MULTI": lambda place: (
         proxies.test_the_first_of_all_in_a_transaction_is_announced_where_somebody_has_few_rights(
             place.server, place.proxy, place.talk

@@ -37,6 +37,7 @@ class Ground:
         now: gives the server's clock, in Unix ms.
 
     Attributes:
+        now: gives the server's clock, in Unix ms, the latest that it may be.
         frequent: matches the requests that most traffic is made of, and that name no reserved name.
         lines: finds the inline requests that can go as they came.
         streams: the requests that are sent on while they arrive.
@@ -68,6 +69,7 @@ class Ground:
         self.request_limit = request_limit
         self.guarded = guarded
         self.names = names
+        self.now = now
         self.refused = refused
         self.batch = BatchParser()
         self.streams = Streams()

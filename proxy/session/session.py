@@ -29,6 +29,7 @@ from proxy.session.outgoing import Outgoing
 from proxy.session.permits import TOGETHER
 from proxy.session.plain import LARGEST, is_nothing_due
 from proxy.session.question import Question
+from proxy.session.remaining import Remaining
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
 from proxy.session.rights import Rights, named_user
 from proxy.session.standing import DEFAULT_USER, Login, Next, Standing
@@ -132,6 +133,7 @@ class Session:
         self._announcing = Announcing(ground, self._standing, self._reader)
         self._without = WithoutEngine(ground, self._standing, self._out)
         self._inquiry = Inquiry(ground, self._standing, self._without, self.claims, self._announcing, self._out)
+        self._remaining = Remaining(ground.names, self._standing, ground.now)
         self._together = Together(ground, self._standing, self._out, self.claims)
         self._strangers = Strangers(ground, self._standing, self._out, self._without, self._inquiry)
 
@@ -652,6 +654,7 @@ class Session:
             or (self._permission(command, request) if standing.limited or standing.permits.unclear else None)
             or (self._announcing.question(command, request, now, told=done.told) if self._known.shared else None)
             or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
+            or (self._time_left(command, request) if standing.limited else None)
             or self._inquiry.question(command, request, now, replied=done.replied, waited=done.waited)
             or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
         )
@@ -683,7 +686,7 @@ class Session:
             return None
         concerned = command is not None and (
             self._rewriter.stands_in(command, request)
-            or ((rights.by_state or command.effect is Effect.EXPIRE) and is_own(command, request))
+            or is_own(command, request)
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
             or (rights.unasked and speaks_of_next(request.arguments))
             or (rights.unasked and command.effect is Effect.MULTI)
@@ -719,6 +722,15 @@ class Session:
             return None
         self._out.append(standing.permits.ask(standing.replies, asked, partial(self._rewriter.trial, asked)))
         return Question(replied=True, again=True)
+
+    def _time_left(self, command: Command | None, request: Request) -> Question | None:
+        """Ask what has to be known of a member before a user with few rights can be told its lifetime."""
+        asked = self._remaining.question(command, request)
+        if asked is None:
+            return None
+        look, question = asked
+        self._out.append(look)
+        return question
 
     def _judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
         """Go on with a request for which a question has been dealt with, or could not be."""
@@ -814,6 +826,8 @@ class Session:
         sure = True
         if effect is Effect.DESCRIBE:
             instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
+        elif (plainly := self._remaining.instead(command, request) if standing.limited else None) is not None:
+            instead = plainly
         else:
             limited = limited or standing.limited
             sure = not limited or standing.permits.let(self._announcing.first_keys(request.arguments))
