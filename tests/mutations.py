@@ -336,9 +336,7 @@ MUTATIONS = [
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
     Mutation("session/session.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
-    Mutation(
-        "session/session.py", "or (rights.unasked and command.effect is Effect.MULTI)", "", "the first of all in MULTI"
-    ),
+    Mutation("session/session.py", "self._known.shared or bool(self._expected)", "False", "the first of all in MULTI"),
     Mutation("session/remaining.py", "if left <= 0 or left == math.inf", "if left == math.inf", "who may only read"),
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(

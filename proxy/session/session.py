@@ -689,13 +689,18 @@ class Session:
             or is_own(command, request)
             or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
             or (rights.unasked and speaks_of_next(request.arguments))
-            or (rights.unasked and command.effect is Effect.MULTI)
+            or (rights.unasked and command.effect is Effect.MULTI and self._first_may_be_set())
         )
         if not concerned and not self._without.shows(command, request):
             return None
         terms = self._rewriter.reading._replace(writes=rights.by_state)
         self._out.append(rights.ask(self._standing.replies, now, terms))
         return Question(replied=True, again=True)
+
+    def _first_may_be_set(self) -> bool:
+        """Return whether a first deadline set in the transaction that begins may concern others, who are told of it
+        only where the user may set it: then that has to be asked before."""
+        return self._known.shared or bool(self._expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
         """Ask whether a user with few rights may give keys deadlines, before others have to do something about it.
