@@ -19,7 +19,7 @@ _ROOM: Final = 16 * 1024
 """Bytes that are read at once during a handshake."""
 
 PIECE: Final = 64 * 1024
-"""Bytes that are encrypted at once."""
+"""Bytes that are encrypted, or decrypted, at once."""
 
 
 class Beneath(asyncio.BufferedProtocol):
@@ -95,8 +95,10 @@ class Beneath(asyncio.BufferedProtocol):
         self._feed()
         self._room = bytearray()
         self._above = above
-        # As attributes: the loop calls them directly, and this costs nothing then.
-        self.get_buffer = self._tls.get_buffer  # type: ignore[method-assign]
+        # As attributes: the loop calls them directly, and this costs nothing then. What is read at once goes through a
+        # buffer of OpenSSL's, which keeps the size that it had.
+        room = memoryview(self._tls.get_buffer(PIECE))[:PIECE]
+        self.get_buffer = lambda sizehint: room  # type: ignore[method-assign,assignment]
         self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
         self._transport.set_protocol(self)
 

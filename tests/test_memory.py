@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import tracemalloc
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -17,6 +18,7 @@ from tests.certificates import Authority
 from tests.conftest import StartProxy
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
+from tests.test_ends import certificate, listening_by_tls
 from tests.test_tls import flags, tls_server
 
 MEGABYTE = 1 << 20
@@ -115,11 +117,13 @@ def test_what_has_been_answered_is_not_kept(server: Server, start_proxy: StartPr
     _check_nothing_is_kept(proxy, admin, SHAPES[shape], 200_000)
 
 
-def _check_nothing_is_kept(proxy: Proxy, admin: Admin, ask: Callable[[Raw], None], each: int) -> None:
+def _check_nothing_is_kept(
+    proxy: Proxy, admin: Admin, ask: Callable[[Raw], None], each: int, connect: Callable[[], Raw] | None = None
+) -> None:
     """Have clients ask one after another, and see that none of them keeps more than so many bytes."""
     process = psutil.Process(proxy.pid)
     with ExitStack() as stack:
-        clients = [stack.enter_context(proxy.connect()) for _ in range(CLIENTS)]
+        clients = [stack.enter_context((connect or proxy.connect)()) for _ in range(CLIENTS)]
         for client in clients:
             _said(client, "PING")
         before = process.memory_info().rss
@@ -147,6 +151,26 @@ def test_tls_keeps_little(
     options = ["--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=Files.authority.file)]
     proxy, admin = with_admin(start_proxy, None, *options)
     _check_nothing_is_kept(proxy, admin, SHAPES[shape], 300_000)
+
+
+class _Encrypted(Raw):
+    """A connection by TLS."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port))
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.socket = context.wrap_socket(self.socket)
+        self._file = self.socket.makefile("rb")
+
+
+@pytest.mark.parametrize("shape", ["whole", "of a huge member", "a big reply", "pushes"])
+def test_clients_by_tls_keep_little(server: Server, start_proxy: StartProxy, tmp_path: Path, shape: str) -> None:
+    """The same for clients."""
+    assert server.command("SET", "big", BIG) == b"+OK\r\n"
+    options, port = listening_by_tls(certificate(tmp_path))
+    proxy, admin = with_admin(start_proxy, server, *options)
+    _check_nothing_is_kept(proxy, admin, SHAPES[shape], 300_000, lambda: _Encrypted(port))
 
 
 def test_clients_that_go_in_the_middle_leave_nothing(server: Server, start_proxy: StartProxy) -> None:
