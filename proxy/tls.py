@@ -98,7 +98,7 @@ class Beneath(asyncio.BufferedProtocol):
         # As attributes: the loop calls them directly, and this costs nothing then. What is read at once goes through a
         # buffer of OpenSSL's, which keeps the size that it had.
         room = memoryview(self._tls.get_buffer(PIECE))[:PIECE]
-        self.get_buffer = lambda sizehint: room  # type: ignore[method-assign,assignment]
+        self.get_buffer = lambda sizehint: room  # type: ignore[method-assign] # noqa: ARG005 - the loop names it
         self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
         self._transport.set_protocol(self)
 
