@@ -128,10 +128,15 @@ class Beneath(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is lost."""
         self._lost = True
-        if self._linger is not None:
-            self._linger.cancel()
-        if self._tls is not None:
-            self._tls.connection_lost(exc)
+        try:
+            if self._linger is not None:
+                self._linger.cancel()
+            elif self._above is not None and not self._above.is_closing():
+                # TLS tells it one turn of the loop later: until then the server would give it what others bring.
+                cast(asyncio.Protocol, self._above.get_protocol()).eof_received()
+        finally:
+            if self._tls is not None:
+                self._tls.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The other side takes no more at present."""

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,10 @@ from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, held_count, request
 from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
+from tests.test_ends import certificate, listening_by_tls
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
+from tests.test_tls import KIND as TLS_KIND
 
 pytestmark = pytest.mark.oldest_kind
 
@@ -168,6 +171,77 @@ def test_who_has_left_gets_no_job(kind: str, start_server: StartServer, start_pr
             client.close()
             pusher.command("RPUSH", "jobs", "job")
             assert straight.command("LPOP", "jobs") == b"$3\r\njob\r\n"
+    proxy.stop()
+
+
+class _Encrypted(Raw):
+    """A connection by TLS."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port))
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.socket = context.wrap_socket(self.socket)
+        self._file = self.socket.makefile("rb")
+
+
+def check_no_job_is_lost(
+    connect: Callable[[], Raw], pusher: Callable[[], Raw], straight: Callable[[], Raw], tries: int = 100
+) -> None:
+    """A client blocks and closes in order; at once another pushes a job."""
+    with pusher() as push, straight() as server:
+        assert push.command("PING") == b"+PONG\r\n"
+        for number in range(tries):
+            command = ("BRPOP", "jobs", 0) if number % 2 else ("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0)
+            server.command("XGROUP", "CREATE", "stream", "g", "$", "MKSTREAM")
+            client = connect()
+            client.send_command(*command, *(() if number % 2 else ("STREAMS", "stream", ">")))
+            until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
+            client.close()
+            push.command(*(("LPUSH", "jobs", "job") if number % 2 else ("XADD", "stream", "*", "a", "job")))
+            until(lambda: b"blocked_clients:0\r" in server.command("INFO", "clients"))
+            if number % 2:
+                assert server.command("LPOP", "jobs") == b"$3\r\njob\r\n", number
+            else:
+                assert server.command("XPENDING", "stream", "g").startswith(b"*4\r\n:0\r\n"), number
+                server.command("DEL", "stream")
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("pushed_by_tls", [False, True])
+@pytest.mark.parametrize("by_tls", [False, True])
+def test_who_has_left_by_tls_gets_no_job(
+    server: Server, start_proxy: StartProxy, tmp_path: Path, by_tls: bool, pushed_by_tls: bool
+) -> None:
+    """By TLS it leaves with a reset where it has not read what the handshake ends with."""
+    options, port = listening_by_tls(certificate(tmp_path))
+    proxy = start_proxy(server, *options)
+
+    def connect(*, tls: bool) -> Raw:
+        return _Encrypted(port) if tls else proxy.connect()
+
+    check_no_job_is_lost(partial(connect, tls=by_tls), partial(connect, tls=pushed_by_tls), server.connect)
+    proxy.stop()
+
+
+@pytest.mark.one_kind
+def test_who_has_left_gets_no_job_of_a_server_by_tls(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    """TLS has no half close: the connection beneath has."""
+    authority = Authority(tmp_path, "ca")
+    own, port = authority.sign("server", "IP:127.0.0.1"), free_port()
+    files = (
+        "--tls-cert-file",
+        str(own.file),
+        "--tls-key-file",
+        str(own.key),
+        "--tls-ca-cert-file",
+        str(authority.file),
+    )
+    server = start_server(TLS_KIND, "--tls-port", str(port), *files, "--tls-auth-clients", "no")
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", "--tls-ca-file", str(authority.file))
+    check_no_job_is_lost(proxy.connect, proxy.connect, server.connect)
     proxy.stop()
 
 

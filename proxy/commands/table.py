@@ -347,3 +347,8 @@ REPEATED: frozenset[bytes] = frozenset(
 )
 """Commands of which many requests in a row are sent as one call of a script: their replies have no nulls in them, and
 none takes long. (Those for lists are left out: each looks through the list.)"""
+
+BLOCKING: frozenset[bytes] = frozenset(
+    b"BLMOVE BLMOVEM BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
+)
+"""Commands that give to a client what others bring while it waits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
+from proxy.commands.table import BLOCKING
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import ALWAYS_ALLOWED, HeldBudget
@@ -95,6 +97,12 @@ FIRST_LOOK_SECONDS: Final = 0.02
 
 LOOK_SECONDS: Final = 1.0
 """How often to check, while replies are awaited, whether the client has gone: its socket is not read then."""
+
+
+REMEMBERED: Final = 1024
+"""Bytes of a chunk in which is looked, at the end of a client, whether it waits for what others bring."""
+
+_WAITS_FOR_OTHERS: Final = re.compile(rb"(?i)(?<![^\s])(?:%b)(?=\s)" % b"|".join(sorted(BLOCKING))).search
 
 
 class ClientGoneError(Exception):
@@ -183,6 +191,7 @@ class ClientConnection(asyncio.Protocol):
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
         self._early = b""  # came before upstream was there
+        self._last = b""  # what came last, where the server can be told of an end only by leaving
         self._held = 0  # bytes, as last accounted
         self._recount: asyncio.TimerHandle | None = None  # sees whether the server has taken what it was sent
         self._clogged = False  # upstream takes no more at present
@@ -450,7 +459,17 @@ class ClientConnection(asyncio.Protocol):
             else:
                 judge(data)
 
-        self._receive_by(receive if self._sharing is None else self._sharing.receiver(receive))
+        own = receive if self._upstream.ends_by_halves else self._remembering(receive)
+        self._receive_by(own if self._sharing is None else self._sharing.receiver(own))
+
+    def _remembering(self, receive: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Return what takes bytes from the client, and keeps the last that came, if they are few."""
+
+        def remember(data: bytes) -> None:
+            self._last = data if len(data) <= REMEMBERED else b""
+            receive(data)
+
+        return remember
 
     # Shared connections (relay.sharing.Host).
 
@@ -775,11 +794,14 @@ class ClientConnection(asyncio.Protocol):
             return  # not yet: see `_proceed`
         upstream = self._upstream
         assert upstream is not None
-        sign = None if upstream.ends_by_halves else self._session.drain()
+        waits = bool(_WAITS_FOR_OTHERS(self._last)) and upstream.end_beneath()
+        sign = None if upstream.ends_by_halves or waits else self._session.drain()
         rest = self._session.rest()
         self._account()
         self._move(State.ENDED)
-        if upstream.ends_by_halves:
+        if waits:
+            self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)  # should the server not heed it
+        elif upstream.ends_by_halves:
             if rest:
                 self.send_out(rest)
             upstream.end()

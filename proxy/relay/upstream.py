@@ -223,8 +223,25 @@ class UpstreamConnection(Droppable):
             self._transport.write_eof()
         else:
             # The loop would do so when others have written: a job of theirs would go to a client that waits no more.
-            with suppress(OSError), self._socket() as connection:
-                connection.shutdown(socket.SHUT_WR)
+            self._shut()
+
+    def end_beneath(self) -> bool:
+        """Say so where TLS cannot: the connection beneath ends by halves, as a client's own would.
+
+        What stands between may take that for the end of both sides, and drop replies. So it is for a client that waits
+        for what others bring, and would be given that for nothing.
+
+        Returns:
+            Whether the server is told: not while something is still to be sent.
+        """
+        if self.ends_by_halves or self.closing or self._transport.get_write_buffer_size():
+            return False
+        self._shut()
+        return True
+
+    def _shut(self) -> None:
+        with suppress(OSError), self._socket() as connection:
+            connection.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
         """Close when the server has read all that was sent; what it says to it is dropped.
