@@ -35,6 +35,7 @@ from tests import test_refusals as refusals
 from tests import test_sentinel as sentinel
 from tests import test_sentinel_decisions as decisions
 from tests import test_sharing as sharing
+from tests import test_signs as signs
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
@@ -470,6 +471,8 @@ CHECKS |= {
     "few without replies": lambda place: acl.test_who_may_set_a_first_deadline_is_asked_before_replies_are_off(
         _pair(place)
     ),
+    "no errors": lambda place: signs.check_ordinary_work(place.server, place.proxy(), 2),
+    "busy": lambda place: signs.check_busy(place.server, place.proxy()),
     "who may only read": lambda place: acl.test_who_may_only_read_is_told_lifetimes(_pair(place), "reads", 2),
     "the first of all in MULTI": lambda place: (
         proxies.test_the_first_of_all_in_a_transaction_is_announced_where_somebody_has_few_rights(

@@ -73,11 +73,13 @@ run_streams = streams.filter(lambda stream: b"+ok" not in stream)
 
 def unmarked(sent: bytes) -> bytes:
     """Without the marks in front of transactions: whether there is one depends on whether EXEC has come as well."""
-    return re.sub(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n(?=(?:\*\d+\r\n\$5\r\n)?[Mm][Uu][Ll][Tt][Ii])", b"", sent)
+    return re.sub(
+        rb"\*2\r\n\$4\r\nECHO\r\n\$32\r\n[0-9a-f]{32}\r\n(?=(?:\*\d+\r\n\$5\r\n)?[Mm][Uu][Ll][Tt][Ii])", b"", sent
+    )
 
 
 def without_tokens(sent: bytes) -> bytes:
-    return re.sub(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n", b"<token>", unmarked(sent))
+    return re.sub(rb"\*(?:1|2\r\n\$4\r\nECHO)\r\n\$32\r\n[0-9a-f]{32}\r\n", b"<token>", unmarked(sent))
 
 
 @settings(max_examples=300)
@@ -259,7 +261,7 @@ def test_what_must_be_read_whole_is_bounded() -> None:
 
 def test_draining_asks_for_a_sign_behind_the_last_whole_request() -> None:
     driver = Driver()
-    assert re.fullmatch(rb"\*1\r\n\$32\r\n[0-9a-f]{32}\r\n", driver.session.drain() or b"")
+    assert re.fullmatch(rb"\*2\r\n\$4\r\nECHO\r\n\$32\r\n[0-9a-f]{32}\r\n", driver.session.drain() or b"")
     within = Driver()
     within.feed(encode([b"SET", b"big", b"v" * 100_000])[:50_000])
     assert within.session.drain() is None

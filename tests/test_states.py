@@ -115,6 +115,8 @@ class Answering(Wire):
             return b"$%d\r\n%b\r\n" % (len(told), told)
         if words[0].upper() in (b"GET", b"INCR", b"HSET", b"SMEMBERS", b"CLIENT"):
             return b"+OK\r\n"
+        if words[0].upper() == b"ECHO":
+            return b"$%d\r\n%b\r\n" % (len(words[1]), words[1])
         return b"-ERR unknown command '%b', with args beginning with: \r\n" % words[0]
 
 

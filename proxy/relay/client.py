@@ -681,6 +681,8 @@ class ClientConnection(asyncio.Protocol):
         assert self._upstream is not None
         if self._session.replies.active:
             self._upstream.substitute(self._session.replies)
+            if self._session.replies.wants_probe:
+                out += self._session.probe() or b""
         if not self._upstream.closing:
             if len(out) > LONG or self._session.unfinished:  # a short turn's part of what is long
                 self._session.lengthen()
@@ -759,6 +761,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._sharing is not None:
             self._sharing.begun()
+        if self._session.replies.wants_probe and (self._state in _SENDING or self._state is State.DRAINING):
+            self.send_out(b"")
         if not self._session.replies.outstanding:
             self._settled()
         elif self._state in _JUDGING:

@@ -30,7 +30,7 @@ class Outgoing:
         append: puts bytes behind what is there.
     """
 
-    __slots__ = ("_asides", "_front", "_known", "_parts", "_standing", "append")
+    __slots__ = ("_asides", "_front", "_known", "_parts", "_silent", "_standing", "append")
 
     def __init__(self, known: KnownKeys, standing: Standing) -> None:
         self._known = known
@@ -39,6 +39,7 @@ class Outgoing:
         self.append: Callable[[bytes], None] = self._parts.append
         self._asides: Asides | None = None  # takes replies out of those of the open transaction
         self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
+        self._silent = False  # whether it may be a silent sign
 
     def take(self) -> bytes:
         """Return it all, which is sent now."""
@@ -49,12 +50,16 @@ class Outgoing:
         self._parts.clear()
         return out
 
-    def expect(self, reply: bytes, *, found: Callable[[], None] | None = None) -> bytes:
-        """Return the request in whose place the client gets a reply; `found` is called when that is to come."""
+    def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
+        """Return the request in whose place the client gets a reply; `found` is called when that is to come.
+
+        `fails`: whether it stands for one that fails: then it leaves an error at the server, and spoils a transaction.
+        """
         self._mark_front()
         standing = self._standing
         by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscribed
-        return standing.replies.expect(reply, by_greeting=by_greeting, found=found)
+        replies = standing.marked
+        return replies.expect(reply, by_greeting=by_greeting, found=found, silent=replies.echoes and not fails)
 
     def replace(self, request: Request, instead: bytes) -> None:
         """Send something else in the place of a request; where the server may refuse how its lines end, likewise.
@@ -68,17 +73,17 @@ class Outgoing:
 
     def refuse(self, request: Request, refusal: Refusal, *, skips: bool) -> None:
         """Have the client get an error in the place of a request's reply, unless it `skips` that."""
-        instead = self.expect(b"-%b\r\n" % refusal.message)
+        instead = self.expect(b"-%b\r\n" % refusal.message, fails=True)
         self.replace(request, instead)
         if skips:  # unless the server has refused that; the next answer tells
-            self.append(self.expect(b""))
+            self.append(self.expect(b"", fails=True))
 
     def put_together(self, call: bytes, count: int, took_long: Callable[[], None]) -> None:
         """Send one call in the place of so many requests of the client's. Not within a transaction.
 
         `took_long` is called if the call says so.
         """
-        self.append(self._standing.replies.open(Elements(count, took_long)))
+        self.append(self._standing.marked.open(Elements(count, took_long)))
         self.append(call)
 
     @property
@@ -90,7 +95,7 @@ class Outgoing:
 
     def replace_count(self, request: Request, instead: bytes) -> None:
         """Send something else in the place of a request, whose status is to be an integer. Only where that `amends`."""
-        self.append(self._standing.replies.open(Integer()))
+        self.append(self._standing.marked.open(Integer()))
         self.replace(request, instead)
 
     # The replies of a transaction.
@@ -100,6 +105,7 @@ class Outgoing:
         self._asides = Asides()
         self._asides.note(Whose.CLIENT)
         self._front = len(self._parts)
+        self._silent = self._standing.hears_echoes
         self.append(b"")
 
     def note_queued(self, *, runs: bool = False) -> None:
@@ -159,5 +165,6 @@ class Outgoing:
         if self._front is not None and self._asides is not None:
             transaction = self._standing.transaction
             found = None if transaction is None else transaction.expect_beginning()
-            self._parts[self._front] = self._standing.replies.open(self._asides, found=found)
+            replies = self._standing.replies
+            self._parts[self._front] = replies.open(self._asides, found=found, silent=self._silent)
             self._front = None

@@ -53,7 +53,7 @@ class Remaining:
             return pushes
 
         self._asked, self._kind, self._void = request, b"", False
-        return self._standing.replies.enclose(self._look(request), hear), Question(replied=True, again=True)
+        return self._standing.marked.enclose(self._look(request), hear, replies=2), Question(replied=True, again=True)
 
     def instead(self, command: Command, request: Request) -> bytes | None:
         """Return what to send in the place of a request whose question has been answered; None for any other."""
@@ -70,7 +70,7 @@ class Remaining:
             return pushes + (error or b":%d\r\n" % _left(replies, kind, unit, self._now()))
 
         sent = self._look(request) + (encode([ask, key, member]) if ask else b"")
-        return self._standing.replies.enclose(sent, hear)
+        return self._standing.marked.enclose(sent, hear, replies=3 if ask else 2)
 
     def _concerns(self, command: Command, request: Request) -> bool:
         """Return whether a request is to be answered here. Not within a transaction, where nobody can be asked."""

@@ -341,7 +341,11 @@ class Session:
             What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
             in part, so that no other can be put behind it.
         """
-        return None if self._is_in_part else self._take_out() + self._out.expect(last_words)
+        return None if self._is_in_part else self._take_out() + self._out.expect(last_words, fails=bool(last_words))
+
+    def probe(self) -> bytes | None:
+        """Return the loud sign that shows whether a silent one has been refused; None where none may stand."""
+        return None if self._is_in_part else self._take_out() + self.replies.expect(b"")
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
         """Ask the server, behind all that has been sent, whose this connection is.
@@ -361,7 +365,7 @@ class Session:
             hear(who(told))
             return others
 
-        return self._take_out() + self.replies.enclose(WHO, take)
+        return self._take_out() + standing.marked.enclose(WHO, take)
 
     @property
     def user(self) -> bytes:
@@ -694,7 +698,7 @@ class Session:
         if not concerned and not self._without.shows(command, request):
             return None
         terms = self._rewriter.reading._replace(writes=rights.by_state)
-        self._out.append(rights.ask(self._standing.replies, now, terms))
+        self._out.append(rights.ask(self._standing.marked, now, terms))
         return Question(replied=True, again=True)
 
     def _first_may_be_set(self) -> bool:
@@ -725,7 +729,7 @@ class Session:
         asked = self._rewriter.of_one_slot(asked)
         if not asked:
             return None
-        self._out.append(standing.permits.ask(standing.replies, asked, partial(self._rewriter.trial, asked)))
+        self._out.append(standing.permits.ask(standing.marked, asked, partial(self._rewriter.trial, asked)))
         return Question(replied=True, again=True)
 
     def _time_left(self, command: Command | None, request: Request) -> Question | None:
@@ -813,7 +817,7 @@ class Session:
             # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
             standing.shares = False
             both = rewriter.own_write(command.name) + request.raw
-            out.replace(request, standing.replies.enclose(both, self._waited))
+            out.replace(request, standing.marked.enclose(both, self._waited, replies=2))
             return
         if effect is Effect.CONNECTION:
             out.append(request.raw)
@@ -825,7 +829,7 @@ class Session:
         confinement = standing.rights.confinement
         if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
             # The server runs none of these, and is to say so of the client's own command.
-            out.replace(request, out.expect(standing.rights.confined(command.name)) if own else request.raw)
+            out.replace(request, out.expect(standing.rights.confined(command.name), fails=True) if own else request.raw)
             return
         instead: bytes | Refusal | None
         sure = True
@@ -881,7 +885,7 @@ class Session:
             out.put_aside(behind, follows=True)
         else:
             whole = b"".join((encode([b"MULTI"]), front, request.raw, behind, encode([b"EXEC"])))
-            out.replace(request, standing.replies.enclose(whole, _of_bracketed))
+            out.replace(request, standing.marked.enclose(whole, _of_bracketed, replies=5))
         return True
 
     def _waited(self, said: bytes) -> bytes:
@@ -904,6 +908,7 @@ class Session:
             self._without.go_elsewhere()
         if command.effect is Effect.LOGIN:
             standing.rights.log_in(request.arguments)
+            standing.replies.deaf = False
             if name == b"AUTH":
                 standing.user = _short(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":

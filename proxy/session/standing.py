@@ -105,6 +105,19 @@ class Standing:
         return not self.limited or self.permits.cover(keys)
 
     @property
+    def hears_echoes(self) -> bool:
+        """Whether the server is likely to answer an ECHO that goes now, if no transaction is open."""
+        rights = self.rights
+        unlikely = self.is_stranger or self.subscribed or rights.by_state or rights.confinement or self.replies.deaf
+        return self.askable and not unlikely
+
+    @property
+    def marked(self) -> ReplySubstitution:
+        """`replies`, for a request of the proxy's own that goes now: it knows whether its signs may be silent."""
+        self.replies.echoes = self.transaction is None and self.hears_echoes
+        return self.replies
+
+    @property
     def answers(self) -> bool:
         """Whether the server answers the next request."""
         return self.next is not _SKIPPED and not self.replies.silenced

@@ -86,7 +86,7 @@ class Strangers:
         """Have the server tell a client to log in; say it in its place where it does not know the command."""
         command = self._ground.command(request.arguments[0])
         if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME) and request.kind is Kind.WHOLE:
-            self._out.replace(request, self._out.expect(_NOT_LOGGED_IN))
+            self._out.replace(request, self._out.expect(_NOT_LOGGED_IN, fails=True))
         else:
             self._out.append(request.raw)
 

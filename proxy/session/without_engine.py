@@ -103,11 +103,11 @@ class WithoutEngine:
             if command is None
             else additions.absent(self._known, command, request, limited=False, amends=self._out.amends)
         )
-        script = alone.ask(keys, absent, standing.replies, now, everywhere=everywhere)
+        script = alone.ask(keys, absent, standing.marked, now, everywhere=everywhere)
         if script is not None:
             self._out.append(script)
             return Question(replied=True, again=True)
-        self._out.append(alone.front(keys, standing.replies, now, everywhere=everywhere))
+        self._out.append(alone.front(keys, standing.marked, now, everywhere=everywhere))
         if command is not None and command.effect is Effect.MULTI:
             standing.watched.seen(now)
         return None

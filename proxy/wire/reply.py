@@ -1,7 +1,11 @@
-"""Find an error line in a stream of replies and replace it, without framing the replies.
+"""Find signs in a stream of replies and replace them, without framing the replies.
 
-The line is the server's answer to a command whose name is a fresh random token, so it stands exactly where the reply to
-that request belongs, and its text stands nowhere else.
+A sign is the server's answer to a fresh random token, so it stands exactly where the reply to that request belongs, and
+its text stands nowhere else. A silent sign is asked for by ECHO, and leaves no error behind at the server. A loud one
+is asked for by a command whose name is the token: that is answered in every state of a server and of a connection.
+
+The server may refuse an ECHO, while a script keeps it busy, say. What looks like that is held back until the sign has
+come after all, or a loud one behind it: then the refusal is found, and taken for the sign.
 """
 
 from __future__ import annotations
@@ -10,16 +14,37 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Protocol
 
+from proxy.wire.frames import frames
 from proxy.wire.replies import Replies
 from proxy.wire.request import encode
 
-_BEFORE: Final = (b"-ERR unknown command '", b"-ERR unknown command `", b"-ERR Syntax error in HELLO option '")
-"""What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; behind a HELLO, everywhere."""
+_BEFORE: Final = (
+    b"-ERR unknown command '",
+    b"-ERR unknown command `",
+    b"-ERR Syntax error in HELLO option '",
+    b"$32\r\n",
+)
+"""What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; behind a HELLO, everywhere; of a silent
+sign, everywhere."""
+
+_LINE: Final = re.compile(rb"(?:-ERR (?:unknown command ['`]|Syntax error in HELLO option ')|\$32\r\n)([0-9a-f]{32})")
+
+_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ")
+_REFUSED_SIGN: Final = re.compile(rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |NOPERM [^\r\n]*'echo')")
+"""How servers refuse an ECHO that has one argument, outside of a transaction."""
+
+_LONGEST_WORD: Final = max(map(len, _REFUSAL_WORDS))
+
+MOST_HELD: Final = 16 * 1024 * 1024
+"""Bytes that are held back at most while it is not clear whether a sign has been refused."""
 
 
-_LINE: Final = re.compile(rb"-ERR (?:unknown command ['`]|Syntax error in HELLO option ')([0-9a-f]{32})")
+class UnclearRepliesError(Exception):
+    """A sign has been refused, and it cannot be told which of the errors that have come is its own."""
+
 
 CROWD: Final = 4096
 """Replies outstanding from which on no more requests should be taken, so that what is remembered stays bounded."""
@@ -42,6 +67,8 @@ class ReplySubstitution:
         outstanding: whether there are any.
         trailed: whether something has come behind the last of them, in the same chunk.
         silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
+        echoes: whether the server is likely to answer an ECHO now: then signs are silent.
+        deaf: whether the client's user has turned out to lack the right to ECHO.
     """
 
     def __init__(self) -> None:
@@ -58,7 +85,11 @@ class ReplySubstitution:
         self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
         self._opens: dict[bytes, Passage] = {}  # token in front of some requests: what their replies pass through
         self._passage: Passage | None = None
+        self._silent: set[bytes] = set()  # tokens of silent signs
+        self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
+        self._is_held_back = False  # whether a silent sign may have been refused
         self.silenced = False
+        self.echoes = self.deaf = False
 
     @property
     def active(self) -> bool:
@@ -70,7 +101,19 @@ class ReplySubstitution:
         """Whether so many replies are outstanding that no more should be asked for."""
         return len(self._expected) >= CROWD and not self.silenced
 
-    def expect(self, reply: bytes, *, by_greeting: bool = False, found: Callable[[], None] | None = None) -> bytes:
+    @property
+    def wants_probe(self) -> bool:
+        """Whether a loud sign has to show if a silent one has been refused."""
+        return self._is_held_back and bool(self._expected) and self._expected[-1][0] in self._silent
+
+    def expect(
+        self,
+        reply: bytes,
+        *,
+        by_greeting: bool = False,
+        found: Callable[[], None] | None = None,
+        silent: bool = False,
+    ) -> bytes:
         """Replace the answer to a request that is about to be sent.
 
         Args:
@@ -78,9 +121,12 @@ class ReplySubstitution:
             by_greeting: whether to ask by a HELLO with an option that there is not, which changes nothing and is
                 answered before a login too: some servers tell strangers nothing. Not in a transaction.
             found: is called when the answer comes; not when a later one shows that it never will.
+            silent: whether to ask by an ECHO, which leaves no error at the server. Not in a transaction, and not where
+                the client is to get anything.
 
         Returns:
-            The request to send: a command that the server does not know, and that spoils an open transaction.
+            The request to send: if it is not silent, a command that the server does not know, and that spoils an open
+            transaction.
         """
         if self.silenced and len(self._expected) >= CROWD:
             self._settle(1)
@@ -90,36 +136,43 @@ class ReplySubstitution:
         if found is not None:
             self._found[token] = found
         self.outstanding = True
+        if silent:
+            self._silent.add(token)
+            return encode([b"ECHO", token])
         return encode([b"HELLO", b"2", token] if by_greeting else [token])
 
-    def enclose(self, request: bytes, hear: Callable[[bytes], bytes]) -> bytes:
+    def enclose(self, request: bytes, hear: Callable[[bytes], bytes], *, replies: int = 1) -> bytes:
         """Have the reply to a request of the proxy's own taken out of the stream.
 
         Args:
             request: the request.
             hear: gets the bytes between the replies of the requests before and behind it, without push messages, and
                 returns those of them that are for the client after all, such as what a RESP2 subscriber is told.
+            replies: how many replies the request has.
 
         Returns:
             The requests to send.
         """
-        before, behind = self.expect(b""), self.expect(b"")
+        before, behind = (self.expect(b"", silent=self.echoes) for _ in range(2))
         first, second = self._expected[-2][0], self._expected[-1][0]
+        if self.echoes:
+            self._within[first] = replies
         self._begins.add(first)
         self._hears[second] = hear
         return before + request + behind
 
-    def open(self, passage: Passage, *, found: Callable[[], None] | None = None) -> bytes:
+    def open(self, passage: Passage, *, found: Callable[[], None] | None = None, silent: bool | None = None) -> bytes:
         """Have the replies to what is sent next pass through something, until it is done.
 
         Args:
             passage: what they pass through.
             found: is called when the first of them is to come next, as of `expect`.
+            silent: as of `expect`; as `echoes`, where not given.
 
         Returns:
             The request to send in front of it.
         """
-        request = self.expect(b"", found=found)
+        request = self.expect(b"", found=found, silent=self.echoes if silent is None else silent)
         self._opens[self._expected[-1][0]] = passage
         return request
 
@@ -158,16 +211,23 @@ class ReplySubstitution:
         A token that is found settles those expected before it as well: under CLIENT REPLY OFF their lines never come.
 
         Returns:
-            The bytes for the client. The beginning of a line that may be one of ours is held back.
+            The bytes for the client. The beginning of a line that may be one of ours is held back, and what follows a
+            line that may refuse one.
+
+        Raises:
+            UnclearRepliesError: one has been refused, and it is not clear which line says so.
         """
         stream = self._held + data
         self._held = b""
         passed: list[bytes] = []
         position = 0
+        self._is_held_back = False
         while self._expected:
             line = self._find(stream, position)
             if line is None:
                 keep = self._possible_begin(stream, position)
+                if self._silent:
+                    keep = min(keep, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._held = stream[keep:]
                 return b"".join(passed)
@@ -176,21 +236,63 @@ class ReplySubstitution:
                 self._pass(stream[position:begin], passed)
                 self._held = stream[begin:]
                 return b"".join(passed)
-            self._pass(stream[position:begin], passed)
             place = self._places[token] - self._settled
-            if (found := self._found.pop(token, None)) is not None:
-                found()
-            reply = self._expected[place][1]
-            opens = self._opens.pop(token, None) if self._opens else None
-            passed.append(self._settle(place + 1))
-            self._pass(reply, passed)
-            if opens is not None:
-                self._passage = opens
+            if place and self._silent:
+                self._pass_with_refused(stream[position:begin], place, passed)
+            else:
+                self._pass(stream[position:begin], passed)
+            self._arrive(token, passed)
             position = end
         self.outstanding = False
         self.trailed = position < len(stream)
         self._pass(stream[position:], passed)
         return b"".join(passed)
+
+    def _arrive(self, token: bytes, passed: list[bytes]) -> None:
+        """Put in place what the client is to get for a sign that has come."""
+        place = self._places[token] - self._settled
+        if (found := self._found.pop(token, None)) is not None:
+            found()
+        reply = self._expected[place][1]
+        opens = self._opens.pop(token, None) if self._opens else None
+        passed.append(self._settle(place + 1))
+        self._pass(reply, passed)
+        if opens is not None:
+            self._passage = opens
+
+    def _pass_with_refused(self, data: bytes, count: int, passed: list[bytes]) -> None:
+        """Pass on what has come in front of a sign; so many before it have not come, and those that are silent have
+        been refused.
+
+        They stand among the errors of that kind. Which are which does not matter where all are the same and stand side
+        by side.
+        """
+        tokens = [token for token, _ in islice(self._expected, count)]
+        refused = [token for token in tokens if token in self._silent]
+        unheard = self.silenced or len(refused) < count  # what follows CLIENT REPLY OFF is not answered
+        parts = frames(data) if refused else []
+        lines = [place for place, part in enumerate(parts) if _REFUSED_SIGN.match(part)]
+        if not refused or (unheard and not lines):
+            self._pass(data, passed)
+            return
+        if len(lines) > len(refused):
+            between = {part for part in parts[lines[0] : lines[-1] + 1] if part[:1] != b">"}
+            if len(between) > 1:
+                raise UnclearRepliesError
+        within = 0  # replies that come before the next sign
+        coming = iter(refused)
+        token = next(coming, None)
+        for part in parts:
+            if token is not None and not within and _REFUSED_SIGN.match(part):
+                self.deaf = self.deaf or part.startswith(b"-NOPERM")
+                within = self._within.get(token, 0)
+                self._arrive(token, passed)
+                token = next(coming, None)
+                continue
+            within -= bool(within) and part[:1] != b">"
+            self._pass(part, passed)
+        if token is not None:
+            raise UnclearRepliesError
 
     def _settle(self, count: int) -> bytes:
         """Note that so many tokens have been found, or will not come; return what is for the client after all."""
@@ -199,6 +301,9 @@ class ReplySubstitution:
             token, _reply = self._expected.popleft()
             del self._places[token]
             self._found.pop(token, None)
+            if self._silent:
+                self._silent.discard(token)
+                self._within.pop(token, None)
             if self._opens:
                 self._opens.pop(token, None)
             passed += self._hear(token)
@@ -215,14 +320,26 @@ class ReplySubstitution:
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
         """Return where a line of ours may begin whose token is not yet complete, or the end of the stream."""
-        begin = stream.find(b"-", max(position, len(stream) - len(_BEFORE[-1]) - 31))
-        while begin >= 0:
+        for mark in _MARKS.finditer(stream, max(position, len(stream) - _LONGEST_BEFORE - 31)):
+            begin = mark.start()
             tail = stream[begin:]
             for before in _BEFORE:
                 head = tail[: len(before)]
                 if before.startswith(head) and _HEX.fullmatch(tail, len(head)):
                     return begin
-            begin = stream.find(b"-", begin + 1)
+        return len(stream)
+
+    def _possible_refusal(self, stream: bytes, position: int) -> int:
+        """Return where a line begins that may refuse a silent sign, or the end of the stream."""
+        refusal = _POSSIBLY_REFUSED.search(stream, position)
+        if refusal is not None:
+            self._is_held_back = True
+            if len(stream) - refusal.start() > MOST_HELD:
+                raise UnclearRepliesError
+            return refusal.start()
+        begin = stream.rfind(b"-", max(position, len(stream) - _LONGEST_WORD))
+        if begin >= 0 and any(word.startswith(stream[begin:]) for word in _REFUSAL_WORDS):
+            return begin
         return len(stream)
 
 
@@ -246,4 +363,9 @@ class LoginEvidence:
 
 
 _HEX: Final = re.compile(rb"[0-9a-f]*")
+_MARKS: Final = re.compile(rb"[-$]")
+_LONGEST_BEFORE: Final = max(map(len, _BEFORE))
+_POSSIBLY_REFUSED: Final = re.compile(
+    rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |NOPERM (?:[^\r\n]*'echo'|[^\r\n]*\r?\Z))"
+)
 _REFUSAL: Final = re.compile(rb"-|\+RESET")

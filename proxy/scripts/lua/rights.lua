@@ -31,11 +31,11 @@ else
   for _, name in ipairs({'time', 'dbsize', 'randomkey'}) do try(name) end
   for _, name in ipairs({'rename', 'copy'}) do try(name, key, other) end
   try('zadd', key, 'xx', 1, 'm')
-  try('xadd', key, '0-0', 'f', 'v')
+  try('xadd', key, 'nomkstream', '*', 'f', 'v')
   try('zscore', index, 'm')
   try('lindex', key, 0)
   try('scan', 0, 'count', 1)
-  try('move', key, 0)
   try('select', 0)
+  try('move', key, 1)
 end
 return {ok = ARGV[2] .. free}
