@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.wire.elements import Elements
 from proxy.wire.reply import ReplySubstitution, UnclearRepliesError
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, request
@@ -17,7 +18,7 @@ from tests.servers import Proxy, Server, until
 # A server that refuses some requests, as one does that a script keeps busy.
 
 BUSY = b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n"
-WAYS = ("request", "error", "sign", "enclosed")
+WAYS = ("request", "error", "sign", "enclosed", "together")
 
 
 def tokens(sent: bytes) -> list[bytes]:
@@ -34,6 +35,10 @@ def conversation(steps: list[str], busy: list[bool]) -> tuple[ReplySubstitution,
             reply = BUSY if refuses else b"$4\r\na%03d\r\n" % number if step == "request" else b"-ERR no\r\n"
             said += reply
             wanted += reply
+        elif step == "together":
+            (token,) = tokens(replies.open(Elements(3, lambda: None)))
+            said += BUSY + BUSY if refuses else b"$32\r\n%b\r\n*3\r\n:1\r\n:2\r\n:3\r\n" % token
+            wanted += BUSY * 3 if refuses else b":1\r\n:2\r\n:3\r\n"
         elif step == "sign":
             (token,) = tokens(replies.expect(b"", silent=True))
             said += BUSY if refuses else b"$32\r\n%b\r\n" % token
@@ -73,7 +78,11 @@ def test_what_the_client_gets_is_right_whoever_is_refused(data: st.DataObject) -
 
 def test_a_lasting_refusal_is_sorted_out() -> None:
     """The usual case: a script keeps the server busy for long, and all that a client sends is refused."""
-    for steps in (["sign"], ["request", "sign", "request", "sign", "sign", "request"]):
+    for steps in (
+        ["sign"],
+        ["together", "request", "together"],
+        ["request", "sign", "request", "sign", "sign", "request"],
+    ):
         replies, said, wanted = conversation(steps, [True] * len(steps))
         assert replies.receive(said) == b""
         assert replies.wants_probe
@@ -143,6 +152,19 @@ def check_ordinary_work(server: Server, proxy: Proxy, protocol: int, *, few: boo
         assert set(after) - set(before) <= {"errorstat_ERR"}
         return
     assert after == before
+
+
+@pytest.mark.every_kind
+def test_a_server_that_has_no_echo_is_understood(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(start_server(kind, "--rename-command", "ECHO", ""))
+    with proxy.connect() as client:
+        for line in ("HSET h n 1", "SADD s a b", "EXPIREMEMBER h n 1000", "EXPIREMEMBER s a 1000"):
+            client.command(*line.split())
+        assert client.command("HINCRBY", "h", "n", 1) == b":2\r\n"
+        lines = ["HINCRBY h n 1", *["SADD s b"] * 5, "MULTI", "HINCRBY h n 1", "EXEC", "GET v"]
+        client.send(b"".join(request(*line.split()) for line in lines))
+        zeros = [b":0\r\n"] * 5
+        assert client.replies(10) == [b":3\r\n", *zeros, b"+OK\r\n", b"+QUEUED\r\n", b"*1\r\n:4\r\n", b"$-1\r\n"]
 
 
 @pytest.mark.every_kind

@@ -26,14 +26,21 @@ _BEFORE: Final = (
     b"-ERR unknown command `",
     b"-ERR Syntax error in HELLO option '",
     b"$32\r\n",
+    b"-ERR unknown command 'ECHO', with args beginning with: '",
+    b"-ERR unknown command `ECHO`, with args beginning with: `",
 )
 """What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; behind a HELLO, everywhere; of a silent
-sign, everywhere."""
+sign, everywhere; of one where ECHO has another name (rename-command), likewise twice."""
 
-_LINE: Final = re.compile(rb"(?:-ERR (?:unknown command ['`]|Syntax error in HELLO option ')|\$32\r\n)([0-9a-f]{32})")
+_LINE: Final = re.compile(
+    rb"(?:-ERR (?:unknown command ['`](?:ECHO['`], with args beginning with: ['`])?|Syntax error in HELLO option ')"
+    rb"|\$32\r\n)([0-9a-f]{32})"
+)
 
-_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ")
-_REFUSED_SIGN: Final = re.compile(rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |NOPERM [^\r\n]*'echo')")
+_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
+_REFUSED_SIGN: Final = re.compile(
+    rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
+)
 """How servers refuse an ECHO that has one argument, outside of a transaction."""
 
 _LONGEST_WORD: Final = max(map(len, _REFUSAL_WORDS))
@@ -283,7 +290,7 @@ class ReplySubstitution:
         coming = iter(refused)
         token = next(coming, None)
         for part in parts:
-            if token is not None and not within and _REFUSED_SIGN.match(part):
+            if token is not None and not within and self._passage is None and _REFUSED_SIGN.match(part):
                 self.deaf = self.deaf or part.startswith(b"-NOPERM")
                 within = self._within.get(token, 0)
                 self._arrive(token, passed)
@@ -366,6 +373,6 @@ _HEX: Final = re.compile(rb"[0-9a-f]*")
 _MARKS: Final = re.compile(rb"[-$]")
 _LONGEST_BEFORE: Final = max(map(len, _BEFORE))
 _POSSIBLY_REFUSED: Final = re.compile(
-    rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |NOPERM (?:[^\r\n]*'echo'|[^\r\n]*\r?\Z))"
+    rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |(?:NOPERM|ERR Can't execute) (?:[^\r\n]*'echo'|[^\r\n]*\r?\Z))"
 )
 _REFUSAL: Final = re.compile(rb"-|\+RESET")
