@@ -14,6 +14,7 @@ from proxy.wire.reply import ReplySubstitution, UnclearRepliesError
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
+from tests.test_lives import asks_for_rights
 
 # A server that refuses some requests, as one does that a script keeps busy.
 
@@ -136,6 +137,14 @@ def work(client: Raw, protocol: int) -> None:
 
 def check_ordinary_work(server: Server, proxy: Proxy, protocol: int, *, few: bool = False) -> None:
     """See that it leaves no error at the server."""
+    assert proxy.command("PING") == b"+PONG\r\n"
+
+    def is_over() -> bool:
+        seen = errors(server)
+        time.sleep(0.7)
+        return errors(server) == seen
+
+    until(is_over, what="the end of what a proxy does at its start")
     assert server.command("CONFIG", "RESETSTAT") == b"+OK\r\n"
     before = errors(server)
     with proxy.connect() as client:
@@ -178,7 +187,8 @@ def test_ordinary_work_leaves_no_error_at_the_server(
     if few:
         assert server.command("ACL", "SETUSER", "few", "on", "nopass", "~*", "+@all", "-@dangerous") == b"+OK\r\n"
     proxy = start_proxy(server)
-    time.sleep(1.2 if few else 0)  # until that has been noticed
+    if few:
+        until(lambda: asks_for_rights(server, proxy), what="questions for rights")
     check_ordinary_work(server, proxy, protocol, few=few)
 
 

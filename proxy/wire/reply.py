@@ -272,7 +272,7 @@ class ReplySubstitution:
         been refused.
 
         They stand among the errors of that kind. Which are which does not matter where all are the same and stand side
-        by side.
+        by side; where the reply behind a sign has to be found, nothing else may follow them either.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
@@ -283,8 +283,9 @@ class ReplySubstitution:
             self._pass(data, passed)
             return
         if len(lines) > len(refused):
-            between = {part for part in parts[lines[0] : lines[-1] + 1] if part[:1] != b">"}
-            if len(between) > 1:
+            leads = any(token in self._opens or token in self._within for token in refused)
+            end = len(parts) if leads else lines[-1] + 1
+            if len({part for part in parts[lines[0] : end] if part[:1] != b">"}) > 1:
                 raise UnclearRepliesError
         within = 0  # replies that come before the next sign
         coming = iter(refused)
