@@ -224,7 +224,8 @@ class Server:
 
     def new_session(self) -> Session:
         """Return a session for a new client."""
-        return Session(self.ground, stranger=self._logins.wanted, rights=Rights(self._names, self._users))
+        stranger = self._logins.wanted
+        return Session(self.ground, stranger=stranger, rights=Rights(self._names, self._users, stranger=stranger))
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
@@ -308,7 +309,7 @@ class Server:
         self._fence = Fence()
         self._moved_at = time.monotonic()
         self._tracker.start_anew()
-        self._users.unlimited = False
+        self._users.forget()
         self._clock.restart()
         self._logins.restart()
         self.metrics.constants["upstream"] = str(self._upstream)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from proxy.commands.described import Terms
+from proxy.expiry.users import is_barred
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names, _tags
 from proxy.session.globs import may_match_beginning
@@ -1088,3 +1089,46 @@ def test_while_nobody_can_tell_of_the_users_each_client_is_asked(
     with proxy.connect() as few:
         assert few.command("AUTH", "few", "any") == b"+OK\r\n"
         until(lambda: few.command("SADD", "s", "a")[:1] == b":", 10, "an answer without a script")
+
+
+@pytest.mark.parametrize(
+    ("rules", "barred"),
+    [
+        ("~* +@all", False),
+        ("~* +@all -@dangerous", False),
+        ("~* +@all -eval", True),
+        ("~* +@all -@scripting", True),
+        ("~* +@all -@scripting +eval", False),
+        ("~* -@all +eval", False),
+        ("~* -@all +@read +@write", True),
+        ("~* -@all +@slow", False),
+        ("%R~* +@all", True),
+        ("~app:* +@all", True),
+        ("~app:* +@all (~* +@all)", False),
+    ],
+)
+def test_who_is_barred_from_scripts_is_seen_in_the_list_of_users(rules: str, barred: bool) -> None:
+    assert is_barred(f"user u on nopass sanitize-payload {rules} resetchannels".encode()) is barred
+
+
+@pytest.mark.every_kind
+def test_who_may_run_no_script_is_asked_once_at_most(
+    start_server: StartServer, start_proxy: StartProxy, kind: str
+) -> None:
+    server = start_server(kind)
+    rules = ("~*", "-@all", "+@read", "+@write", "+@connection", "+@transaction")
+    assert server.command("ACL", "SETUSER", "few", "on", "nopass", *rules) == b"+OK\r\n"
+    proxy = start_proxy(server)
+    with proxy.connect() as client:
+        for line in ("SADD s a b", "EXPIREMEMBER s a 1000", "HSET h n 1", "EXPIREMEMBER h n 1000"):
+            client.command(*line.split())
+    until(lambda: asks_for_rights(server, proxy), what="questions for rights")
+    assert server.command("CONFIG", "RESETSTAT") == b"+OK\r\n"
+    assert server.command("ACL", "LOG", "RESET") == b"+OK\r\n"
+    with proxy.connect() as client:
+        assert client.command("AUTH", "few", "any") == b"+OK\r\n"
+        for line in ("SADD s a c", "SREM s c", "HINCRBY h n 1", "TTL s a", "DEL s", "MULTI", "HSET h n 2", "EXEC") * 3:
+            assert client.command(*line.split())[:1] != b"-", line
+    # One where the client might also be the default user, who logs in by doing nothing.
+    assert server.command("ACL", "LOG").count(b"\r\nreason\r\n") <= 1
+    assert b"\r\nerrorstat_ERR:" not in server.command("INFO", "errorstats")

@@ -40,7 +40,7 @@ class UserWatch:
         """Look at intervals until cancelled."""
         while True:
             if not self._tracker.connected.is_set():
-                self._users.unlimited = False
+                self._users.forget()
                 await self._tracker.connected.wait()
             try:
                 lines = await self._caller.users()
@@ -48,9 +48,10 @@ class UserWatch:
                     frozenset(map(_name, lines)),
                     unlimited=all_unlimited(lines),
                     by_database=any(b"db=" in line for line in lines),
+                    barred=frozenset(map(_name, filter(is_barred, lines))),
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
-                self._users.unlimited = False
+                self._users.forget()
                 log.debug("cannot list users", error=str(error))
             self.asked.set()
             await asyncio.sleep(AGAIN_SECONDS)
@@ -63,6 +64,31 @@ def all_unlimited(lines: Iterable[bytes]) -> bool:
         lines: the reply to ACL LIST.
     """
     return not any(map(_is_limited, lines))
+
+
+def is_barred(line: bytes) -> bool:
+    """Return whether a user surely may not run EVAL on every key; False too where that cannot be seen at a glance.
+
+    Args:
+        line: the user's line of the reply to ACL LIST.
+    """
+    words = line.split()
+    if any(word.startswith(b"(") for word in words) or b"db=" in line:
+        return False
+    if not {b"~*", b"%RW~*"}.intersection(words):
+        return True
+    granted = [word for word in words if word == b"+eval" or (word[:2] == b"+@" and word[2:] not in _WITHOUT_EVAL)]
+    if not granted:
+        return True
+    behind = words[words.index(granted[-1]) :]
+    return b"-eval" in behind or b"-@scripting" in behind
+
+
+_WITHOUT_EVAL: Final = frozenset(
+    b"read write connection fast keyspace string hash set sortedset list stream bitmap hyperloglog geo pubsub"
+    b" transaction blocking".split()
+)
+"""ACL categories that do not hold EVAL."""
 
 
 def _name(line: bytes) -> bytes:

@@ -39,6 +39,11 @@ _SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
 """Nobody else's, and like no name that a rule would contain. Always the same: the server may have to remember that the
 client has read it."""
 
+MOST_USERS: Final = 8
+"""Users as whom a client may have asked to be; who has asked for more is asked what it may do."""
+
+_DEFAULT: Final = b"default"
+
 _CONFINED: Final = (b"-ERR Can't execute 'eval'", b"-ERR Replica can't inter")
 """How servers refuse what a subscriber in RESP2, or who watches all requests, may not do."""
 
@@ -51,18 +56,31 @@ class Users:
         unlimited: whether each of them may run every command on every key, so that nobody has to be asked.
         by_database: whether what one of them may do depends on the database (Valkey 9.1).
         names: those that the server had at the last look.
+        barred: those among them for whom no script can stand in, so that they do not have to be asked either.
         looks: how often it has been looked.
     """
 
     unlimited: bool = False
     by_database: bool = False
     names: frozenset[bytes] = frozenset()
+    barred: frozenset[bytes] = frozenset()
     looks: int = 0
 
-    def take(self, names: frozenset[bytes], *, unlimited: bool, by_database: bool = False) -> None:
+    def take(
+        self,
+        names: frozenset[bytes],
+        *,
+        unlimited: bool,
+        by_database: bool = False,
+        barred: frozenset[bytes] = frozenset(),
+    ) -> None:
         """Take over what a look has found."""
-        self.names, self.unlimited, self.by_database = names, unlimited, by_database
+        self.names, self.unlimited, self.by_database, self.barred = names, unlimited, by_database, barred
         self.looks += 1
+
+    def forget(self) -> None:
+        """Have every client asked, until the next look."""
+        self.unlimited, self.barred = False, frozenset()
 
 
 class Rights:
@@ -71,16 +89,17 @@ class Rights:
     Args:
         names: the names of the proxy's own keys; None to take every user for one who may do everything.
         users: what is known of all users; where all may do everything nobody is asked.
+        stranger: whether the server wants a login, so that the default user may do nothing.
 
     Attributes:
-        limited: whether the user may not run every script on every key.
         by_state: whether the connection may be in a state in which nobody may: a subscriber's, in RESP2, or
             that of who watches all requests.
         confinement: the error line that the server had for a script in that state, if that is why nobody may.
     """
 
-    def __init__(self, names: Names | None = None, users: Users | None = None) -> None:
-        self.limited = False
+    def __init__(self, names: Names | None = None, users: Users | None = None, *, stranger: bool = False) -> None:
+        self._limited = False
+        self._may_be: set[bytes] = set() if stranger else {_DEFAULT}  # whom the connection may belong to
         self.by_state = False
         self.confinement = b""
         self._names = names
@@ -90,9 +109,25 @@ class Rights:
         self._asked = -float("inf")
 
     @property
+    def limited(self) -> bool:
+        """Whether the user may not run every script on every key."""
+        return self._limited or self._is_barred
+
+    @property
     def unasked(self) -> bool:
         """Whether the user may not be able to do everything, and nobody has asked yet."""
-        return not self._all_may and self._asked == -float("inf") and not self._began_as_all
+        is_open = not self._all_may and self._asked == -float("inf") and not self._began_as_all
+        return is_open and not self._is_barred
+
+    @property
+    def _is_barred(self) -> bool:
+        """Whether the list of users tells that no script can stand in. In some states it takes an error to tell why."""
+        users = self._users
+        if users is None or not users.barred or self._names is None or self.by_state:
+            return False
+        if self._began_as_all or users.looks < self._listed:
+            return False
+        return 0 < len(self._may_be) <= MOST_USERS and self._may_be <= users.barred
 
     @property
     def _all_may(self) -> bool:
@@ -104,9 +139,9 @@ class Rights:
     def unsure(self, now: float) -> bool:
         """Return whether the server has to be asked again; `now` in Unix ms."""
         if self._all_may:
-            self.limited, self.confinement = False, b""
+            self._limited, self.confinement = False, b""
             return False
-        return not 0 <= now - self._asked <= TRUST_MS
+        return not self._is_barred and not 0 <= now - self._asked <= TRUST_MS
 
     def ask(self, replies: ReplySubstitution, now: float, terms: Terms) -> bytes:
         """Return the requests to send; the answer is known once `replies` has nothing outstanding.
@@ -122,13 +157,16 @@ class Rights:
         def hear(said: bytes) -> bytes:
             # Push messages may have come between; those of a subscriber in RESP2 are arrays.
             others = []
-            self.limited = True
+            self._limited = True
             self.confinement = b""
             for frame in frames(said):
                 if frame.startswith(b"+" + token):
-                    self.limited = frame != b"+%b1\r\n" % token
+                    self._limited = frame != b"+%b1\r\n" % token
                 elif frame.startswith(_CONFINED):
                     self.confinement = frame
+                elif frame.startswith(b"-NOPERM") and self._users is not None:
+                    # Whoever may run every script it is not.
+                    self._may_be = (self._may_be & self._users.barred) or self._may_be
                 elif not frame.startswith(b"-"):
                     others.append(frame)
             return b"".join(others)
@@ -146,8 +184,14 @@ class Rights:
     def log_in(self, arguments: Sequence[bytes]) -> None:
         """Take a login into account that is about to be sent: the user may have been made a moment ago."""
         user = named_user(arguments)
+        if len(self._may_be) <= MOST_USERS and (user is not None or arguments[0].upper() == b"AUTH"):
+            self._may_be.add(_DEFAULT if user is None else user)
         if self._users is not None and user is not None and user not in self._users.names:
             self._listed = self._users.looks + 2  # the next look may be on its way
+
+    def reset(self) -> None:
+        """Take a RESET into account that is about to be sent: it brings the default user back."""
+        self._may_be.add(_DEFAULT)
 
     def note(self, effect: Effect | None) -> None:
         """Take a request into account that is about to be sent: it may change the user."""

@@ -928,6 +928,7 @@ class Session:
         if name == b"RESET" and request.count == 1:
             self._strangers.reset()
             standing.watched.clear()
+            standing.rights.reset()
             standing.user = DEFAULT_USER
             standing.replies.silenced = standing.subscribed = standing.caches = False
         elif name.endswith(b"SUBSCRIBE"):
