@@ -11,11 +11,15 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, Protocol, cast
 
+import structlog
+
 from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_failed
-from proxy.wire.reply import LoginEvidence, ReplySubstitution
+from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesError
+
+log = structlog.get_logger("proxy.relay")
 
 LINGER_SECONDS: Final = 30.0
 """How long a connection whose other side has gone may take to deliver what was left for it."""
@@ -143,7 +147,12 @@ class UpstreamConnection(Droppable):
             self._client.logged_in()
         replies = self._replies
         if replies is not None:
-            data = replies.receive(data)
+            try:
+                data = replies.receive(data)
+            except UnclearRepliesError:
+                log.warning("connection closed: the server refused a sign, and it is not clear which error says so")
+                self.abort()
+                return
         if data:
             self._deliver(data)
         if replies is not None:
