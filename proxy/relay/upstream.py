@@ -150,7 +150,7 @@ class UpstreamConnection(Droppable):
             try:
                 data = replies.receive(data)
             except UnclearRepliesError:
-                log.warning("connection closed: the server refused a sign, and it is not clear which error says so")
+                log.warning("client closed: errors that cannot be told apart")
                 self.abort()
                 return
         if data:
