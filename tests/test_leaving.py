@@ -190,7 +190,7 @@ def check_no_job_is_lost(
 ) -> None:
     """A client blocks and closes in order; at once another pushes a job.
 
-    On a busy machine both may come to the server in one of its turns, which then gives the job away itself.
+    Redis 6.2 gives the job away itself where both come in one of its turns, as they do on a busy machine.
     """
     lost = 0
     with pusher() as push, straight() as server:
@@ -210,15 +210,16 @@ def check_no_job_is_lost(
             else:
                 lost += not server.command("XPENDING", "stream", "g").startswith(b"*4\r\n:0\r\n")
                 server.command("DEL", "stream")
-    assert lost <= tries // 10  # else half of them at least
+    assert not lost
 
 
 @pytest.mark.one_kind
 @pytest.mark.parametrize("pushed_by_tls", [False, True])
 @pytest.mark.parametrize("by_tls", [False, True])
 def test_who_has_left_by_tls_gets_no_job(
-    server: Server, start_proxy: StartProxy, tmp_path: Path, by_tls: bool, pushed_by_tls: bool
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, by_tls: bool, pushed_by_tls: bool
 ) -> None:
+    server = start_server(KIND)
     options, port = listening_by_tls(certificate(tmp_path))
     proxy = start_proxy(server, *options)
 
