@@ -19,7 +19,12 @@ from tests.test_lives import asks_for_rights
 # A server that refuses some requests, as one does that a script keeps busy.
 
 BUSY = b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n"
-WAYS = ("request", "error", "sign", "enclosed", "together")
+WAYS = ("request", "error", "sign", "enclosed", "begun", "together", "value")
+ANSWERS = {
+    "request": b"$4\r\na000\r\n",
+    "error": b"-ERR no\r\n",
+    "value": b"$%d\r\na\r\n%b\r\n" % (len(BUSY) + 3, BUSY),
+}
 
 
 def tokens(sent: bytes) -> list[bytes]:
@@ -31,9 +36,9 @@ def conversation(steps: list[str], busy: list[bool]) -> tuple[ReplySubstitution,
     replies = ReplySubstitution()
     replies.echoes = True
     said, wanted = b"", b""
-    for number, (step, refuses) in enumerate(zip(steps, busy, strict=True)):
-        if step in ("request", "error"):
-            reply = BUSY if refuses else b"$4\r\na%03d\r\n" % number if step == "request" else b"-ERR no\r\n"
+    for step, refuses in zip(steps, busy, strict=True):
+        if step in ANSWERS:
+            reply = BUSY if refuses else ANSWERS[step]
             said += reply
             wanted += reply
         elif step == "together":
@@ -46,30 +51,28 @@ def conversation(steps: list[str], busy: list[bool]) -> tuple[ReplySubstitution,
         else:
             first, second = tokens(replies.enclose(b"", lambda _: b""))
             for token in (first, b"", second):
-                said += BUSY if refuses else b"$32\r\n%b\r\n" % token if token else b":1\r\n"
+                refused = refuses and not (step == "begun" and token == first)  # the server is busy from then on
+                said += BUSY if refused else b"$32\r\n%b\r\n" % token if token else b":1\r\n"
     return replies, said, wanted
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(st.data())
 def test_what_the_client_gets_is_right_whoever_is_refused(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.sampled_from(WAYS), min_size=1, max_size=8))
     busy = data.draw(st.lists(st.booleans(), min_size=len(steps), max_size=len(steps)))
     replies, said, wanted = conversation(steps, busy)
-    cut = data.draw(st.integers(0, len(said)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=4)))
     passed = b""
+    said_last = b""
     try:
-        for piece in (said[:cut], said[cut:]):
-            passed += replies.receive(piece)
+        for begin, end in zip([0, *cuts], [*cuts, len(said)], strict=True):
+            passed += replies.receive(said[begin:end])
             assert wanted.startswith(passed)
             if replies.wants_probe:
                 probe = tokens(replies.expect(b""))[0]
-                said_last = b"-ERR unknown command '%b', with args beginning with: \r\n" % probe
-                if piece == said[cut:]:
-                    passed += replies.receive(said_last)
-                else:
-                    passed += replies.receive(said[cut:] + said_last)
-                    break
+                said_last += b"-ERR unknown command '%b', with args beginning with: \r\n" % probe
+        passed += replies.receive(said_last)
     except UnclearRepliesError:
         assert wanted.startswith(passed)
         return
@@ -174,6 +177,16 @@ def test_a_server_that_has_no_echo_is_understood(kind: str, start_server: StartS
         client.send(b"".join(request(*line.split()) for line in lines))
         zeros = [b":0\r\n"] * 5
         assert client.replies(10) == [b":3\r\n", *zeros, b"+OK\r\n", b"+QUEUED\r\n", b"*1\r\n:4\r\n", b"$-1\r\n"]
+
+
+@pytest.mark.every_kind
+def test_a_start_leaves_no_error_at_the_server(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(kind)
+    before = errors(server)
+    proxy = start_proxy(server)
+    for key in ("a", "b"):
+        assert proxy.command("SET", key, "1") == b"+OK\r\n"
+    assert errors(server) == before
 
 
 @pytest.mark.every_kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,9 @@ from proxy.upstream.refusals import shown
 from proxy.upstream.sentinel import FIND_SECONDS
 from proxy.upstream.stay import Stay, Whereabouts
 from proxy.upstream.words import CLIENT_NAME, ProxyBehindError, in_words, is_silent_from_the_start
+
+_KNOWS_LIBRARIES = re.compile(rb"7\.[2-9]|([89]|\d\d)\.").match
+"""Match the version of a server that knows CLIENT SETINFO: older ones count an error."""
 
 _POOL = 8
 
@@ -153,13 +157,14 @@ class Upstream:
             ProxyBehindError: it is an expiremember-proxy.
         """
         stay = self.stay
-        await introduce(connection)
         if (server := await behind(connection)) is not None:
             raise ProxyBehindError(server)
         await connection.send_command("HELLO")
         said = await connection.read_response()
         if isinstance(said, list):
             said = dict(zip(said[::2], said[1::2], strict=True))
+        if _KNOWS_LIBRARIES(said.get(b"version") or b""):
+            await introduce(connection)
         stay.check()
         primary = said.get(b"role") == b"master"
         if not primary and self.sentinels:
@@ -381,7 +386,7 @@ class Upstream:
 
 
 async def introduce(connection: Any) -> None:
-    """Tell the server which version this is; from 7.2 on it shows that in CLIENT LIST.
+    """Tell the server which version this is; Redis 7.2 and newer show that in CLIENT LIST.
 
     Args:
         connection: a connection on which nothing is outstanding.
@@ -453,6 +458,9 @@ class _Own(AbstractConnection):
 
     def __init__(self, *, where: Whereabouts, **options: Any) -> None:
         super().__init__(**options)
+        # What redis-py would tell of itself, an error before Redis 7.2: `introduce` tells of the proxy.
+        for name in ("driver_info", "lib_name", "lib_version"):
+            setattr(self, name, None)
         self._where = where
         self._stay: Stay | None = None
         where.note(self)

@@ -94,6 +94,7 @@ class ReplySubstitution:
         self._passage: Passage | None = None
         self._silent: set[bytes] = set()  # tokens of silent signs
         self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
+        self._awaited = 0  # how many replies are taken aside, behind the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
         self.silenced = False
         self.echoes = self.deaf = False
@@ -239,11 +240,14 @@ class ReplySubstitution:
                 self._held = stream[keep:]
                 return b"".join(passed)
             begin, end, token = line
-            if end < 0:
-                self._pass(stream[position:begin], passed)
-                self._held = stream[begin:]
-                return b"".join(passed)
             place = self._places[token] - self._settled
+            if end < 0:
+                keep = begin
+                if place and self._silent:  # what has come in front of it tells of those, when the line is there
+                    keep = min(begin, self._possible_refusal(stream, position))
+                self._pass(stream[position:keep], passed)
+                self._held = stream[keep:]
+                return b"".join(passed)
             if place and self._silent:
                 self._pass_with_refused(stream[position:begin], place, passed)
             else:
@@ -277,17 +281,28 @@ class ReplySubstitution:
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
         unheard = self.silenced or len(refused) < count  # what follows CLIENT REPLY OFF is not answered
-        parts = frames(data) if refused else []
-        lines = [place for place, part in enumerate(parts) if _REFUSED_SIGN.match(part)]
-        if not refused or (unheard and not lines):
+        first = _POSSIBLY_REFUSED.search(data) if refused else None
+        if first is None:
+            if refused and not unheard:
+                raise UnclearRepliesError
             self._pass(data, passed)
+            return
+        # What stands in front of it may begin within a reply of which the rest has been passed on.
+        self._pass(data[: first.start()], passed)
+        within = 0  # replies that come before the next sign
+        if self._aside is not None:
+            within = max(0, self._awaited - len(frames(b"".join(self._aside))))
+        parts = frames(data[first.start() :])
+        lines = [place for place, part in enumerate(parts) if _REFUSED_SIGN.match(part)]
+        if unheard and not lines:
+            for part in parts:
+                self._pass(part, passed)
             return
         if len(lines) > len(refused):
             leads = any(token in self._opens or token in self._within for token in refused)
             end = len(parts) if leads else lines[-1] + 1
             if len({part for part in parts[lines[0] : end] if part[:1] != b">"}) > 1:
                 raise UnclearRepliesError
-        within = 0  # replies that come before the next sign
         coming = iter(refused)
         token = next(coming, None)
         for part in parts:
@@ -311,7 +326,7 @@ class ReplySubstitution:
             self._found.pop(token, None)
             if self._silent:
                 self._silent.discard(token)
-                self._within.pop(token, None)
+                self._awaited = self._within.pop(token, 0)
             if self._opens:
                 self._opens.pop(token, None)
             passed += self._hear(token)
@@ -374,6 +389,6 @@ _HEX: Final = re.compile(rb"[0-9a-f]*")
 _MARKS: Final = re.compile(rb"[-$]")
 _LONGEST_BEFORE: Final = max(map(len, _BEFORE))
 _POSSIBLY_REFUSED: Final = re.compile(
-    rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |(?:NOPERM|ERR Can't execute) (?:[^\r\n]*'echo'|[^\r\n]*\r?\Z))"
+    rb"(?<![^\n])-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |(?:NOPERM|ERR Can't execute) (?:[^\r\n]*'echo'|[^\r\n]*\r?\Z))"
 )
 _REFUSAL: Final = re.compile(rb"-|\+RESET")
