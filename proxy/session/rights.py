@@ -39,6 +39,9 @@ _SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
 """Nobody else's, and like no name that a rule would contain. Always the same: the server may have to remember that the
 client has read it."""
 
+LONGEST_USER: Final = 1024
+"""Bytes of the name of a user who may share connections."""
+
 MOST_USERS: Final = 8
 """Users as whom a client may have asked to be; who has asked for more is asked what it may do."""
 
@@ -185,7 +188,7 @@ class Rights:
         """Take a login into account that is about to be sent: the user may have been made a moment ago."""
         user = named_user(arguments)
         if len(self._may_be) <= MOST_USERS and (user is not None or arguments[0].upper() == b"AUTH"):
-            self._may_be.add(_DEFAULT if user is None else user)
+            self._may_be.add(_DEFAULT if user is None else short_name(user))
         if self._users is not None and user is not None and user not in self._users.names:
             self._listed = self._users.looks + 2  # the next look may be on its way
 
@@ -222,3 +225,8 @@ def named_user(arguments: Sequence[bytes]) -> bytes | None:
         position += 2
     option, *user = words[position : position + 2] or [b""]
     return user[0] if user and option.upper() == b"AUTH" else None
+
+
+def short_name(user: bytes) -> bytes:
+    """Return a user's name, or another that nobody has: it is kept for as long as the connection lasts."""
+    return user if len(user) <= LONGEST_USER else b""

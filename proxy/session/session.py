@@ -31,7 +31,7 @@ from proxy.session.plain import LARGEST, is_nothing_due
 from proxy.session.question import Question
 from proxy.session.remaining import Remaining
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
-from proxy.session.rights import Rights, named_user
+from proxy.session.rights import Rights, named_user, short_name
 from proxy.session.standing import DEFAULT_USER, Login, Next, Standing
 from proxy.session.strangers import Strangers
 from proxy.session.together import Together
@@ -47,9 +47,6 @@ from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
-
-LONGEST_USER: Final = 1024
-"""Bytes of the name of a user who may share connections."""
 
 _STAR: Final = 0x2A
 
@@ -910,9 +907,9 @@ class Session:
             standing.rights.log_in(request.arguments)
             standing.replies.deaf = False
             if name == b"AUTH":
-                standing.user = _short(named_user(request.arguments) or DEFAULT_USER)
+                standing.user = short_name(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":
-                standing.user = _short(named_user(request.arguments) or standing.user)
+                standing.user = short_name(named_user(request.arguments) or standing.user)
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
@@ -972,11 +969,6 @@ def _of_bracketed(said: bytes) -> bytes:
         return b"".join([*pushes, queued[1]])
     reply = next((part for part in (queued[1], *queued, run) if part[:1] == b"-"), None)
     return b"".join([*pushes, frames(run.partition(b"\r\n")[2])[1] if reply is None else reply])
-
-
-def _short(user: bytes) -> bytes:
-    """Return a user's name, or another that nobody has: it is kept for as long as the connection lasts."""
-    return user if len(user) <= LONGEST_USER else b""
 
 
 def _apart(said: bytes) -> tuple[bytes, bytes]:
