@@ -145,7 +145,7 @@ MUTATIONS = [
         "EXEC when due",
     ),
     Mutation(_LUA + "void_page.lua", "% 63 < 4", "% 63 < 64", "void passed"),
-    Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1)", "void for long"),
+    Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", "deadline > 0 and deadline <= due_until", "deadline > 0", "many elements"),
     Mutation(_LUA + "shared/clear.lua", "room = cut and 0 or", "room =", "few elements"),

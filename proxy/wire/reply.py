@@ -243,7 +243,7 @@ class ReplySubstitution:
             place = self._places[token] - self._settled
             if end < 0:
                 keep = begin
-                if place and self._silent:  # what has come in front of it tells of those, when the line is there
+                if self._silent and place:  # what has come in front of it tells of those, when the line is there
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._held = stream[keep:]
