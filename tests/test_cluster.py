@@ -378,9 +378,9 @@ def test_a_thousand_members_over_many_slots_expire_in_time(cluster: Cluster, sta
     began = now_ms()
     seen, when = left(), now_ms()
     assert seen == 1000 or when >= moment
-    slower = 10 * (when - began)  # than that on a machine that takes long to look
-    until(lambda: now_ms() >= moment + 1000 + slower, 10)
-    assert left() == 0
+    slower = 10 * (when - began)  # than a second, on a machine that takes long to look
+    until(lambda: now_ms() >= moment + 1000 + slower or not left(), 20)
+    until(lambda: left() == 0, 4, "an end of the members")  # others' tests may have the machine for that long
     assert library.scard(names[0]) == 1
 
 

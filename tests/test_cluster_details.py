@@ -72,6 +72,8 @@ class Stage:
             assert node.command("CLUSTER", "SETSLOT", slot, "STABLE") == b"+OK\r\n"
         for node in (self.source, self.target):
             assert node.command("CLUSTER", "SETSLOT", slot, "NODE", self.source.identity) == b"+OK\r\n"
+        # Who has had the slot for a moment has the greater epoch, by which the replicas go.
+        assert self.source.command("CLUSTER", "BUMPEPOCH").startswith((b"+BUMPED", b"+STILL"))
         self.cluster.until_whole()
 
 

@@ -540,9 +540,21 @@ CHECKS |= {name: partial(_at_a_node, name) for name in details.CHECKS if name !=
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Callable[[], Cluster]]:
-    """Gives a small cluster that these tests have for themselves."""
-    for get in once_a_kind(details.small_cluster):
-        yield partial(get, KIND)
+    """Gives a small cluster that these tests have for themselves; another where one has not become whole again."""
+    with ExitStack() as stack:
+        made: list[tuple[Cluster, ExitStack]] = []
+
+        def get() -> Cluster:
+            if made:
+                try:
+                    return made[-1][0].until_whole()
+                except AssertionError:
+                    made.pop()[1].close()
+            own = stack.enter_context(ExitStack())
+            made.append((details.small_cluster(KIND, own), own))
+            return made[-1][0]
+
+        yield get
 
 
 @pytest.fixture(scope="module")
