@@ -187,6 +187,7 @@ class Server:
         self._follower = Follower(upstream) if upstream.sentinels else None
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
+        self._finishing = False
         self._files = files
         self._limit = client_limit(settings.max_clients, files)
         self._listeners = Listeners(settings, self._limit, self._new_connection, metrics, place.others)
@@ -389,6 +390,8 @@ class Server:
         """Note a new connection."""
         self._connections.add(connection)
         self._empty.clear()
+        if self._finishing:  # it was accepted before nothing was accepted any more
+            asyncio.get_running_loop().call_soon(connection.finish)
 
     def closed(self, connection: ClientConnection) -> None:
         """Note that a connection has ended."""
@@ -559,6 +562,7 @@ class Server:
     async def _finish(self) -> None:
         """Accept no more clients, wait for running requests for a bounded time, and close."""
         self._listeners.close()
+        self._finishing = True
         if not self._connections:
             return
         log.info(

@@ -27,9 +27,10 @@ def test_a_subscriber_hears_that_its_own_command_is_refused(upstream: Server, pr
             assert subscriber.reply().startswith(b"-ERR Can't execute '%b': only" % line[0].lower().encode()), line
         subscriber.send(request("UNSUBSCRIBE", "ch"))
         assert subscriber.reply() == b"*3\r\n$11\r\nunsubscribe\r\n$2\r\nch\r\n:0\r\n"
-        assert subscriber.command("TTL", "set", "a") == b":1000\r\n"
+        left = (b":1000\r\n", b":999\r\n", b":998\r\n")  # the machine may be busy
+        assert subscriber.command("TTL", "set", "a") in left
         assert subscriber.command("RENAME", "set", "set2") == b"+OK\r\n"
-        assert subscriber.command("TTL", "set2", "a") == b":1000\r\n"
+        assert subscriber.command("TTL", "set2", "a") in left
 
 
 @pytest.mark.every_kind(valkey=(9, 1))

@@ -115,6 +115,7 @@ class Tracker:
         self._unplaced = False  # whether something changed since the databases were last counted
         self._unseen: set[bytes] = set()  # known before, and not met in the index that is being read
         self._loaded = False
+        self._complaints: set[str] = set()  # since it was reached: two may take turns for ever
         self._databases_read = -math.inf
 
     async def run(self) -> None:
@@ -158,7 +159,8 @@ class Tracker:
 
     def _lost(self, error: Exception) -> None:
         state = self._upstream.explain(error) if is_outage(error) else one_line(error)
-        if state != self._upstream.state:
+        if state not in self._complaints and state != self._upstream.state:
+            self._complaints.add(state)
             advice = self._upstream.advice(error) or (REACH if is_unreachable(error) else None)
             log.warning(
                 "no control connection to the upstream",
@@ -433,6 +435,7 @@ class Tracker:
             self._metrics.control_reconnects_total += 1
             log.info("control connection to the upstream is back", upstream=str(self._upstream))
         self._upstream.state = "reachable"
+        self._complaints.clear()
         self.connected.set()
         self.settled.set()
         self.tried.set()

@@ -29,6 +29,7 @@ from proxy.session.ground import Ground
 from proxy.session.question import Question
 from proxy.session.session import TAIL_LIMIT, Session
 from proxy.session.streams import LONG
+from proxy.wire.framing import framed_end, is_beginning
 
 log = structlog.get_logger("proxy.relay")
 
@@ -738,13 +739,19 @@ class ClientConnection(asyncio.Protocol):
         A server that reads the end of a client that blocks drops the client. `waits`: whether it still matters.
         """
         upstream = self._upstream
-        heard = upstream.heard() if upstream is not None else 0
+        before = self._progress()
         try:
             for _ in range(2):  # what came before the first question has been read when the second is answered
                 await self._surroundings.round_trip()
         except (OSError, TimeoutError):
             return False
-        return waits() and upstream is not None and upstream.is_reading and upstream.heard() == heard
+        return waits() and upstream is not None and upstream.is_reading and self._progress() == before
+
+    def _progress(self) -> int:
+        """Return a number that changes when the server answers: a sign, where it also tells something unasked."""
+        if self._upstream is None:
+            return 0
+        return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""
@@ -806,17 +813,17 @@ class ClientConnection(asyncio.Protocol):
         if waits:
             self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)  # should the server not heed it
         elif upstream.ends_by_halves:
-            if rest:
-                self.send_out(rest)
-            upstream.end()
+            # A server that has to read more first gives what others bring to a client that waits no more. What is only
+            # the beginning of a request means nothing to it.
+            upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
         elif sign is not None and not self._session.replies.silenced:
             self.send_out(sign)
             self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)
         elif sign is not None:
             upstream.leave()
         else:
-            # A request was cut off: it will not run, and those before it have had their time.
-            self._after(PATIENCE_SECONDS, upstream.leave)
+            # A request was cut off: it will not run, and those before it are answered, or block.
+            self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)
 
     def _look_whether_it_blocks(self) -> None:
         """Find out whether a request blocks behind which the client has ended. The server does not see that end."""
@@ -921,6 +928,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(line)
         if self._transport.can_write_eof():
             self._transport.write_eof()
+        else:
+            self._transport.close()  # TLS says so, and reads on until the other side has
         if self._input_ended:
             self._transport.close()
             self._after(LINGER_SECONDS, self._transport.abort)
@@ -930,6 +939,9 @@ class ClientConnection(asyncio.Protocol):
     def _part(self) -> None:
         """Close, at once where everything has been delivered."""
         self._transport.close()
+        if not self._transport.can_write_eof() and not self._transport.get_write_buffer_size():
+            self._transport.abort()  # TLS would wait for the other side's word, and that may never come
+            return
         self._after(LINGER_SECONDS, self._transport.abort)
 
     def finish(self) -> None:

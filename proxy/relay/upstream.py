@@ -224,10 +224,15 @@ class UpstreamConnection(Droppable):
         """The server has caught up."""
         self._client.set_clogged(False)
 
-    def end(self) -> None:
-        """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`."""
+    def end(self, rest: bytes = b"") -> None:
+        """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`.
+
+        `rest`: the beginning of a request that goes before.
+        """
         if self.closing:
             return
+        if rest and (rest := self._send_at_once(rest)):
+            self.write(rest)
         if self._transport.get_write_buffer_size():
             self._transport.write_eof()
         else:
@@ -247,6 +252,14 @@ class UpstreamConnection(Droppable):
             return False
         self._shut()
         return True
+
+    def _send_at_once(self, data: bytes) -> bytes:
+        """Send what the system takes, where nothing waits before it; return the rest."""
+        if self._transport.get_write_buffer_size():
+            return data
+        with suppress(OSError), self._socket() as connection:
+            return data[connection.send(data, socket.MSG_DONTWAIT) :]
+        return data
 
     def _shut(self) -> None:
         with suppress(OSError), self._socket() as connection:

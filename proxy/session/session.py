@@ -154,6 +154,12 @@ class Session:
         return self._reader.memory + len(self._tail) + self._waiting_size + pending + queued
 
     @property
+    def hears_unasked(self) -> bool:
+        """Whether the server may tell the client something that it has not asked for: messages, changes, commands."""
+        standing = self._standing
+        return standing.subscribed or standing.caches or standing.rights.by_state
+
+    @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, as far as the requests tell."""
         return self._standing.transaction is not None

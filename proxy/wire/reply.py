@@ -105,6 +105,11 @@ class ReplySubstitution:
         return self.outstanding or self._passage is not None
 
     @property
+    def settled(self) -> int:
+        """How many have come, or will not come."""
+        return self._settled
+
+    @property
     def crowded(self) -> bool:
         """Whether so many replies are outstanding that no more should be asked for."""
         return len(self._expected) >= CROWD and not self.silenced
