@@ -362,3 +362,98 @@ def test_nobody_waits_for_a_server_that_ends_the_handshake(gate: Gate, start_pro
     until(lambda: open_files(proxy) <= before, what=lambda: f"{open_files(proxy)} open files to be {before}")
     quiet(proxy)
     proxy.stop()
+
+
+# The proxy's own end, and the server's, by TLS.
+
+
+def idle_by_tls(port: int, count: int = 5) -> list[Handshake]:
+    """Clients that have been answered, and read nothing more, as those in a connection pool."""
+    clients = [Handshake(port) for _ in range(count)]
+    for client in clients:
+        client.socket.sendall(client.hello())
+        client.socket.sendall(client.finish())
+        client.socket.sendall(client.encrypt(b"PING\r\n"))
+        assert client.socket.recv(1 << 16)
+    return clients
+
+
+def check_idle_clients_by_tls(server: Server, start: Callable[..., Proxy], own: Certificate) -> None:
+    """For the deliberate breaks too."""
+    options, port = listening_by_tls(own, "--shutdown-timeout", "15")
+    proxy = start(server, *options)
+    with contextlib.ExitStack() as stack:
+        for client in idle_by_tls(port):
+            stack.enter_context(client.socket)
+        assert counted(proxy) == 5
+        server.command("CLIENT", "KILL", "TYPE", "normal")
+        until(lambda: counted(proxy) == 0, 12, what=lambda: f"{counted(proxy)} clients to be none")
+        for client in idle_by_tls(port):
+            stack.enter_context(client.socket)
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 12
+    assert "unanswered" not in proxy.process.output, proxy.process.output
+    quiet(proxy)
+
+
+def test_clients_by_tls_that_do_not_read_hold_up_no_end(
+    server: Server, start_proxy: StartProxy, own: Certificate
+) -> None:
+    """TLS waits for the other side's word of the end, for 30 s."""
+    check_idle_clients_by_tls(server, start_proxy, own)
+
+
+def test_who_comes_as_the_proxy_stops_holds_up_no_end(server: Server, start_proxy: StartProxy) -> None:
+    check_who_comes_as_it_stops(server, start_proxy)
+
+
+def check_who_comes_as_it_stops(server: Server, start_proxy: StartProxy) -> None:
+    """A client may have been accepted whose connection the loop has not made yet."""
+    for _ in range(3):
+        proxy = start_proxy(server, "--shutdown-timeout", "15")
+        clients: list[socket.socket] = []
+        stop = threading.Event()
+
+        def come(address: tuple[str, int], stop: threading.Event, clients: list[socket.socket]) -> None:
+            with contextlib.suppress(OSError):
+                while not stop.is_set() and len(clients) < 300:
+                    clients.append(socket.create_connection(address, 5))
+                    clients[-1].sendall(b"PING\r\n")
+
+        assert isinstance(proxy.address, tuple)
+        threads = [threading.Thread(target=come, args=(proxy.address, stop, clients)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda clients=clients: len(clients) > 30)  # type: ignore[misc]
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        try:
+            assert proxy.process.wait() == 0, proxy.process.output
+            assert time.monotonic() - began < 12
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            for client in clients:
+                client.close()
+        assert "unanswered" not in proxy.process.output, proxy.process.output
+
+
+def test_messages_keep_nobody_who_has_left(server: Server, start_proxy: StartProxy) -> None:
+    check_messages(server, start_proxy)
+
+
+def check_messages(server: Server, start_proxy: StartProxy) -> None:
+    """What the server tells unasked is no answer to what the client has left behind."""
+    proxy = start_proxy(server)
+    proxy.command("SADD", "s", "m")
+    assert counted(proxy) == 0
+    client = proxy.connect()
+    assert client.command("MONITOR") == b"+OK\r\n"
+    client.send(request("WAIT", 9, 0) + request("EXPIREMEMBER", "s", "m", 100))
+    until(lambda: b"cmd=wait" in server.command("CLIENT", "LIST"))
+    client.close()
+    until(lambda: counted(proxy) == 0, 12, what=lambda: f"{counted(proxy)} clients to be none")
+    proxy.stop()

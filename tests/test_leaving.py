@@ -186,9 +186,13 @@ class _Encrypted(Raw):
 
 
 def check_no_job_is_lost(
-    connect: Callable[[], Raw], pusher: Callable[[], Raw], straight: Callable[[], Raw], tries: int = 100
+    connect: Callable[[], Raw],
+    pusher: Callable[[], Raw],
+    straight: Callable[[], Raw],
+    tries: int = 100,
+    behind: bytes = b"",
 ) -> None:
-    """A client blocks and closes in order; at once another pushes a job.
+    """A client blocks and closes in order, with some bytes behind; at once another pushes a job.
 
     Redis 6.2 gives the job away itself where both come in one of its turns, as they do on a busy machine.
     """
@@ -200,7 +204,7 @@ def check_no_job_is_lost(
             server.command("XGROUP", "CREATE", "stream", "g", "$", "MKSTREAM")
             client = connect()
             assert client.command("PING") == b"+PONG\r\n"
-            client.send_command(*command, *(() if number % 2 else ("STREAMS", "stream", ">")))
+            client.send(request(*command, *(() if number % 2 else ("STREAMS", "stream", ">"))) + behind)
             until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
             client.close()
             push.command(*(("LPUSH", "jobs", "job") if number % 2 else ("XADD", "stream", "*", "a", "job")))
@@ -227,6 +231,20 @@ def test_who_has_left_by_tls_gets_no_job(
         return _Encrypted(port) if tls else proxy.connect()
 
     check_no_job_is_lost(partial(connect, tls=by_tls), partial(connect, tls=pushed_by_tls), server.connect)
+    proxy.stop()
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("by_tls", [False, True])
+def test_nor_does_who_has_left_within_a_request(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, by_tls: bool
+) -> None:
+    """The beginning of a request that comes to a server with the end is read before that, in a turn of its own."""
+    server = start_server(KIND)
+    options, port = listening_by_tls(certificate(tmp_path))
+    proxy = start_proxy(server, *options)
+    connect = partial(_Encrypted, port) if by_tls else proxy.connect
+    check_no_job_is_lost(connect, proxy.connect, server.connect, behind=request("SET", "half", "value")[:-4])
     proxy.stop()
 
 

@@ -509,6 +509,11 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "idle clients by TLS": lambda place: ends.check_idle_clients_by_tls(
+        place.server, place.start_proxy, ends.certificate(place.folder)
+    ),
+    "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
+    "messages to who has left": lambda place: ends.check_messages(place.server, place.start_proxy),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
