@@ -255,7 +255,8 @@ class UpstreamConnection(Droppable):
 
     def _send_at_once(self, data: bytes) -> bytes:
         """Send what the system takes, where nothing waits before it; return the rest."""
-        if self._transport.get_write_buffer_size():
+        waiting = self._transport.get_write_buffer_size()
+        if waiting:
             return data
         with suppress(OSError), self._socket() as connection:
             return data[connection.send(data, socket.MSG_DONTWAIT) :]
