@@ -688,6 +688,32 @@ def test_many_elements_of_a_list_are_due_at_once(
     check_many_elements_of_a_list(lazy_upstream, lazy_proxy, talk)
 
 
+@pytest.mark.parametrize("heeded", [True, False], ids=["begins anew", "goes on"])
+def test_a_list_that_changes_meanwhile_keeps_nothing_that_is_due(
+    lazy_upstream: Server, talk: Callable[..., Talk], heeded: bool
+) -> None:
+    check_a_list_that_changes(talk(lazy_upstream), script("weed"), heeded=heeded)
+
+
+def check_a_list_that_changes(beside: Talk, weed: bytes, *, heeded: bool) -> None:
+    """Others pop elements in front of the walk, so that what it comes to looks as what it has left."""
+    beside("RPUSH", "l", *(element for number in range(2_000) for element in (f"d{number}", "a")))
+    keys = [b"l", PREFIX + b"k:{l}", PREFIX + b"index"]
+    beside("ZADD", keys[1], *(word for number in range(2_000) for word in (1_000, f"d{number}")), 9 * 10**15, "other")
+    beside("ZADD", keys[2], 1_000, "l")
+    place: list[bytes | int] = [0, 0, b""]
+    calls = 0
+    while place[1] != -2:
+        _, *place, _ = beside("EVAL", weed, 3, *keys, 0, 500, *(place if heeded or not calls else [*place[:2], ""]))
+        calls += 1
+        if calls < 30 and calls % 3 == 1:
+            beside("LPOP", "l")
+            beside("LPOP", "l")
+            beside("RPUSH", "l", "a", "a")
+    assert set(beside("LRANGE", "l", 0, -1)) == {b"a"}
+    assert beside("ZRANGE", keys[1], 0, -1) == [b"other"]
+
+
 def check_few_elements_of_a_long_list(server: Server, proxy: Proxy, connect: Callable[..., Talk]) -> None:
     """Each takes a walk through the list, so few of them go in one script: others come between."""
     client, beside = connect(proxy), connect(server)

@@ -36,7 +36,7 @@ PAIRS_AT_ONCE: Final = 2_000
 WEEDED_AT_ONCE: Final = 1_000
 """Elements of a list that one script looks at, where many are due."""
 
-WEEDED_ANEW: Final = 100
+WEEDED_ANEW: Final = 20
 """How often to begin anew where somebody past the proxy changes the list meanwhile."""
 
 _WEEDED: Final = -2
@@ -314,7 +314,6 @@ class Engine:
         place: list[int | bytes] = [0, 0, b""]
         members = begun = 0
         while place[1] != _WEEDED:
-            begun += not place[1]
             if begun > WEEDED_ANEW:
                 place[2] = b""
             began = asyncio.get_running_loop().time()
@@ -324,7 +323,9 @@ class Engine:
             if isinstance(reply, Exception):
                 self._indexes.misplaced.set()
                 break
-            moment, *place, gone = reply
+            moment, *after, gone = reply
+            begun += after[0] != place[0]
+            place = after
             self._indexes.observe(sent, moment)
             members += gone
             self._metrics.members_expired_total[trigger] += gone

@@ -4,32 +4,51 @@
 -- In a part all that are due but the first are made equal to one of them (LSET), which then goes as often (LREM): at no
 -- time, whatever ends the script, does the list have an element that has not been put there. The first goes before: without
 -- memory to spare the server allows an LSET only after a removal.
+-- Between two calls others may change the list. What was left behind has nothing that is due: if its last `WINDOW` elements
+-- are what they were, and the list is not shorter, none has been skipped. Where it is never seen to stand still the walk
+-- goes on all the same, and at its end each deadline goes only with what is left of its element.
 -- uses: index, now, need, glob, discard, lapse
 -- KEYS: key, its shadow, the index
 -- ARGV: the database; how many elements to look at; the moment of the deadlines that the walk sees to, 0 to begin; how many
---   elements it has left behind it, -1 at its end; the last of them, '' not to see whether it is
---   there still
+--   elements it has left behind it, -1 at its end; the mark of how it has left the list, '' to go on whatever has
+--   changed
 -- Result: the clock in µs; the third to the fifth of ARGV for the next call, the second of them -2 when nothing is left to
 --   do; how many members have gone, one that stands in two parts counted twice
 -- Complexity: O(n) for n elements, of which nearly all are just walked over, and O(w log n) for the w that are looked at
+local WINDOW, COMPARED = 500, 1000000
 local moment, exactly = now()
 local key, shadow, index, width = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[2])
-local due_until, behind, last = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local due_until, behind, mark = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local over = {exactly, due_until, -2, '', 0}
 if redis.pcall('select', ARGV[1]).err or heeded(key, index) then return over end
 if call('type', shadow).ok ~= 'zset' or call('type', key).ok ~= 'list' then return over end
 if behind == -1 then  -- the deadlines
+  local room = mark ~= '' and 500 or math.max(1, math.min(500, math.floor(COMPARED / call('llen', key))))
+  local members = 0
   for _ = 1, 4 do
-    local due = call('zrangebyscore', shadow, '(0', due_until, 'limit', 0, 500)
+    local due = call('zrangebyscore', shadow, '(0', due_until, 'limit', 0, room)
+    if due[1] and mark == '' then members = members + discard('list', key, due) end
     if due[1] then call('zrem', shadow, unpack(due)) end
-    if #due < 500 then behind = -2 break end
+    if #due < room then behind = -2 break end
+    if mark == '' then break end
   end
-  refresh(key, shadow, index)
-  return {exactly, due_until, behind, '', 0}
+  if call('exists', key) == 0 then
+    drop(key, shadow, index)
+    behind = -2
+  else
+    refresh(key, shadow, index)
+  end
+  return {exactly, due_until, behind, mark, members}
 end
--- Somebody else may have removed elements in front of it meanwhile: then it begins anew.
-if due_until == 0 or last ~= '' and call('lrange', key, behind - 1, behind - 1)[1] ~= last then
-  due_until, behind, last = moment, 0, ''
+local function marked()
+  local window = behind > 0 and call('lrange', key, math.max(0, behind - WINDOW), behind - 1) or {}
+  return redis.sha1hex(table.concat(window, '\0'))
+end
+if due_until == 0 then
+  due_until, behind = moment, 0
+elseif mark ~= '' then
+  local length, left = mark:match('^(%d+) (%x+)$')
+  if call('llen', key) < tonumber(length) or marked() ~= left then due_until, behind = moment, 0 end
 end
 local page = call('lrange', key, behind, behind + width - 1)
 local scores, due, places = page[1] and call('zmscore', shadow, unpack(page)) or {}, {}, {}
@@ -39,8 +58,6 @@ for place, element in ipairs(page) do
   if deadline and deadline > 0 and deadline <= due_until then
     due[#due + 1], places[#places + 1] = element, place
     if not named[element] then named[element], members = true, members + 1 end
-  else
-    last = element
   end
 end
 if due[1] then
@@ -56,5 +73,7 @@ if due[1] then
     return {exactly, due_until, -2, '', members}
   end
 end
-behind = #page < width and -1 or behind + #page - #due
-return {exactly, due_until, behind, last, members}
+local at_end = #page < width
+behind = behind + #page - #due
+if ARGV[3] == '0' or mark ~= '' then mark = call('llen', key) .. ' ' .. marked() end
+return {exactly, due_until, at_end and -1 or behind, mark, members}
