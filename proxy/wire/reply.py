@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Protocol
 
+from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
 from proxy.wire.replies import Replies
 from proxy.wire.request import encode
@@ -38,15 +39,28 @@ _LINE: Final = re.compile(
 )
 
 _REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
-_REFUSED_SIGN: Final = re.compile(
-    rb"-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
+_REFUSAL: Final = (
+    r"-(?:BUSY \w+ is busy |LOADING \w+ is loading |MASTERDOWN Link with |NOAUTH Authentication required"
+    r"|(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
 )
-"""How servers refuse an ECHO that has one argument, outside of a transaction."""
+_REFUSED_SIGN: Final = re.compile(_REFUSAL.encode())
+"""How servers refuse an ECHO that has one argument, outside of a transaction: their own words, as a client's script may
+answer with an error of the same code."""
 
 _LONGEST_WORD: Final = max(map(len, _REFUSAL_WORDS))
 
+_AT_ONCE: Final = 16 * 1024
+"""Bytes behind a line that are looked at first: mostly they show whether it is a reply."""
+
 MOST_HELD: Final = 16 * 1024 * 1024
 """Bytes that are held back at most while it is not clear whether a sign has been refused."""
+
+
+_MOST_STEPS: Final = 20_000
+"""Steps in which is looked how refused signs may stand among replies."""
+
+_LONGEST_SIGN: Final = 256
+"""Bytes of a line in which a token stands, up to the end of the token, at most."""
 
 
 class UnclearRepliesError(Exception):
@@ -96,6 +110,9 @@ class ReplySubstitution:
         self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
         self._awaited = 0  # how many replies are taken aside, behind the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
+        self._doubt: bytearray | None = None  # from the line on that may say so
+        self._doubt_searched = 0  # how much of it is known to have no sign
+        self._doubt_framing: Replies
         self.silenced = False
         self.echoes = self.deaf = False
 
@@ -230,6 +247,12 @@ class ReplySubstitution:
         Raises:
             UnclearRepliesError: one has been refused, and it is not clear which line says so.
         """
+        if self._doubt is not None:
+            if self._stays_in_doubt(data):
+                self._is_held_back = True
+                return b""
+            data = bytes(self._doubt)
+            self._doubt = None
         stream = self._held + data
         self._held = b""
         passed: list[bytes] = []
@@ -242,7 +265,7 @@ class ReplySubstitution:
                 if self._silent:
                     keep = min(keep, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
-                self._held = stream[keep:]
+                self._hold(stream[keep:])
                 return b"".join(passed)
             begin, end, token = line
             place = self._places[token] - self._settled
@@ -251,7 +274,7 @@ class ReplySubstitution:
                 if self._silent and place:  # what has come in front of it tells of those, when the line is there
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
-                self._held = stream[keep:]
+                self._hold(stream[keep:])
                 return b"".join(passed)
             if place and self._silent:
                 self._pass_with_refused(stream[position:begin], place, passed)
@@ -286,41 +309,107 @@ class ReplySubstitution:
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
         unheard = self.silenced or len(refused) < count  # what follows CLIENT REPLY OFF is not answered
-        first = _POSSIBLY_REFUSED.search(data) if refused else None
+        first = _refusal(data, 0, whole=True) if refused else None
         if first is None:
             if refused and not unheard:
                 raise UnclearRepliesError
             self._pass(data, passed)
             return
         # What stands in front of it may begin within a reply of which the rest has been passed on.
-        self._pass(data[: first.start()], passed)
-        within = 0  # replies that come before the next sign
+        self._pass(data[:first], passed)
+        awaited: int | None = None  # replies that come before the first of them
         if self._aside is not None:
-            within = max(0, self._awaited - len(frames(b"".join(self._aside))))
-        parts = frames(data[first.start() :])
-        lines = [place for place, part in enumerate(parts) if _REFUSED_SIGN.match(part)]
+            awaited = max(0, self._awaited - len(frames(b"".join(self._aside))))
+        parts = frames(data[first:])
+        replies = [part for part in parts if part[:1] != b">"]
+        lines = [place for place, part in enumerate(replies) if _REFUSED_SIGN.match(part)]
         if unheard and not lines:
             for part in parts:
                 self._pass(part, passed)
             return
-        if len(lines) > len(refused):
-            leads = any(token in self._opens or token in self._within for token in refused)
-            end = len(parts) if leads else lines[-1] + 1
-            if len({part for part in parts[lines[0] : end] if part[:1] != b">"}) > 1:
-                raise UnclearRepliesError
+        places = self._places_of_refused(refused, replies, lines, awaited, loose=unheard)
         coming = iter(refused)
         token = next(coming, None)
+        place, within = -1, awaited or 0
         for part in parts:
-            if token is not None and not within and self._passage is None and _REFUSED_SIGN.match(part):
+            pushed = part[:1] == b">"
+            place += not pushed
+            apart = self._passage is None and not within
+            if (
+                token is not None
+                and not pushed
+                and (place in places if places else apart and _REFUSED_SIGN.match(part))
+            ):
+                if self._passage is not None:
+                    raise UnclearRepliesError
                 self.deaf = self.deaf or part.startswith(b"-NOPERM")
                 within = self._within.get(token, 0)
                 self._arrive(token, passed)
                 token = next(coming, None)
                 continue
-            within -= bool(within) and part[:1] != b">"
+            within -= bool(within) and not pushed
             self._pass(part, passed)
         if token is not None:
             raise UnclearRepliesError
+
+    def _places_of_refused(
+        self, refused: list[bytes], replies: list[bytes], lines: list[int], awaited: int | None, *, loose: bool
+    ) -> tuple[int, ...]:
+        """Return where the refusals of silent signs stand among replies, of which some are such lines.
+
+        Args:
+            refused: the signs, in order.
+            replies: the replies.
+            lines: where those lines stand.
+            awaited: how many replies come before the first sign; None: that is not known.
+            loose: whether more requests may have been left without a reply.
+
+        Returns:
+            The places; none where any of those lines will do.
+
+        Raises:
+            UnclearRepliesError: there is more than one way, and it matters which.
+        """
+        leads = [token in self._opens or token in self._within for token in refused]
+        end = len(replies) if any(leads) else lines[-1] + 1 if lines else 0
+        if len(lines) <= len(refused) or len(set(replies[lines[0] : end])) == 1:
+            return ()
+        steps: list[int] = []
+        within = [self._within.get(token) for token in refused]
+        least = [int(token in self._opens) for token in refused]
+
+        def ways(number: int, last: int, between: int | None, at_least: int) -> Iterator[tuple[int, ...]]:
+            """How those from one on may stand behind a place, with so many replies between."""
+            if number == len(refused):
+                gap = len(replies) - last - 1
+                if loose or (gap >= at_least if between is None else gap == between):
+                    yield ()
+                return
+            for line in lines:
+                steps.append(line)
+                if len(steps) > _MOST_STEPS:
+                    raise UnclearRepliesError
+                gap = line - last - 1
+                if gap >= at_least and (loose or between is None or gap == between):
+                    for rest in ways(number + 1, line, within[number], least[number]):
+                        yield (line, *rest)
+
+        outcome: list[bytes | int] | None = None
+        chosen: tuple[int, ...] = ()
+        for places in ways(0, -1, awaited, 0):
+            numbers = {place: number for number, place in enumerate(places)}
+            got: list[bytes | int] = [
+                numbers.get(place, reply)
+                for place, reply in enumerate(replies)
+                if place not in numbers or leads[numbers[place]]
+            ]
+            if outcome is None:
+                outcome, chosen = got, places
+            elif got != outcome:
+                raise UnclearRepliesError
+        if not chosen:
+            raise UnclearRepliesError
+        return chosen
 
     def _settle(self, count: int) -> bytes:
         """Note that so many tokens have been found, or will not come; return what is for the client after all."""
@@ -338,12 +427,12 @@ class ReplySubstitution:
         self._settled += count
         return passed
 
-    def _find(self, stream: bytes, position: int) -> tuple[int, int, bytes] | None:
+    def _find(self, stream: bytes | bytearray, position: int) -> tuple[int, int, bytes] | None:
         """Find the first line of ours: where it begins and ends (-1: not yet), and its token."""
         for line in _LINE.finditer(stream, position):
-            if line[1] in self._places:
+            if (token := bytes(line[1])) in self._places:
                 end = stream.find(b"\r\n", line.end())
-                return line.start(), end + 2 if end >= 0 else -1, line[1]
+                return line.start(), end + 2 if end >= 0 else -1, token
         return None
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
@@ -357,18 +446,74 @@ class ReplySubstitution:
                     return begin
         return len(stream)
 
+    def _hold(self, data: bytes) -> None:
+        """Hold back what may be the beginning of a sign, or refuse one."""
+        if not self._is_held_back:
+            self._held = data
+            return
+        if len(data) > MOST_HELD:
+            raise UnclearRepliesError
+        self._doubt, self._doubt_searched = bytearray(data), 0
+        self._doubt_framing = Replies()
+        self._doubt_framing.cut(data)
+
+    def _stays_in_doubt(self, data: bytes) -> bool:
+        """Take more of what is held back; return whether it may still refuse a sign, and none has come behind it."""
+        held = self._doubt
+        assert held is not None
+        held += data
+        if self._find(held, self._doubt_searched) is not None:
+            return False
+        self._doubt_searched = max(0, len(held) - _LONGEST_SIGN)
+        try:
+            self._doubt_framing.cut(data)
+        except StrayReplyError:
+            return False
+        if len(held) > MOST_HELD:
+            raise UnclearRepliesError
+        return True
+
     def _possible_refusal(self, stream: bytes, position: int) -> int:
         """Return where a line begins that may refuse a silent sign, or the end of the stream."""
-        refusal = _POSSIBLY_REFUSED.search(stream, position)
+        refusal = _refusal(stream, position)
         if refusal is not None:
             self._is_held_back = True
-            if len(stream) - refusal.start() > MOST_HELD:
-                raise UnclearRepliesError
-            return refusal.start()
+            return refusal
         begin = stream.rfind(b"-", max(position, len(stream) - _LONGEST_WORD))
         if begin >= 0 and any(word.startswith(stream[begin:]) for word in _REFUSAL_WORDS):
             return begin
         return len(stream)
+
+
+def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None:
+    """Return where a line stands that may refuse a silent sign.
+
+    A line within a string is none, which shows where what follows it is no reply.
+
+    Args:
+        stream: bytes from a server.
+        position: from where to look.
+        whole: whether they end with a reply.
+
+    Raises:
+        UnclearRepliesError: very many lines look so.
+    """
+    seen = 0
+    while (refusal := _POSSIBLY_REFUSED.search(stream, position)) is not None:
+        framing = Replies()
+        try:
+            for begin in range(refusal.start(), len(stream), _AT_ONCE):
+                framing.cut(stream[begin : begin + _AT_ONCE])
+                seen += _AT_ONCE
+        except StrayReplyError:
+            seen += _AT_ONCE
+        else:
+            if framing.between or not whole:
+                return refusal.start()
+        if seen > 4 * MOST_HELD:
+            raise UnclearRepliesError
+        position = refusal.end()
+    return None
 
 
 class LoginEvidence:
@@ -383,17 +528,17 @@ class LoginEvidence:
     def receive(self, data: bytes) -> bool:
         """Take bytes of the stream; return whether they show that the client is logged in."""
         lines = (self._line + data).split(b"\r\n")
-        if any(line and not _REFUSAL.match(line) for line in lines[:-1]):
+        if any(line and not _BEFORE_LOGIN.match(line) for line in lines[:-1]):
             return True
         # Of an error line that goes on, keep only what identifies it.
         self._line = lines[-1][:8] + (b"\r" if lines[-1][8:].endswith(b"\r") else b"")
-        return bool(self._line) and not _REFUSAL.match(self._line) and not b"+RESET".startswith(self._line)
+        return bool(self._line) and not _BEFORE_LOGIN.match(self._line) and not b"+RESET".startswith(self._line)
 
 
 _HEX: Final = re.compile(rb"[0-9a-f]*")
 _MARKS: Final = re.compile(rb"[-$]")
 _LONGEST_BEFORE: Final = max(map(len, _BEFORE))
 _POSSIBLY_REFUSED: Final = re.compile(
-    rb"(?<![^\n])-(?:BUSY |LOADING |MASTERDOWN |NOAUTH |(?:NOPERM|ERR Can't execute) (?:[^\r\n]*'echo'|[^\r\n]*\r?\Z))"
+    rf"(?<![^\n])(?:{_REFUSAL}|-(?:BUSY|LOADING|MASTERDOWN|NOAUTH|NOPERM|ERR Can't execute) [^\r\n]*\r?\Z)".encode()
 )
-_REFUSAL: Final = re.compile(rb"-|\+RESET")
+_BEFORE_LOGIN: Final = re.compile(rb"-|\+RESET")
