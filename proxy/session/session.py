@@ -32,7 +32,7 @@ from proxy.session.question import Question
 from proxy.session.remaining import Remaining
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
 from proxy.session.rights import Rights, named_user, short_name
-from proxy.session.standing import DEFAULT_USER, Login, Next, Standing
+from proxy.session.standing import DEFAULT_USER, Login, Next, Standing, Subscriptions
 from proxy.session.strangers import Strangers
 from proxy.session.together import Together
 from proxy.session.turns import REQUESTS, RUNS, STRANGERS_BYTES
@@ -916,6 +916,8 @@ class Session:
                 standing.user = short_name(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":
                 standing.user = short_name(named_user(request.arguments) or standing.user)
+                if len(request.arguments) > 1:
+                    standing.subscriptions.resp3 = request.arguments[1] == b"3"
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
@@ -934,8 +936,10 @@ class Session:
             standing.rights.reset()
             standing.user = DEFAULT_USER
             standing.replies.silenced = standing.subscribed = standing.caches = False
+            standing.subscriptions = Subscriptions()
         elif name.endswith(b"SUBSCRIBE"):
             standing.subscribed = standing.rights.by_state = True
+            standing.subscriptions.note(name, request.arguments[1:])
             self._out.shut()  # a subscription to several is answered several times
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":
@@ -943,7 +947,7 @@ class Session:
             elif request.count == 1:
                 standing.watched.clear()
         elif name == b"MONITOR":
-            standing.rights.by_state = True
+            standing.rights.by_state = standing.subscriptions.monitors = True
 
     def _send_on(self, command: Command, request: Request) -> None:
         """Send a request on as it came."""

@@ -29,6 +29,47 @@ class Next(Enum):
     SKIPPED = "that it gets no reply (CLIENT REPLY SKIP); nothing may be put between"
 
 
+MOST_SUBSCRIPTIONS: Final = 100
+"""Names of channels of which is known that a client listens to them."""
+
+
+class Subscriptions:
+    """What a connection listens to, for the guess whether the server answers an ECHO. (In RESP2 a subscriber may not.)
+
+    Attributes:
+        resp3: whether it has greeted in RESP3, as far as is known.
+        monitors: whether it is told of all commands.
+    """
+
+    __slots__ = ("_names", "_uncounted", "monitors", "resp3")
+
+    def __init__(self) -> None:
+        self.resp3 = self.monitors = self._uncounted = False
+        self._names: set[tuple[bytes, int]] = set()  # by hash: a name may be of any length
+
+    @property
+    def hinder(self) -> bool:
+        """Whether an ECHO would be refused."""
+        return self.monitors or (not self.resp3 and (self._uncounted or bool(self._names)))
+
+    def note(self, name: bytes, channels: Iterable[bytes]) -> None:
+        """Note a request that subscribes, or ends that.
+
+        Args:
+            name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or such a name with UN.
+            channels: its arguments; none to end all of that kind.
+        """
+        ends = b"UN" in name
+        kind = name.replace(b"UN", b"")
+        named = {(kind, hash(channel)) for channel in channels}
+        if ends:
+            self._names -= named or {one for one in self._names if one[0] == kind}
+        elif len(self._names) + len(named) > MOST_SUBSCRIPTIONS:
+            self._uncounted = True
+        else:
+            self._names |= named
+
+
 class Standing:
     """The state of one connection that several parts of its session go by.
 
@@ -42,6 +83,7 @@ class Standing:
         login: whether it has logged in.
         user: as whom it has last asked to be.
         subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
+        subscriptions: those that it has, of which it has not ended all, as far as is known.
         has_quit: whether nothing that follows will run.
         is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
         transaction: what is queued since its MULTI; None outside of a transaction.
@@ -66,6 +108,7 @@ class Standing:
         "rights",
         "shares",
         "subscribed",
+        "subscriptions",
         "transaction",
         "unlike",
         "user",
@@ -78,6 +121,7 @@ class Standing:
         self.login = login
         self.user: bytes = DEFAULT_USER
         self.subscribed = False
+        self.subscriptions = Subscriptions()
         self.caches = False
         self.unlike = False
         self.shares = False
@@ -108,7 +152,7 @@ class Standing:
     def hears_echoes(self) -> bool:
         """Whether the server is likely to answer an ECHO that goes now, if no transaction is open."""
         rights = self.rights
-        unlikely = self.is_stranger or self.subscribed or rights.by_state or rights.confinement or self.replies.deaf
+        unlikely = self.is_stranger or self.subscriptions.hinder or rights.confinement or self.replies.deaf
         return self.askable and not unlikely
 
     @property
