@@ -440,6 +440,7 @@ class ClientConnection(asyncio.Protocol):
             upstream.silence()
         early, self._early = self._early, b""
         if early:
+            self._remember(early)
             self._pass_on(lambda: session.receive(early, self._surroundings.now()))
         elif self._input_ended:
             self._end_input()
@@ -467,10 +468,13 @@ class ClientConnection(asyncio.Protocol):
         """Return what takes bytes from the client, and keeps the last that came, if they are few."""
 
         def remember(data: bytes) -> None:
-            self._last = data if len(data) <= REMEMBERED else b""
+            self._remember(data)
             receive(data)
 
         return remember
+
+    def _remember(self, data: bytes) -> None:
+        self._last = data if len(data) <= REMEMBERED else b""
 
     # Shared connections (relay.sharing.Host).
 
