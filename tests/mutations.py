@@ -147,6 +147,12 @@ MUTATIONS = [
     Mutation(_LUA + "void_page.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
+    Mutation(_LUA + "weed.lua", " or marked() ~= left", "", "changing list"),
+    Mutation(
+        _LUA + "weed.lua", "members = members + discard('list', key, due)", "members = 0", "list that never rests"
+    ),
+    Mutation("session/standing.py", "not self.resp3 and (", "(", "subscriber"),
+    Mutation("session/standing.py", "if one[0] == kind", "if one[0] != kind", "no subscriber"),
     Mutation(_LUA + "weed.lua", "deadline > 0 and deadline <= due_until", "deadline > 0", "many elements"),
     Mutation(_LUA + "shared/clear.lua", "room = cut and 0 or", "room =", "few elements"),
     Mutation(_LUA + "shared/clear.lua", "#due >= 100", "#due >= 1000", "many elements"),

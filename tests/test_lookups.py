@@ -80,6 +80,7 @@ def found_at_once(host: str) -> names.Found | OSError:
         return error
 
 
+@pytest.mark.measures
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, for a mount of its own")
 def test_a_silent_name_server_holds_nobody_up(tmp_path: Path) -> None:
     """Each lookup takes 10 s there, and more: nothing here does."""

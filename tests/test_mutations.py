@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -103,6 +104,11 @@ class Place:
         proxy = Proxy("--upstream", self.server.url, *arguments, env={"PYTHONPATH": str(self.folder)}, cwd=self.folder)
         self._stack.callback(proxy.close)
         return proxy
+
+    def script(self, name: str) -> bytes:
+        """Return the text of a script of the copy."""
+        show = f"import sys; from proxy.scripts.calls import script; sys.stdout.buffer.write(script({name!r}))"
+        return subprocess.run([sys.executable, "-c", show], cwd=self.folder, capture_output=True, check=True).stdout
 
     def talk(self, to: Server | Proxy, database: int = 0, protocol: int = 2) -> lives.Talk:
         client = lives.Talk(self._stack.enter_context(to.connect()))
@@ -216,6 +222,12 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "EXEC when due": lambda place: lives.test_no_transaction_sees_a_member_that_is_due(
         place.server, place.proxy("--no-sweep"), place.talk, caching=True
+    ),
+    "changing list": lambda place: lives.check_a_list_that_changes(
+        place.talk(place.server), place.script("weed"), heeded=True
+    ),
+    "list that never rests": lambda place: lives.check_a_list_that_changes(
+        place.talk(place.server), place.script("weed"), heeded=False
     ),
     "few elements": lambda place: lives.check_few_elements_of_a_long_list(
         place.server, place.proxy("--no-sweep"), place.talk
@@ -478,6 +490,8 @@ CHECKS |= {
         _pair(place)
     ),
     "no errors": _ordinary_work,
+    "subscriber": lambda place: signs.check_subscribers(place.server, place.proxy(), 3, subscriber=True),
+    "no subscriber": lambda place: signs.check_subscribers(place.server, place.proxy(), 2, subscriber=False),
     "busy": lambda place: signs.check_busy(place.server, place.proxy()),
     "who may only read": lambda place: acl.test_who_may_only_read_is_told_lifetimes(_pair(place), "reads", 2),
     "the first of all in MULTI": lambda place: (

@@ -96,6 +96,61 @@ def test_a_lasting_refusal_is_sorted_out() -> None:
         assert not replies.active
 
 
+def answer(token: bytes) -> bytes:
+    """What a server says to a sign that is a request which it does not know."""
+    return b"-ERR unknown command '%b', with args beginning with: \r\n" % token
+
+
+def test_what_a_busy_server_allows_all_the_same_does_not_confuse() -> None:
+    """It answers UNWATCH, MULTI and HELLO: how many replies a sign encloses tells which errors are whose."""
+    replies = ReplySubstitution()
+    replies.echoes = True
+    heard: list[bytes] = []
+
+    def hear(said: bytes) -> bytes:
+        heard.append(said)
+        return b""
+
+    replies.enclose(b"", hear)
+    assert replies.receive(BUSY * 3 + b"+OK\r\n") == b""
+    assert replies.receive(answer(tokens(replies.expect(b""))[0])) == b"+OK\r\n"
+    assert heard == [BUSY]
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000, 20_000_000])
+def test_a_value_that_looks_like_a_refusal_is_passed_on(size: int) -> None:
+    replies = ReplySubstitution()
+    (token,) = tokens(replies.expect(b"", silent=True))
+    text = b"log:\n%b and on\r\n-BUSY Redis is busy \n" % BUSY.strip() + b"x" * size
+    value = b"$%d\r\n%b\r\n" % (len(text), text)
+    passed = b"".join(replies.receive(value[begin : begin + 65536]) for begin in range(0, len(value), 65536))
+    assert len(value) - len(passed) < 65536 + 256
+    assert passed + replies.receive(b"$32\r\n%b\r\n" % token) == value
+
+
+def test_replies_in_doubt_are_searched_once() -> None:
+    """What is held back is not searched anew for each chunk: that would take time by the square of its length."""
+    replies = ReplySubstitution()
+    (token,) = tokens(replies.expect(b"", silent=True))
+    value = b"$%d\r\n%b\r\n" % (14_000_000, b"x" * 14_000_000)
+    said = BUSY + value
+    begun = time.process_time()
+    for begin in range(0, len(said), 16384):
+        assert replies.receive(said[begin : begin + 16384]) == b""
+    assert time.process_time() - begun < 1
+    assert replies.wants_probe
+    assert replies.receive(answer(tokens(replies.expect(b""))[0])) == value
+    assert not replies.outstanding
+    del token
+
+
+def test_an_error_of_a_scripts_own_is_no_refusal() -> None:
+    replies = ReplySubstitution()
+    replies.expect(b"", silent=True)
+    for error in (b"-BUSY mine\r\n", b"-LOADING of the ship\r\n", b"-NOAUTH for you\r\n", b"-MASTERDOWN no\r\n"):
+        assert replies.receive(error) == error
+
+
 # Real servers.
 
 LINES = [
@@ -203,6 +258,33 @@ def test_ordinary_work_leaves_no_error_at_the_server(
     if few:
         until(lambda: asks_for_rights(server, proxy), what="questions for rights")
     check_ordinary_work(server, proxy, protocol, few=few)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("subscriber", [False, True])
+def test_who_has_subscribed_leaves_no_error_either(
+    server: Server, start_proxy: StartProxy, protocol: int, subscriber: bool
+) -> None:
+    check_subscribers(server, start_proxy(server), protocol, subscriber=subscriber)
+
+
+def check_subscribers(server: Server, proxy: Proxy, protocol: int, *, subscriber: bool) -> None:
+    """In RESP3 a subscriber may do everything; in RESP2 one that has ended all its subscriptions."""
+    with proxy.connect() as client:
+        for line in ("HSET h n 1 m 1", "EXPIREMEMBER h m 1000"):
+            client.command(*line.split())
+        client.command("HELLO", protocol)
+        client.command("SUBSCRIBE", "a", "b")
+        client.reply()
+        client.command("UNSUBSCRIBE", "a")
+        if not (subscriber and protocol == 3):
+            client.command("UNSUBSCRIBE")
+        server.command("CONFIG", "RESETSTAT")
+        for _ in range(3):
+            assert client.command("HINCRBY", "h", "n", 1)[:1] == b":"
+            assert client.command("EVAL", "return 1", 1, "h") == b":1\r\n"
+            assert client.command("SCAN", 0)[:1] == b"*"
+        assert "ERR" not in "".join(errors(server))
 
 
 @pytest.mark.every_kind
