@@ -149,7 +149,10 @@ MUTATIONS = [
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", " or marked() ~= left", "", "changing list"),
     Mutation(
-        _LUA + "weed.lua", "members = members + discard('list', key, due)", "members = 0", "list that never rests"
+        _LUA + "weed.lua",
+        "members = members + lapse('list', key, shadow, index, due, false)",
+        "members = 0",
+        "list that never rests",
     ),
     Mutation("session/standing.py", "not self.resp3 and (", "(", "subscriber"),
     Mutation("session/standing.py", "if one[0] == kind", "if one[0] != kind", "no subscriber"),

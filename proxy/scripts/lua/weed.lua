@@ -27,7 +27,7 @@ if behind == -1 then  -- the deadlines
   local members = 0
   for _ = 1, 4 do
     local due = call('zrangebyscore', shadow, '(0', due_until, 'limit', 0, room)
-    if due[1] and mark == '' then members = members + discard('list', key, due) end
+    if due[1] and mark == '' then members = members + lapse('list', key, shadow, index, due, false) end
     if due[1] then call('zrem', shadow, unpack(due)) end
     if #due < room then behind = -2 break end
     if mark == '' then break end
