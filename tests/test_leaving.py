@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -269,6 +271,38 @@ def test_who_has_left_gets_no_job_of_a_server_by_tls(
     proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", "--tls-ca-file", str(authority.file))
     check_no_job_is_lost(proxy.connect, proxy.connect, server.connect, fresh=fresh)
     proxy.stop()
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("way", ["plain", "by TLS"])
+def test_a_reply_that_is_read_slowly_is_read_to_its_end(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, way: str
+) -> None:
+    """Also while the client sends on: what nobody reads would reset the connection, and take the rest along."""
+    server = start_server(KIND)
+    options, port = listening_by_tls(certificate(tmp_path), "--shutdown-timeout", "15")
+    proxy = start_proxy(server, *options)
+    whole = b"$2000000\r\n" + b"x" * 2_000_000 + b"\r\n"
+    assert server.command("SET", "big", whole[10:-2]) == b"+OK\r\n"
+    client = _Encrypted(port) if way == "by TLS" else proxy.connect()
+    with client:
+        assert client.command("PING") == b"+PONG\r\n"
+        client.send(request("GET", "big"))
+        assert select.select([client.socket], [], [], 10)[0], "no reply has begun"
+        proxy.process.send_signal(signal.SIGTERM)
+        got = b""
+        client.socket.settimeout(10)
+        while len(got) < len(whole):
+            with suppress(OSError):
+                client.send(request("PING"))
+            part = client.socket.recv(20_000)
+            if not part:
+                break
+            got += part
+            time.sleep(0.025)
+    whole_came = got[: len(whole)] == whole
+    assert whole_came, len(got)
+    assert proxy.process.wait() == 0, proxy.process.output
 
 
 def test_what_clients_held_is_free_when_they_have_gone(server: Server, start_proxy: StartProxy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
@@ -17,7 +18,7 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import ALWAYS_ALLOWED, HeldBudget
 from proxy.relay.fence import Fence
-from proxy.relay.hangup import has_hung_up
+from proxy.relay.hangup import has_hung_up, undelivered
 from proxy.relay.lanes import Lanes
 from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
@@ -38,13 +39,14 @@ LARGE: Final = 32 * 1024
 from a client that sends without pause, and judging takes longer than passing on."""
 
 FAREWELL_SECONDS: Final = 1.0
-"""How long a client that has been told its last has to read it before its connection is closed."""
+"""How often to look whether a client that has been told its last has taken it: then its connection is closed."""
 
 RECOUNT_SECONDS: Final = 0.1
 """How often to see whether the server has taken what it was sent, where that is much."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a client that is turned away waits for the replies to what it has sent before."""
+"""How long a client that is turned away waits for the replies to what it has sent before; and how long one that has
+been told its last may take nothing of it."""
 
 
 class State(Enum):
@@ -201,6 +203,8 @@ class ClientConnection(asyncio.Protocol):
         self._made = False
         self._input_ended = False
         self._last_words = b""  # for a client that is turned away, when its requests have been answered
+        self._undelivered = sys.maxsize  # bytes that a client that parts has still to take, as last looked at
+        self._looks_in_vain = 0
 
     # The state.
 
@@ -941,7 +945,13 @@ class ClientConnection(asyncio.Protocol):
             self._after(FAREWELL_SECONDS, self._part)
 
     def _part(self) -> None:
-        """Close, at once where everything has been delivered."""
+        """Close when everything has been delivered, or the client takes no more of it."""
+        left, before = undelivered(self._transport), self._undelivered
+        self._undelivered = left
+        self._looks_in_vain = self._looks_in_vain + 1 if left >= before else 0
+        if left and self._looks_in_vain < PATIENCE_SECONDS / FAREWELL_SECONDS:
+            self._after(FAREWELL_SECONDS, self._part)
+            return
         self._transport.close()
         if not self._transport.can_write_eof() and not self._transport.get_write_buffer_size():
             self._transport.abort()  # TLS would wait for the other side's word, and that may never come

@@ -1,9 +1,13 @@
-"""See whether a connection has ended or failed while nothing is read from it."""
+"""See how a connection stands while nothing is read from it: whether it has ended, and what is undelivered."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import select
+import struct
+import termios
+from contextlib import suppress
 from typing import Final
 
 _GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
@@ -21,6 +25,17 @@ def has_failed(transport: asyncio.BaseTransport) -> bool:
     A mere close by the other side is none of these: what is still to be read stands before it.
     """
     return _shows(transport, _FAILED)
+
+
+def undelivered(transport: asyncio.Transport) -> int:
+    """Return how many bytes the other side's system has not got, of the transport's and of this system's (tcp(7))."""
+    left = transport.get_write_buffer_size()
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.fileno() < 0:
+        return 0
+    with suppress(OSError):
+        left += struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+    return left
 
 
 def _shows(transport: asyncio.BaseTransport, events: int) -> bool:
