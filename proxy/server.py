@@ -577,7 +577,7 @@ class Server:
             async with asyncio.timeout(self._settings.shutdown_timeout):
                 await self._empty.wait()
         except TimeoutError:
-            log.warning("stopped with requests unanswered", connections=len(self._connections))
+            log.warning("stopped before the server had answered", connections=len(self._connections))
             for connection in list(self._connections):
                 connection.abandon()
             await asyncio.sleep(0)

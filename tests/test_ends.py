@@ -394,7 +394,7 @@ def check_idle_clients_by_tls(server: Server, start: Callable[..., Proxy], own: 
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.process.wait() == 0, proxy.process.output
         assert time.monotonic() - began < 12
-    assert "unanswered" not in proxy.process.output, proxy.process.output
+    assert "stopped before" not in proxy.process.output, proxy.process.output
     quiet(proxy)
 
 
@@ -438,7 +438,7 @@ def check_who_comes_as_it_stops(server: Server, start_proxy: StartProxy) -> None
                 thread.join()
             for client in clients:
                 client.close()
-        assert "unanswered" not in proxy.process.output, proxy.process.output
+        assert "stopped before" not in proxy.process.output, proxy.process.output
 
 
 def test_messages_keep_nobody_who_has_left(server: Server, start_proxy: StartProxy) -> None:

@@ -45,8 +45,7 @@ RECOUNT_SECONDS: Final = 0.1
 """How often to see whether the server has taken what it was sent, where that is much."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a client that is turned away waits for the replies to what it has sent before; and how long one that has
-been told its last may take nothing of it."""
+"""How long a client that is turned away waits for the replies to what it has sent before."""
 
 
 class State(Enum):
@@ -103,7 +102,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 REMEMBERED: Final = 1024
-"""Bytes of a chunk in which is looked, at the end of a client, whether it waits for what others bring."""
+"""How many of the last bytes of a client are searched, at its end, for a request that waits for what others bring."""
 
 _WAITS_FOR_OTHERS: Final = re.compile(rb"(?i)(?<![^\s])(?:%b)(?=\s)" % b"|".join(sorted(BLOCKING))).search
 
@@ -469,7 +468,7 @@ class ClientConnection(asyncio.Protocol):
         self._receive_by(own if self._sharing is None else self._sharing.receiver(own))
 
     def _remembering(self, receive: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Return what takes bytes from the client, and keeps the last that came, if they are few."""
+        """Return what takes bytes from the client, and keeps the last that came."""
 
         def remember(data: bytes) -> None:
             self._remember(data)
@@ -478,7 +477,7 @@ class ClientConnection(asyncio.Protocol):
         return remember
 
     def _remember(self, data: bytes) -> None:
-        self._last = data if len(data) <= REMEMBERED else b""
+        self._last = (self._last + data[-REMEMBERED:])[-REMEMBERED:]
 
     # Shared connections (relay.sharing.Host).
 
@@ -949,7 +948,7 @@ class ClientConnection(asyncio.Protocol):
         left, before = undelivered(self._transport), self._undelivered
         self._undelivered = left
         self._looks_in_vain = self._looks_in_vain + 1 if left >= before else 0
-        if left and self._looks_in_vain < PATIENCE_SECONDS / FAREWELL_SECONDS:
+        if left and self._looks_in_vain < LINGER_SECONDS / FAREWELL_SECONDS:
             self._after(FAREWELL_SECONDS, self._part)
             return
         self._transport.close()
