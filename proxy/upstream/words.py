@@ -56,9 +56,11 @@ def in_words(error: BaseException) -> str:
         return text
     if isinstance(cause, socket.gaierror):
         return "its name cannot be looked up"
+    if isinstance(cause, ConnectionResetError | BrokenPipeError):  # or a close: which, is a matter of microseconds
+        return "it closed the connection"
     if cause is not None and cause.errno:
         return os.strerror(cause.errno).lower()
-    closed = text.startswith(("Connection closed", "Connection lost")) or any(
+    closed = text.startswith(("Connection closed", "Connection lost", "the connection was lost")) or any(
         isinstance(cause, ConnectionResetError) for cause in _causes(error)
     )
     return "it closed the connection" if closed else text

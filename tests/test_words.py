@@ -1,0 +1,54 @@
+"""What the log says of a connection: a state has one name, as the log tells only of another one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import ssl
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from proxy.upstream.words import in_words
+
+
+def _raised_from(error: BaseException, text: str) -> RedisConnectionError:
+    above = RedisConnectionError(text)
+    above.__cause__ = error
+    return above
+
+
+def _numbered(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _numbered(errno.ECONNRESET),
+        _numbered(errno.EPIPE),
+        ConnectionResetError("the connection was lost"),
+        RedisConnectionError("Connection closed by server."),
+        RedisConnectionError("the connection was lost"),
+        _raised_from(_numbered(errno.ECONNRESET), "Error while reading from 127.0.0.1:6379"),
+        _raised_from(_numbered(errno.EPIPE), "Error 32 while writing to socket"),
+        _raised_from(ConnectionResetError(), "Connection lost"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}",
+)
+def test_an_end_has_one_name_whichever_way_it_is_told(error: BaseException) -> None:
+    """A close that meets unread bytes is a reset: which of them comes is a matter of microseconds."""
+    assert in_words(error) == "it closed the connection"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (_numbered(errno.ECONNREFUSED), "connection refused"),
+        (TimeoutError(), "no answer in time"),
+        (ssl.SSLError(1, "wrong version number"), "('wrong version number',)"),
+    ],
+)
+def test_other_states_keep_their_own(error: BaseException, words: str) -> None:
+    assert in_words(error) != "it closed the connection"
+    assert words.strip("(',)") in in_words(error)
