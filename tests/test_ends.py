@@ -405,6 +405,24 @@ def test_clients_by_tls_that_do_not_read_hold_up_no_end(
     check_idle_clients_by_tls(server, start_proxy, own)
 
 
+def test_a_reply_that_nobody_reads_holds_up_no_end(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    """On a Unix socket what has been sent counts as not taken until it is read."""
+    place = tmp_path / "socket"
+    proxy = start_proxy(server, "--listen", f"unix://{place}")
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
+        for client in clients:
+            client.connect(str(place))
+            client.sendall(b"PING\r\n")
+            assert select.select([client], [], [], 10)[0]
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 5
+        assert "stopped before" not in proxy.process.output, proxy.process.output
+        assert [client.recv(99) for client in clients] == [b"+PONG\r\n"] * 3
+
+
 def test_who_comes_as_the_proxy_stops_holds_up_no_end(server: Server, start_proxy: StartProxy) -> None:
     check_who_comes_as_it_stops(server, start_proxy)
 

@@ -195,10 +195,11 @@ def check_no_job_is_lost(
     behind: bytes = b"",
     fresh: bool = False,
     split: bool = False,
+    later: float = 0.0,
 ) -> None:
     """A client blocks (if `fresh`, by its first bytes), sends some more and closes; at once another pushes a job.
 
-    `split`: the request comes in two pieces, in the middle of its first key.
+    `split`: the request comes in two pieces, in the middle of its first key. `later`: how many seconds before the push.
 
     Redis 6.2 gives the job away itself where both come in one of its turns, as they do on a busy machine.
     """
@@ -217,6 +218,7 @@ def check_no_job_is_lost(
             client.send(sent[len(head) :])
             until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
             client.close()
+            time.sleep(later)
             push.command(*(("LPUSH", "jobs", "job") if number % 2 else ("XADD", "stream", "*", "a", "job")))
             until(lambda: b"blocked_clients:0\r" in server.command("INFO", "clients"))
             if number % 2:
@@ -255,6 +257,24 @@ def test_nor_does_who_has_left_within_a_request(
     proxy = start_proxy(server, *options)
     connect = partial(_Encrypted, port) if by_tls else proxy.connect
     check_no_job_is_lost(connect, proxy.connect, server.connect, behind=request("SET", "half", "value")[:-4])
+    proxy.stop()
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("by_tls", [False, True])
+def test_nor_does_who_has_left_with_requests_that_wait(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, by_tls: bool
+) -> None:
+    """A script on a key with deadlines waits for the reply to what is in front of it."""
+    server = start_server(KIND)
+    options, port = listening_by_tls(certificate(tmp_path))
+    proxy = start_proxy(server, *options)
+    with proxy.connect() as client:
+        client.command("SADD", "known", "m")
+        assert client.command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
+    connect = partial(_Encrypted, port) if by_tls else proxy.connect
+    behind = request("EVAL", "return 1", 1, "known")
+    check_no_job_is_lost(connect, proxy.connect, server.connect, tries=30, behind=behind, later=0.05)
     proxy.stop()
 
 

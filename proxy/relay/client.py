@@ -192,6 +192,7 @@ class ClientConnection(asyncio.Protocol):
         self._watch: asyncio.Task[None] | None = None  # looks after a client that is not read
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
+        self._ended: asyncio.Future[None] | None = None  # done when meanwhile the client has ended its side
         self._early = b""  # came before upstream was there
         self._last = b""  # what came last, where the server can be told of an end only by leaving
         self._held = 0  # bytes, as last accounted
@@ -319,6 +320,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._input_ended = True
+        self._note_end()
         self._surroundings.traffic.look(self._transport)
         if self._state is State.RELAYING:
             self._end_input()
@@ -335,6 +337,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
         self._surroundings.traffic.closed(self._transport)
+        self._note_end()
         if self._state in (State.ORPHANED, State.CLOSED):
             return
         if not self._has_left_something():
@@ -732,9 +735,19 @@ class ClientConnection(asyncio.Protocol):
         if sign is not None or session.replies.outstanding:
             self.send_out(sign or b"")
             self._regulate()
-            while not (await asyncio.wait((replied,), timeout=LOOK_SECONDS))[0]:
-                if self._has_hung_up() and await self._blocks(lambda: not replied.done()):
+            self._ended = ended = asyncio.get_running_loop().create_future()
+            if self._input_ended:
+                self._note_end()
+            while not replied.done():
+                # An end that is seen is looked at at once: what others bring now is not to be that client's.
+                awaited = (replied,) if ended.done() else (replied, ended)
+                await asyncio.wait(awaited, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not replied.done() and self._has_hung_up() and await self._blocks(lambda: not replied.done()):
                     raise ClientGoneError
+
+    def _note_end(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     def _has_hung_up(self) -> bool:
         """Return whether the client has closed its side, which the loop does not see while it does not read."""

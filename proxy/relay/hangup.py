@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import select
+import socket
 import struct
 import termios
 from contextlib import suppress
@@ -28,11 +29,16 @@ def has_failed(transport: asyncio.BaseTransport) -> bool:
 
 
 def undelivered(transport: asyncio.Transport) -> int:
-    """Return how many bytes the other side's system has not got, of the transport's and of this system's (tcp(7))."""
+    """Return how many bytes the other side's system has not got, of the transport's and of this system's (tcp(7)).
+
+    A Unix socket is one system's: what has left the transport can be read when this side has closed, too.
+    """
     left = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
     if connection is None or connection.fileno() < 0:
         return 0
+    if connection.family == socket.AF_UNIX:
+        return left
     with suppress(OSError):
         left += struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
     return left

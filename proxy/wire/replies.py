@@ -12,7 +12,10 @@ from proxy.wire.leaves import LEAST, leaves_at_once, parts_at_once
 from proxy.wire.pattern import ARGUMENT, header_pattern
 
 LONGEST_LINE: Final = 64 * 1024
-"""Bytes of a line that has not come whole that are kept. No reply to a request that is shared begins with a longer."""
+"""Bytes of a line that has not come whole that are kept. Of others only texts have longer ones: what a script says, or
+MONITOR tells."""
+
+_TEXTS: Final = b"+-"
 
 MOST_PARTS: Final = 32
 """Parts of an array, a set or a map that is taken whole; of more, several at a time."""
@@ -86,6 +89,7 @@ class Replies:
         self.left = 0
         self._begun = b""  # a line that has not come whole
         self._pending = 0  # parts to come of the reply, or the push message, that has begun
+        self._within_line = False  # one so long that its beginning has been passed on
         self._unasked = False  # whether it is a push message
 
     def cut(self, data: bytes) -> list[tuple[bytes, bool]]:
@@ -106,18 +110,28 @@ class Replies:
                 step = min(self.left, size - position)
                 self.left -= step
                 position += step
+            elif self._within_line:
+                end = data.find(b"\r\n", position) + 2
+                if end < 2:
+                    position = size - data.endswith(b"\r")
+                    break
+                position, self._within_line = end, False
             elif self._pending > LEAST and (run := _run(data, position, self._pending)) is not None:
                 count, position = run
                 self._pending -= count
             else:
                 end = data.find(b"\r\n", position) + 2
                 if end < 2:
-                    if size - position > LONGEST_LINE:
+                    if size - position <= LONGEST_LINE:
+                        break
+                    if data[position : position + 1] not in _TEXTS:
                         raise StrayReplyError(data[position : position + 100])
-                    break
+                    self._take(data[position : position + 1] + b"\r\n")
+                    self._within_line = True
+                    continue
                 self._take(data[position:end])
                 position = end
-            if not (self.left or self._pending):
+            if not (self.left or self._pending or self._within_line):
                 if self._unasked:
                     self._take_unasked(data[begin:position])
                 else:
@@ -129,7 +143,7 @@ class Replies:
         elif position > begin:
             pieces.append((data[begin:position], False))
         self._begun = data[position:]
-        self.between = not (self._begun or self.left or self._pending)
+        self.between = not (self._begun or self.left or self._pending or self._within_line)
         return pieces
 
     def _take(self, line: bytes) -> None:
