@@ -81,10 +81,12 @@ class Replies:
 
     Args:
         unasked: takes the push messages, in pieces.
+        long_texts: whether texts may be longer than `LONGEST_LINE`; else what seems to be one is no reply.
     """
 
-    def __init__(self, unasked: Callable[[bytes], object] = lambda _: None) -> None:
+    def __init__(self, unasked: Callable[[bytes], object] = lambda _: None, *, long_texts: bool = True) -> None:
         self._take_unasked = unasked
+        self._texts = _TEXTS if long_texts else b""
         self.between = True
         self.left = 0
         self._begun = b""  # a line that has not come whole
@@ -124,7 +126,7 @@ class Replies:
                 if end < 2:
                     if size - position <= LONGEST_LINE:
                         break
-                    if data[position : position + 1] not in _TEXTS:
+                    if data[position : position + 1] not in self._texts:
                         raise StrayReplyError(data[position : position + 100])
                     self._take(data[position : position + 1] + b"\r\n")
                     self._within_line = True

@@ -454,7 +454,7 @@ class ReplySubstitution:
         if len(data) > MOST_HELD:
             raise UnclearRepliesError
         self._doubt, self._doubt_searched = bytearray(data), 0
-        self._doubt_framing = Replies()
+        self._doubt_framing = Replies(long_texts=False)
         self._doubt_framing.cut(data)
 
     def _stays_in_doubt(self, data: bytes) -> bool:
@@ -500,7 +500,7 @@ def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None
     """
     seen = 0
     while (refusal := _POSSIBLY_REFUSED.search(stream, position)) is not None:
-        framing = Replies()
+        framing = Replies(long_texts=False)
         try:
             for begin in range(refusal.start(), len(stream), _AT_ONCE):
                 framing.cut(stream[begin : begin + _AT_ONCE])
