@@ -27,7 +27,7 @@ from benchmarks.stage import Connection, Service, Stage, StageError, batches
 
 _PREFIX: Final = "__expiremember__:"
 _FAR_SECONDS: Final = 10_000_000
-_LOADED: Final = re.compile(r"deadlines loaded.*?keys=(\d+).*?ms=(\d+)")
+_LOADED: Final = re.compile(r"covered prefixes loaded.*?ms=(\d+)")
 _LOAD_SECONDS: Final = 120.0
 _PERIOD: Final = 0.001
 _SIZES: Final = (1, 5, 20, 128, 129, 1000)
@@ -105,10 +105,10 @@ def _known(count: int) -> Iterator[tuple[str | int, ...]]:
         yield "EXPIREMEMBER", f"key:{number:08}", "member", _FAR_SECONDS + number
 
 
-def _loaded(proxy: Service) -> tuple[int, float] | None:
-    """Return how many keys the proxy says that it has loaded, and the seconds that it says it took."""
+def _loaded(proxy: Service) -> float | None:
+    """Return the seconds that the proxy says it took to load the covered prefixes."""
     match = _LOADED.search(re.sub(r"\x1b\[[0-9;]*m", "", proxy.said()))
-    return (int(match[1]), int(match[2]) / 1000) if match else None
+    return int(match[1]) / 1000 if match else None
 
 
 def _in_proxy(options: argparse.Namespace) -> dict[str, Any]:
@@ -129,17 +129,15 @@ def _in_proxy(options: argparse.Namespace) -> dict[str, Any]:
         with Connection(proxy.port) as connection:
             while (loaded := _loaded(proxy)) is None or len(latencies) < 100:
                 if time.perf_counter() - began > _LOAD_SECONDS:
-                    raise StageError(f"no line that says deadlines loaded in {_LOAD_SECONDS:.0f} s:\n{proxy.said()}")
+                    raise StageError(f"no covered prefixes loaded in {_LOAD_SECONDS:.0f} s:\n{proxy.said()}")
                 sent = time.perf_counter()
                 connection.call("GET", "bystander")
                 latencies.append((time.perf_counter() - sent) * 1000)
                 time.sleep(_PERIOD)
-        if loaded[0] != options.keys:
-            raise StageError(f"the proxy has loaded {loaded[0]} keys, not {options.keys}")
         time.sleep(1.0)
         return {
             "ready_seconds": proxy.ready_seconds,
-            "load_seconds": loaded[1],
+            "load_seconds": loaded,
             "empty_bytes": empty_bytes,
             "loaded_bytes": proxy.resident_bytes(),
             "get_ms_while_loading": {f"p{percent}": percentile(latencies, percent) for percent in (50, 99, 100)},
@@ -159,15 +157,15 @@ def measure(options: argparse.Namespace) -> Report:
         [f"Redis: deadline where a key has {size:,}, used_memory", f"{value:.1f}"] for size, value in by_size.items()
     ]
     rows += [
-        [f"proxy: bytes of each of {options.keys:,} known keys", f"{grown / options.keys:.1f}"],
-        ["proxy: MB that knows no key", f"{proxy['empty_bytes'] / 1e6:.1f}"],
-        ["proxy: MB that knows them", f"{proxy['loaded_bytes'] / 1e6:.1f}"],
+        [f"proxy: bytes of each of {options.keys:,} keys with a deadline", f"{grown / options.keys:.1f}"],
+        ["proxy: MB in front of none", f"{proxy['empty_bytes'] / 1e6:.1f}"],
+        ["proxy: MB in front of them", f"{proxy['loaded_bytes'] / 1e6:.1f}"],
         ["proxy: seconds from its start to ready", f"{proxy['ready_seconds']:.2f}"],
-        ["proxy: seconds to load all keys", f"{proxy['load_seconds']:.2f}"],
+        ["proxy: seconds to load the covered prefixes", f"{proxy['load_seconds']:.2f}"],
         ["GET through it meanwhile, p50 / p99 / max ms", f"{get['p50']:.2f} / {get['p99']:.2f} / {get['p100']:.2f}"],
     ]
     bars = [
-        Bar(f"MB for {options.keys:,} known keys", grown / 1e6, _MOST_MB, at_least=False),
+        Bar(f"MB for {options.keys:,} keys with a deadline", grown / 1e6, _MOST_MB, at_least=False),
         Bar("seconds to load them", proxy["load_seconds"], _MOST_SECONDS, at_least=False),
     ]
     return Report(table(["", "figure"], rows), {"redis_bytes": redis, "bytes_by_size": by_size, "proxy": proxy}, bars)

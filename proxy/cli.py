@@ -50,7 +50,8 @@ def _option(name: str, field: FieldInfo) -> click.Option:
         declaration = f"{flag}/--no-{flag[2:]}" if field.default else flag
         return click.Option([declaration], is_flag=True, **keywords)
     if get_origin(annotation) is list:
-        return click.Option([flag], multiple=True, metavar="ADDRESS", **keywords | {"default": ()})
+        what = "PREFIX" if name == "cover" else "ADDRESS"
+        return click.Option([flag], multiple=True, metavar=what, **keywords | {"default": ()})
     if get_origin(annotation) is Literal:
         keywords["metavar"] = "|".join(get_args(annotation))
     elif name == "upstream":

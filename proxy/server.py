@@ -13,10 +13,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import uvloop
@@ -25,10 +25,11 @@ from redis.exceptions import ClusterDownError, ReadOnlyError
 from proxy import __version__
 from proxy.admin.port import admin_port
 from proxy.commands.described import ServerCommands
+from proxy.coverage.coverage import Coverage
 from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
 from proxy.ending import end
-from proxy.expiry.caller import Caller
+from proxy.expiry.caller import Caller, Listing
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import Engine
 from proxy.expiry.healing import Healing
@@ -59,9 +60,8 @@ from proxy.relay.idle import IdleWatch
 from proxy.relay.lanes import Lanes
 from proxy.relay.turns import TurnQueue
 from proxy.scripts.naming import Names
-from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import KnownKeys
+from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.rights import Rights, Users
@@ -80,6 +80,9 @@ log = structlog.get_logger("proxy.server")
 
 _MOVES: Final = 4
 """How often a client may have to turn to another server while it is being connected."""
+
+_COVER_AGAIN_SECONDS: Final = 1.0
+"""How often to see whether what the settings cover is known to all proxies."""
 
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
@@ -129,14 +132,14 @@ class Server:
         self._started = time.monotonic()
         self._told = b""  # what INFO says in this turn
         self._names = Names(settings.prefix.encode())
-        self._known = KnownKeys()
+        self._coverage = Coverage()
         self._clock = ServerClock()
         self._control = upstream.control()
         self._commands = ServerCommands()
         self._caller = Caller(self._control, self._names, self._commands, upstream.database)
-        self._indexes = Indexes(self._caller, upstream.database, self._names, self._known, self._clock)
+        self._indexes = Indexes(self._caller, upstream.database, self._names, self._coverage, self._clock)
         self._engine = Engine(
-            self._caller, self._indexes, self._names, self._known, self._clock, settings.sweep_batch, metrics
+            self._caller, self._indexes, self._names, self._coverage, self._clock, settings.sweep_batch, metrics
         )
         self._trail = Trail(place.name)
         self._logins = LoginWatch(upstream.connect, self._trail.request)
@@ -146,8 +149,8 @@ class Server:
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
         self.held.on_freed = Heap().freed
         self.ground = Ground(
-            Rewriter(self._names, self._known, self._commands, metrics),
-            self._known,
+            Rewriter(self._names, self._coverage, self._commands, metrics),
+            self._coverage,
             self._names.prefix,
             self.held.largest,
             guarded=settings.reserved_names,
@@ -162,14 +165,20 @@ class Server:
         self.lanes: Lanes | None = None
         if settings.share:
             connect, after = self.connect_upstream, settings.share_after
-            self.lanes = Lanes(self._known, self.ground, connect, upstream, self.traffic, metrics, after)
-        self._known.on_announced = self._announced
-        self._proxies = Proxies(self._known, self._names, settings.control_timeout, self._others_changed)
+            self.lanes = Lanes(self._coverage, self.ground, connect, upstream, self.traffic, metrics, after)
+        self._coverage.on_covered = self._covered
+        self._coverage.on_announced = self.ground.alarm.ring
+        self.ground.alarm.on_first = self._say_first
+        self._proxies = Proxies(
+            self._coverage, self._names, settings.control_timeout, self._others_changed, self._until_run
+        )
         self._tracker = Tracker(
             upstream,
             self._caller,
             self._indexes,
-            self._known,
+            self._engine,
+            self._coverage,
+            self.ground.alarm,
             self._names,
             self._clock,
             self._commands,
@@ -178,7 +187,14 @@ class Server:
             self._trail,
         )
         self._sweeper = Sweeper(
-            self._engine, self._indexes, self._known, self._clock, self._tracker, metrics, enabled=settings.sweep
+            self._engine,
+            self._indexes,
+            self._coverage,
+            self.ground.alarm,
+            self._clock,
+            self._tracker,
+            metrics,
+            enabled=settings.sweep,
         )
         upstream.on_move = self._move
         self._fence = Fence()
@@ -233,24 +249,33 @@ class Server:
         """Returns whether a chunk of an ordinary session can go as it came."""
         return self.ground.is_plain
 
-    def _announced(self, keys: list[bytes]) -> None:
-        """Another proxy is about to give keys deadlines: what was judged without goes before that is acknowledged.
+    def _covered(self, entries: list[bytes]) -> None:
+        """Others have covered keys: what was judged before goes before others are told so.
 
-        It cannot be made to wait for an upload here: the time for its acknowledgement is short.
+        It cannot be made to wait for an upload here: the time for an acknowledgement is short.
         """
         if self.lanes is not None:
             self.lanes.flush()
-        self.ground.streams.cut_all(keys)
+        self.ground.streams.cut_all(entries)
+
+    def _until_run(self) -> Coroutine[Any, Any, None] | None:
+        """Return what waits until the long pipelines of all clients have run."""
+        pipelines = self.ground.streams.of_others(None)
+        return self._underway.until_run(pipelines) if pipelines else None
+
+    def _say_first(self) -> None:
+        """A deadline is set where there was none: have other proxies watch, in case this one goes."""
+        if self._coverage.shared and self._coverage.entries:
+            self._proxies.repeat(list(self._coverage.entries))
 
     def _others_changed(self) -> None:
         """Follow the appearance of the first other proxy, or the end of the last."""
         for connection in self._connections:
             connection.rebind()
 
-    def orphan(self, claims: Claims) -> None:
-        """Note that the server has closed the connection whose requests may still give these keys deadlines."""
-        self._known.orphan(claims)
-        self.ground.streams.ran(claims)
+    def orphan(self, pipeline: Pipeline) -> None:
+        """Note that the server has closed the connection of a client, whose requests have run."""
+        self.ground.streams.ran(pipeline)
 
     def now(self) -> float:
         """Return the latest that the upstream server's clock can show, in Unix ms."""
@@ -358,12 +383,8 @@ class Server:
         Raises:
             ConnectionError: the upstream server did not do it.
         """
-        if question.arriving:
-            await self._underway.until_arrived(question.arriving)
-        if question.behind:
-            await self._underway.until_run(question.behind)
-        if question.announce:
-            await self._proxies.announce(question.announce, question.near, first=question.first)
+        if question.covers:
+            await self._cover(question)
         try:
             await self._engine.answer(question)
         except ReadOnlyError as error:
@@ -374,6 +395,31 @@ class Server:
         except Exception as error:  # whatever the server answers: the client's request can still go
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
+
+    async def _cover(self, question: Question) -> None:
+        """Have all proxies cover prefixes, behind what has been sent without a look. `Coverage.unconfirmed` tells.
+
+        They are listed in the server first: who joins while they are announced reads them there.
+        """
+        await self._underway.until_arrived(question.covers, question.owner)
+        await self._underway.until_run(question.behind)
+        databases = {**dict.fromkeys(self._coverage.databases, Listing.BESIDE), self._upstream.database: Listing.HERE}
+        try:
+            # All of them: where the server has been emptied the list is made anew, and what it tells is to be all.
+            await self._engine.list_covered(databases, dict.fromkeys((*question.covers, *self._coverage.entries)))
+        except Exception as error:  # noqa: BLE001 (the client is told)
+            self._say_failed(error=one_line(error), exc_info=not is_outage(error))
+            return
+        await self._proxies.announce(question.covers)
+
+    async def _cover_beforehand(self) -> None:
+        """Have the prefixes covered that the settings name, whenever they are not, until cancelled."""
+        prefixes = [prefix.encode() for prefix in self._settings.cover]
+        while True:
+            await self._tracker.settled.wait()
+            if entries := self._coverage.want(prefixes):
+                await self._cover(Question(covers=tuple(entries), behind=self.ground.streams.of_others(None)))
+            await asyncio.sleep(_COVER_AGAIN_SECONDS)
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy itself.
@@ -411,24 +457,23 @@ class Server:
         """Return why clients cannot be served at present, or None."""
         if not self._tracker.connected.is_set():
             return f"upstream {self._upstream} is unavailable: {self._upstream.state}"
-        if not (self._known.loaded and all(asked.is_set() for asked in self._all_asked)):
-            return "deadlines are not loaded yet"
+        if not (self._coverage.loaded and all(asked.is_set() for asked in self._all_asked)):
+            return "covered prefixes are not loaded yet"
         return None
 
     def _read_gauges(self) -> None:
-        metrics, known = self.metrics, self._known
+        metrics, coverage, alarm = self.metrics, self._coverage, self.ground.alarm
         metrics.upstream_up = float(self._tracker.connected.is_set())
-        metrics.blind = float(known.blind)
+        metrics.blind = float(coverage.blind)
         slots = self._names.slots
         metrics.cluster_slots = float(0 if slots is None else len(slots.owned))
         metrics.cluster_primary = float(slots is not None and slots.primary)
         metrics.sentinels_up = float(self._follower.answering if self._follower is not None else 0)
         metrics.client_connections = len(self._listeners.clients)
         metrics.held_bytes = self.held.total
-        metrics.known_keys = len(known)
-        metrics.claimed_keys = known.claimed
+        metrics.covered_prefixes = len(coverage)
         metrics.next_deadline_timestamp_seconds = (
-            known.next_deadline / 1000 if math.isfinite(known.next_deadline) else 0.0
+            alarm.next_deadline / 1000 if math.isfinite(alarm.next_deadline) else 0.0
         )
         metrics.clock_offset_seconds = self._clock.now() / 1000 - time.time()
 
@@ -442,7 +487,7 @@ class Server:
         """
         settings, outlook = self._settings, self._outlook
         # Before anything that has come meanwhile: others may have ceased to wait for a process that was stopped.
-        signal.signal(signal.SIGCONT, lambda *_: self._known.go_on())
+        signal.signal(signal.SIGCONT, lambda *_: self._coverage.look())
         signals.before_end.append(self._listeners.remove_paths)
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
@@ -466,10 +511,14 @@ class Server:
                 self._all_asked.append(watch.asked)
                 tasks.append(asyncio.create_task(watch.run()))
             if settings.leftovers_rate:
-                leftovers = Leftovers(self._engine, self._known, self._tracker, settings.leftovers_rate, self.metrics)
+                leftovers = Leftovers(
+                    self._engine, self._coverage, self._names, self._tracker, settings.leftovers_rate, self.metrics
+                )
                 tasks.append(asyncio.create_task(leftovers.run()))
-                healing = Healing(self._engine, self._names, self._known, self._tracker)
+                healing = Healing(self._engine, self._names, self._coverage, self._tracker)
                 tasks.append(asyncio.create_task(healing.run()))
+            if settings.cover:
+                tasks.append(asyncio.create_task(self._cover_beforehand()))
             tasks.append(asyncio.create_task(self.traffic.run()))
             if self.lanes is not None:
                 tasks.append(asyncio.create_task(self.lanes.run()))

@@ -22,6 +22,7 @@ from proxy.addresses import DEFAULT_LISTEN, split_addresses
 from proxy.addresses import TCPAddress as TCPAddress
 from proxy.addresses import parse_address as parse_address
 from proxy.bad_settings import describe
+from proxy.coverage.prefixes import LONGEST
 from proxy.upstream.address import parse_upstream
 
 ENVIRONMENT_PREFIX = "EXPIREMEMBER_"
@@ -218,6 +219,13 @@ class Settings(BaseSettings):
         default=True,
         description="Refuse client requests that name the proxy's own keys. Turn off for maintenance only.",
     )
+    cover: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        max_length=32,
+        description="Beginning of the names of keys whose members get deadlines, such as cart:. Found "
+        "as they are used where none is given; one that is given here is agreed on at the start, so that its first "
+        "deadline waits for no other proxy. Repeatable.",
+    )
     leftovers_rate: int = Field(
         default=1000,
         ge=0,
@@ -244,7 +252,7 @@ class Settings(BaseSettings):
         """Flags, then environment, then file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
-    @field_validator("listen", mode="before")
+    @field_validator("listen", "cover", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_addresses(value) if isinstance(value, str) else value
@@ -255,6 +263,14 @@ class Settings(BaseSettings):
         for address in addresses:
             parse_address(address)
         return addresses
+
+    @field_validator("cover")
+    @classmethod
+    def _check_cover(cls, prefixes: list[str]) -> list[str]:
+        for prefix in prefixes:
+            if not 1 <= len(prefix.encode()) <= LONGEST:
+                raise ValueError(f"{prefix!r}: a prefix has 1 to {LONGEST} bytes")
+        return prefixes
 
     @field_validator("admin")
     @classmethod

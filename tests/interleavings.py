@@ -28,6 +28,7 @@ class Bounds:
         deadlines: which proxies may give the key a deadline, each once.
         crashes: which proxies may die.
         cuts: how often the server may drop a proxy's connection.
+        flushes: whether somebody may empty the server, once.
     """
 
     proxies: int = 2
@@ -38,27 +39,31 @@ class Bounds:
     deadlines: tuple[int, ...] = (0,)
     crashes: tuple[int, ...] = ()
     cuts: tuple[int, ...] = ()
+    flushes: bool = False
 
 
 class ModelKeys:
-    """What one proxy knows of the one key."""
+    """What one proxy knows of the one prefix.
+
+    Attributes:
+        covered: whether it covers it.
+        confirmed: whether all others do.
+    """
 
     def __init__(self) -> None:
-        self.known = False
-        self.claimed = False
-        self.announced = False
+        self.covered = False
+        self.confirmed = False
 
     def mark_announced(self, keys: Iterable[bytes]) -> None:
-        self.known = self.known or KEY in keys
+        self.covered = self.covered or KEY in keys
 
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
-        self.announced = self.announced or KEY in keys
+        self.confirmed = self.confirmed or KEY in keys
 
-    def forget_announced(self) -> None:
-        self.announced = False
+    def forget_announced(self) -> None: ...
 
     def outstanding(self) -> list[bytes]:
-        return [KEY] if self.claimed or self.announced else []
+        return [KEY] if self.covered else []
 
 
 class Process:
@@ -75,7 +80,8 @@ class Process:
         self.ended = False  # whether the connection has come to its end, behind what is still to be read
         self.inbox: deque[tuple[str, Any]] = deque()
         self.aside: deque[Any] = deque()  # answers that come on another connection
-        self.wants = self.asked = self.sent = False
+        self.wants = self.asked = False
+        self.steps: list[str] = []  # of covering the key, those that are still to be taken
 
     # What the protocol asks of its connection.
 
@@ -107,24 +113,18 @@ class Process:
     def trusts(self) -> bool:
         return self.alive and self.loaded and self.world.now < self.member.trusted_until
 
-    def may_send(self) -> bool:
-        """Whether a session would send the request now."""
-        now = self.world.now
-        if not self.member.has_others(now):
-            return True
-        return self.keys.announced and now < self.member.trusted_until
-
 
 class World:
     """The whole: proxies, server, time."""
 
     renewals_aside = False
-    reads_index_first = False
+    steps = ("list", "announce")
 
     def __init__(self, bounds: Bounds, machine: type[Member]) -> None:
         self.bounds = bounds
         self.now = 0.0
-        self.has_deadline = False
+        self.has_deadline = self.is_listed = False
+        self.may_be_flushed = bounds.flushes
         self.pending: list[int] = []
         self.crashes = set(bounds.crashes)
         self.cuts = set(bounds.cuts)
@@ -163,10 +163,8 @@ class World:
         kind, content = process.inbox.popleft()
         if kind == "message":
             process.member.receive(content, self.now)
-        elif kind == "answer":
-            process.member.answered(content, self.now)
         else:
-            process.keys.known = True
+            process.member.answered(content, self.now)
 
     def actions(self) -> list[tuple[str, int]]:
         """Return all that may happen next: what, and to which proxy."""
@@ -175,6 +173,8 @@ class World:
         if self.now < self.until and not busy and all(self._may_wait(number) for number in self.pending):
             found.append(("pass_time", 0))
         found += [("run", number) for number in self.pending]
+        if self.may_be_flushed:
+            found.append(("flush", 0))
         for process in self.processes:
             found += [(what, process.number) for what in self._actions_of(process)]
         return found
@@ -213,12 +213,12 @@ class World:
         if process.listed and not process.loaded:
             yield "load"
         if process.wants and process.loaded:
-            if process.may_send():
+            if process.keys.confirmed:
                 yield "send"
             elif not process.asked:
-                yield "announce"
-        if process.keys.claimed and number not in self.pending:
-            yield "settle"
+                yield "cover"
+        if process.steps:
+            yield "step"
         if number in self.crashes:
             yield "die"
         if number in self.cuts and process.listed:
@@ -234,9 +234,6 @@ class World:
     def run(self, sender: Process) -> None:
         self.pending.remove(sender.number)
         self.has_deadline = True
-        for process in self.processes:
-            if process.listed:
-                process.inbox.append(("invalidation", KEY))
 
     def handle_aside(self, process: Process) -> None:
         answer = process.aside.popleft()
@@ -256,19 +253,25 @@ class World:
 
     def load(self, process: Process) -> None:
         process.loaded = True
-        process.keys.known = process.keys.known or self.has_deadline
+        process.keys.covered = process.keys.covered or self.is_listed
 
-    def announce(self, process: Process) -> None:
-        process.asked = True
-        process.member.announce([KEY], self.now)
+    def cover(self, process: Process) -> None:
+        process.keys.covered = process.asked = True
+        process.steps = list(self.steps)
+        self.step(process)
+
+    def step(self, process: Process) -> None:
+        if process.steps.pop(0) == "list":
+            self.is_listed = True
+        else:
+            process.member.announce([KEY], self.now)
 
     def send(self, process: Process) -> None:
         process.wants = False
-        process.keys.claimed = process.keys.known = True
         self.pending.append(process.number)
 
-    def settle(self, process: Process) -> None:
-        process.keys.claimed = False
+    def flush(self, _: Process) -> None:
+        self.may_be_flushed = self.is_listed = self.has_deadline = False
 
     def die(self, process: Process) -> None:
         self.crashes.discard(process.number)
@@ -283,22 +286,30 @@ class World:
     # What must hold.
 
     def violation(self) -> str | None:
-        """Say who should know the key, and does not."""
+        """Say who should cover the key, and does not."""
         if not self.pending and not self.has_deadline:
             return None
         for process in self.processes:
-            if process.trusts and not process.keys.known:
-                return f"{process.number} trusts what it knows, and does not know the key"
+            if process.trusts and not process.keys.covered:
+                return f"{process.number} trusts what it knows, and does not cover the key"
         return None
 
     def key(self) -> int:
         """Return what tells states apart."""
-        parts: list[Any] = [self.now, self.has_deadline, *self.pending, *self.crashes, *self.cuts]
+        parts: list[Any] = [
+            self.now,
+            self.has_deadline,
+            self.is_listed,
+            self.may_be_flushed,
+            *self.pending,
+            *self.crashes,
+            *self.cuts,
+        ]
         for process in self.processes:
             member, keys, flight = process.member, process.keys, process.member._flight
             parts += (
                 (process.alive, process.listed, process.loaded, process.ended, process.wants, process.asked),
-                (keys.known, keys.claimed, keys.announced),
+                (*process.steps, keys.covered, keys.confirmed),
                 (member.completed, member.connected, member._sent, member._until, member._proven, member._trusts),
                 (member._ever, member._join, member._not_before, len(member._batches), member._last_number),
                 tuple(member._requests),

@@ -51,6 +51,106 @@ def broken_copy(folder: Path, mutation: Mutation | None) -> None:
 _LUA = "scripts/lua/"
 
 MUTATIONS = [
+    # Covered prefixes.
+    Mutation("session/inquiry.py", "*coverage.among(watched.keys), ", "", "watched until EXEC"),
+    Mutation("session/session.py", "standing.watched.add(request.arguments[1:])", "pass", "watched"),
+    Mutation("session/fronts.py", "            self._before_watched(now)\n", "", "watched while blind"),
+    Mutation("session/inquiry.py", "*coverage.among(transaction.names - own)", "", "EXEC when due"),
+    Mutation("coverage/coverage.py", "owner is not by and any(", "False and any(", "spoilt"),
+    Mutation(
+        "server.py",
+        "await self._proxies.announce(question.covers)",
+        "self._coverage.confirm(question.covers)",
+        "announced",
+    ),
+    Mutation(
+        "server.py",
+        "await self._engine.list_covered(databases, dict.fromkeys((*question.covers, *self._coverage.entries)))",
+        "pass",
+        "listed",
+    ),
+    Mutation("expiry/tracker.py", "            self._coverage.add(entries)\n", "            pass\n", "listed"),
+    Mutation("server.py", "await self._underway.until_run(question.behind)", "pass", "long pipeline"),
+    Mutation(
+        "coverage/coverage.py",
+        "[key for key in keys if not (key.startswith(prefixes) or key in whole)]",
+        "[]",
+        "pipeline",
+    ),
+    Mutation(
+        "coverage/coverage.py",
+        "[key for key in keys if not (key.startswith(prefixes) or key in whole)]",
+        "[]",
+        "announced",
+    ),
+    Mutation(
+        "coverage/coverage.py",
+        "self._add(entries, by)",
+        "self._add(entries, None)",
+        "not spoilt while it waits",
+    ),
+    Mutation("coverage/coverage.py", "        if self.blind:\n            return list(found)\n", "", "unheard of"),
+    Mutation("coverage/coverage.py", "self.blind or key.startswith", "key.startswith", "unheard of"),
+    Mutation(
+        "coverage/coverage.py",
+        "        if self.blind:\n            return True\n        prefixes",
+        "        prefixes",
+        "unheard of",
+    ),
+    Mutation("coverage/clearance.py", "min(earliest, set_here)", "earliest", "just looked at"),
+    Mutation("coverage/clearance.py", "min(earliest, set_here)", "set_here", "just looked at"),
+    Mutation("server.py", "self.ground.streams.cut_all(entries)", "pass", "an upload elsewhere"),
+    Mutation("server.py", "self._coverage.on_announced = self.ground.alarm.ring", "pass", "a survivor"),
+    Mutation("server.py", "self._proxies.repeat(list(self._coverage.entries))", "pass", "an idle survivor"),
+    Mutation("session/together.py", " or self._coverage.unconfirmed(names)", "", "a run behind a long pipeline"),
+    # Reads of covered keys.
+    Mutation("wire/guard.py", "matters is not None and now >= self.earliest", "False", "reads behind a busy server"),
+    Mutation(
+        "wire/guard.py", "        if now >= earliest:\n            return False\n", "", "reads behind a busy server"
+    ),
+    Mutation("wire/guard.py", "self._now() >= self.earliest and self._matters(piece)", "False", "many due while blind"),
+    Mutation(
+        "session/reads.py",
+        'encode([b"ZMSCORE", names.index, *keys])',
+        'encode([b"ZMSCORE", names.index, *sorted(keys)[-1:]])',
+        "unions when due",
+    ),
+    Mutation(
+        "relay/port.py",
+        "return self._now() >= self._earliest and may_be_late(beginning)",
+        "return False",
+        "shared reads when due",
+    ),
+    Mutation("relay/lanes.py", "guard.watch(port) if port in guarded else port", "port", "shared, due"),
+    # What is due goes in front of everything else on covered keys.
+    Mutation("session/fronts.py", "few = alone.have_few(keys, now, asked=asked)", "return None", "scripts when due"),
+    Mutation(
+        "session/fronts.py", "keys = () if command is None else", "keys = () if True else", "scripts in a pipeline"
+    ),
+    Mutation(_LUA + "shared/settle.lua", "cleared and 0 or 4", "0", "pops when due"),
+    Mutation(_LUA + "shared/alive.lua", "return size > 0", "return true", "lifetimes when due"),
+    Mutation(_LUA + "front.lua", "if not there or there == 0 and kind ~= 'list' then", "if false then", "BLMOVE"),
+    Mutation(_LUA + "front.lua", "if removes[kind] then gone =", "if false then gone =", "scripts when due"),
+    Mutation(_LUA + "remove_many.lua", "settle(key, shadow, index)", "", "together, due"),
+    Mutation(
+        "session/announcing.py",
+        "streams.of_others(self._owner)",
+        "streams.of_others(self._owner)[:0]",
+        "long pipeline, looked at",
+    ),
+    Mutation("session/announcing.py", "if not keys or self._standing.may_expire(keys) else []", "", "few spoil"),
+    Mutation(
+        "session/session.py", "self._coverage.shared or bool(self._expected)", "False", "the first of all in MULTI"
+    ),
+    # The hot path, and the beginnings of what goes another way.
+    Mutation("session/plain.py", "elif coverage.search(chunk):", "elif False:", "SPOP"),
+    Mutation(
+        "session/plain.py", "if not coverage.search(chunk) and framed(chunk):", "if framed(chunk):", "shared, due"
+    ),
+    Mutation(
+        "session/plain.py", "used <= FREE or not self._coverage.touches([lines.split()])", "True", "inline requests"
+    ),
+    Mutation("session/session.py", "        if coverage.search(data):\n            return 0\n", "", "front of a chunk"),
     # The table of commands.
     Mutation("commands/table.py", 'Effect.ADD, "HSET HMSET"', 'Effect.READ, "HSET HMSET"', "script"),
     Mutation("commands/table.py", 'Effect.ADD, "SADD LPUSH', 'Effect.READ, "SADD LPUSH', "SPOP"),
@@ -106,44 +206,15 @@ MUTATIONS = [
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
     Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
     Mutation(_LUA + "shared/discard.lua", "call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"),
-    Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -deadline, member)", "1", "script"),
+    Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -deadline, member)", "1", "void by name"),
     Mutation(_LUA + "dbsize.lua", " - (type(count) == 'number' and count or 0)", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "void_page.lua", "void(kind, key, shadow, member)", "false", "leftovers"),
     # The proxy.
-    Mutation(
-        "session/rewrite.py",
-        "self._known.mark(key, deadline, now, claims, queued=transaction is not None)",
-        "pass",
-        "pipeline",
-    ),
-    Mutation("session/known.py", "self.beginnings.add(key)", "pass", "SPOP"),
-    Mutation(
-        "session/plain.py",
-        "(prefix[:1]).fullmatch\n    parse = batch.parse_whole\n    beginnings = known.beginnings\n    deadlines",
-        "(b'').fullmatch\n    parse = batch.parse_whole\n    beginnings = known.beginnings\n    deadlines",
-        "refusals",
-    ),
     Mutation("session/plain.py", "or self._is_reserved(lines):", ":", "inline requests"),
-    Mutation("session/plain.py", "if self._keys.isdisjoint(words):", "if True:", "inline requests"),
     Mutation("session/ground.py", "frequent_requests(prefix[:1])", "frequent_requests(b'')", "refusals in a pipeline"),
-    Mutation(
-        "session/plain.py",
-        "if beginning in chunk:\n                if",
-        "if chunk.startswith(beginning):\n                if",
-        "SPOP",
-    ),
     Mutation("session/rewrite.py", "if name.startswith(prefix):", "if False:", "refusals"),
-    Mutation(
-        "session/inquiry.py", "if known.deadlines.keys().isdisjoint(names) else", "if True else", "reads when due"
-    ),
-    Mutation(
-        "session/inquiry.py",
-        "command is not None and command.effect is Effect.EXEC:",
-        "command is None:",
-        "EXEC when due",
-    ),
     Mutation(_LUA + "void_page.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
@@ -159,10 +230,7 @@ MUTATIONS = [
     Mutation(_LUA + "weed.lua", "deadline > 0 and deadline <= due_until", "deadline > 0", "many elements"),
     Mutation(_LUA + "shared/clear.lua", "room = cut and 0 or", "room =", "few elements"),
     Mutation(_LUA + "shared/clear.lua", "#due >= 100", "#due >= 1000", "many elements"),
-    Mutation("session/inquiry.py", "if watched.keys else transaction", "if False else transaction", "watched"),
     Mutation("session/multi.py", "if unseen or", "if", "watched while blind"),
-    Mutation("session/without_engine.py", "keys += standing.watched.keys", "pass", "watched while blind"),
-    Mutation("expiry/tracker.py", "self._changed.add(key)", "pass", "news"),
     Mutation("expiry/sweeper.py", "await self._sweep(look.database, look.due)", "pass", "DEL"),
     # Refusals are the server's own.
     Mutation("scripts/calls.py", 'return b"#!lua\\n" if terms.takes_memory else', "return", "refusals without memory"),
@@ -206,52 +274,18 @@ MUTATIONS = [
         "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
     ),
     Mutation("session/together.py", "standing.transaction is not None", "False", "together, queued"),
-    Mutation("session/together.py", "if self._known.to_ask_about(names, now):", "if False:", "together, due"),
-    Mutation("session/plain.py", "return not known.to_ask_about(", "return True or (", "reads when due"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
-    Mutation(
-        "session/known.py",
-        "elif now >= self.steady_until:\n                self",
-        "elif False:\n                self",
-        "standstill",
-    ),
-    Mutation(
-        "session/session.py",
-        "elif question.again or unannounced or stood:",
-        "elif question.again or unannounced:",
-        "answer of before",
-    ),
-    Mutation("proxies/announcer.py", "known.heard(self._member.proven)", "known.heard(float('inf'))", "standstill"),
-    Mutation("session/plain.py", "and is_nothing_due(known, requests, now() + DATED_MS)", "", "shared reads when due"),
-    Mutation(
-        "session/known.py",
-        "for key in near:\n            self._restless.note(key, lease_clock())",
-        "for key in near:\n            pass",
-        "late answers",
-    ),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
-    Mutation(
-        "session/known.py",
-        "        if coming:\n            passed",
-        "        if False:\n            passed",
-        "older answers",
-    ),
     # Shared connections.
     Mutation("relay/lane.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
     Mutation("session/identity.py", 'said.get(b"flags") not in ORDINARY or ', "", "a state of its own"),
     Mutation("relay/sharing.py", "if port.busy or not takers", "if not takers", "order of what is shared"),
     Mutation(
         "relay/sharing.py", "_refuse, writes.take, reads.take", "_refuse, writes.take, writes.take", "shared reads"
-    ),
-    Mutation(
-        "session/plain.py",
-        "if beginning in chunk:\n                break",
-        "if chunk is None:\n                break",
-        "shared, due",
     ),
     Mutation(
         "relay/client.py",
@@ -268,7 +302,10 @@ MUTATIONS = [
     Mutation("session/outgoing.py", "silent=replies.echoes and not fails", "silent=False", "no errors"),
     Mutation("session/outgoing.py", "found=found, silent=self._silent", "found=found, silent=False", "no errors"),
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),
-    Mutation("relay/client.py", "if self._session.replies.wants_probe and (", "if False and (", "busy"),
+    Mutation("session/session.py", "if self._reads.disturbs(command, request) else", "if False else", "behind reads"),
+    Mutation("session/reads.py", "and not self._may_follow(requests, keys):", "and False:", "sent twice"),
+    Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
+    Mutation("relay/client.py", "if self._session.replies.wants_probe and sends", "if False and sends", "busy"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),
     Mutation("wire/replies.py", 'rf"({_SHORT})|.+"', 'rf"({_SHORT})"', "beginnings of replies"),
@@ -282,12 +319,6 @@ MUTATIONS = [
     Mutation("relay/lane.py", 'piece.count(b"\\n") > MANY_LINES', "False", "many parts"),
     Mutation("relay/lanes.py", "max(1, SPARSE * (self._batches - batches))", "0", "the only one"),
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
-    Mutation(
-        "session/plain.py",
-        "if keys.isdisjoint(requests[0]):",
-        "if True:",
-        "shared, due",
-    ),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
     Mutation("tls.py", "raise ConnectionResetError(_LOST)  # of that end", "pass  # of that end", "ends"),
@@ -305,20 +336,6 @@ MUTATIONS = [
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
     Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
-    Mutation(
-        "session/known.py",
-        "self._marks, now + ASK_MS\n        restless",
-        "self._marks, now - 10\n        restless",
-        "histories",
-    ),
-    Mutation("session/known.py", "self._put(key, deadline)\n\n    def obscure", "pass\n\n    def obscure", "histories"),
-    Mutation("session/known.py", "min(deadline, marked)", "deadline", "older answers"),
-    Mutation(
-        "session/rewrite.py",
-        "self._known.mark(key, deadline, now, claims, queued=transaction is not None)",
-        "pass",
-        "histories",
-    ),
     # What the admin port tells, and what it takes.
     Mutation(
         "expiry/engine.py", "members_expired_total[trigger] += members", "members_expired_total[trigger]", "counts"
@@ -328,23 +345,13 @@ MUTATIONS = [
     Mutation(_LUA + "expire.lua", "present <= moment and passed(", "false and passed(", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "discard(kind, key, members)", "", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "if told_of(index) then return false end", "", "told of what passes"),
-    Mutation("session/multi.py", "if self._out.put_aside(", "if False and self._out.put_aside(", "queued"),
+    Mutation("session/multi.py", "if self._out.put_aside(self._rewriter.clear_front(keys)):", "if True:", "queued"),
     # A key gets its first deadline while a transaction is open that adds members to it.
-    Mutation("session/known.py", "if owner is not by:", "if False:", "spoilt"),
-    Mutation("session/known.py", "if not queued and key in self._watched:", "if key in self._watched:", "not spoilt"),
     Mutation("session/transaction.py", "and not self.anticipates ", "", "not spoilt"),
-    Mutation("session/inquiry.py", "standing.transaction.watch(arriving)", "pass", "not spoilt while it waits"),
     # A first deadline is set by somebody who may not.
-    Mutation(
-        "session/rewrite.py",
-        "self._expire(command, arguments, now, claims, transaction, marks=sure)",
-        "self._expire(command, arguments, now, claims, transaction, marks=True)",
-        "few spoil",
-    ),
     Mutation(
         "session/announcing.py", "keys if not keys or self._standing.may_expire(keys) else []", "keys", "few cut off"
     ),
-    Mutation("session/inquiry.py", "if not standing.may_expire(keys):", "if False:", "few cut off"),
     Mutation(_LUA + "may.lua", "allowed and ARGV[1] or ''", "ARGV[1]", "few who may nothing in scripts"),
     Mutation("session/permits.py", "if granted or self._singly or len(keys) == 1:", "if True:", "few together"),
     Mutation("session/session.py", "and standing.rights.by_database", "and False", "few by database"),
@@ -352,8 +359,6 @@ MUTATIONS = [
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
     Mutation("session/session.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
-    Mutation("session/session.py", "self._known.shared or bool(self._expected)", "False", "the first of all in MULTI"),
-    Mutation("session/remaining.py", "if left <= 0 or left == math.inf", "if left == math.inf", "who may only read"),
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
         "relay/client.py",
@@ -377,13 +382,6 @@ MUTATIONS = [
         "self.pipelines.pop(owner, 0)",
         "long pipeline",
     ),
-    Mutation(
-        "session/together.py",
-        "if self._ground.streams.held_up(",
-        "if False and self._ground.streams.held_up(",
-        "a run behind a long pipeline",
-    ),
-    Mutation("server.py", "if question.behind:", "if False:", "long pipeline, looked at"),
     # Another server becomes the upstream.
     Mutation("server.py", "closed = self._fence.close()", "closed = 0", "another server"),
     Mutation("server.py", "self._tracker.start_anew()", "pass", "another server"),
@@ -409,20 +407,19 @@ MUTATIONS = [
         "a slow upload",
     ),
     Mutation("relay/upstream.py", "if self._transport.get_write_buffer_size():", "if True:", "no job"),
-    Mutation("relay/signs.py", "self._session.promise_sign(lambda: passed.append(True))", "pass", "answered"),
     # In front of a cluster node.
-    Mutation(
-        "session/moves.py",
-        "or not self._known.is_known(name)):",
-        "or True):",
-        "a key on its way",
-    ),
     Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
     Mutation(
         "session/rewrite.py",
         "return self._names.declared(keys) if keys else None",
         "return None",
         "a key on its way",
+    ),
+    Mutation(
+        "session/rewrite.py",
+        "return self._names.declared(keys) if keys else None",
+        "return None",
+        "a refused deadline",
     ),
     Mutation("session/hearing.py", 'if arguments[0].upper() == b"ASKING":', "if False:", "ASKING while blind"),
     Mutation("expiry/engine.py", "await self._drop_leftovers(question.leftover)", "pass", "deadlines left behind"),
@@ -452,10 +449,15 @@ MUTATIONS = [
         "names[self._names.shadow(key)] = names[key] = None",
         "a copy in the way",
     ),
-    Mutation("session/moves.py", "*self._known.known_among(migration[1])]", "]", "a key that has gone"),
-    Mutation("session/moves.py", " and name not in self._known.sent))", "))", "a shadow that could not come"),
     Mutation("session/arriving.py", "self._unmade.add(shadow_of)", "pass", "past a proxy"),
-    Mutation("session/known.py", "                or name in unclear\n", "", "a later deadline"),
+    Mutation("session/moves.py", "name is not None and not self._is_sent(name)", "False", "a key that has gone"),
+    Mutation(
+        "session/moves.py",
+        "name is not None and not self._is_sent(name)",
+        "name is not None",
+        "a shadow that could not come",
+    ),
+    Mutation("expiry/engine.py", "await self._clear_on_its_way(keys)", "pass", "a later deadline"),
     Mutation(
         "expiry/engine.py",
         "if slots is not None and number in slots.owned and number not in slots.moving:",
@@ -481,7 +483,6 @@ MUTATIONS = [
         "declared=None",
         "arguments that are no keys",
     ),
-    Mutation("session/known.py", "key not in self._guessed and ", "", "a refused deadline"),
     Mutation(
         "session/rewrite.py",
         "self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import pytest
@@ -101,7 +101,7 @@ def make_user(pair: Pair, who: str) -> None:
 @pytest.mark.parametrize("how", ["alone", "behind its own", "in a transaction", "bit by bit"])
 def test_a_refused_first_deadline_spoils_nothing(pair: Pair, who: str, how: str) -> None:
     make_user(pair, who)
-    key = f"app:{who}:{how.replace(' ', '-')}"
+    key = f"app:{who}-{how.replace(' ', '-')}:k"  # under a prefix of its own
     lines = {
         "alone": [f"EXPIREMEMBER {key} a 100"],
         "behind its own": ["EXPIREMEMBER low:s a 100", f"EXPIREMEMBER {key} a 100"],
@@ -120,8 +120,9 @@ def test_a_refused_first_deadline_spoils_nothing(pair: Pair, who: str, how: str)
         if who == "low" and how == "behind its own":
             assert replies[0] == b":1\r\n"
         if who == "may":
-            # What has come bit by bit is noticed when the server tells of it.
-            until(lambda: pair.ttl(key, "a") > 90)
+            # What has come bit by bit is noticed before the next request of the same client.
+            assert other.command("PING") == b"+PONG\r\n"
+            assert pair.ttl(key, "a") > 90
             assert client.command("EXEC").startswith(b"-EXECABORT")
             assert other.command("SREM", key, "a") == b":1\r\n"
             assert other.command("SADD", key, "a") == b":1\r\n"
@@ -169,7 +170,7 @@ def test_a_refused_first_deadline_cuts_nothing_off(pair: Pair, start_proxy: Star
     second = start_proxy(pair.server)
     members = [b"m%d" % number for number in range(6000)]
     for proxy in (pair.proxy, second):
-        key = f"app:{who}:{proxy is second}"
+        key = f"app:{who}-{proxy is second}:k"  # under a prefix of its own
         whole = request("SADD", key, *members)
         with pair.proxy.connect() as slow, proxy.connect() as other:
             other.command("AUTH", who, "secret")
@@ -349,7 +350,8 @@ def test_a_user_without_scripts_sees_what_the_server_shows(pair: Pair, limited: 
     assert set(elements(limited.command("KEYS", "*"))) == set(elements(pair.server.command("KEYS", "*")))
     assert limited.command("DBSIZE") == pair.server.command("DBSIZE")
     assert limited.command("SCAN", 0, "MATCH", "app:s", "COUNT", 1000) == b"*2\r\n$1\r\n0\r\n*1\r\n$5\r\napp:s\r\n"
-    assert limited.command("SCAN", 0).startswith(b"*2\r\n$1\r\n0\r\n*5\r\n")
+    seen = limited.command("SCAN", 0)
+    assert all(key in seen for key in (b"\r\napp:s\r\n", b"\r\napp:h\r\n", b":k:{app:s}\r\n", b":index\r\n"))
     assert limited.command("RANDOMKEY").startswith(b"$")
 
 
@@ -564,7 +566,7 @@ def test_while_the_control_connection_is_down(pair: Pair, start_proxy: StartProx
                 ("KEYS app:n*", b"*0\r\n"), ("MSET app:1 v app:2 v", b"+OK\r\n"), ("DEL app:1 app:2", b":2\r\n"),
             ):  # fmt: skip
                 assert client.command(*line.split()) == wanted, line
-        assert limited.command("DBSIZE") == b":3\r\n"
+        assert limited.command("DBSIZE") in (b":3\r\n", b":4\r\n")  # with the proxy's own; a list may come later
         assert free.command("DBSIZE") == b":1\r\n"
         # A collection that goes unnoticed takes its deadlines along all the same.
         assert limited.command("DEL", "app:s") == b":1\r\n"
@@ -685,6 +687,10 @@ def test_without_memory_and_on_a_replica_errors_are_the_servers_own(
         assert through.command("EXPIREMEMBER", "app:s", "a", 9) == straight.command("SADD", "app:s", "new")
         straight.command("CONFIG", "SET", "maxmemory", 0)
         straight.command("REPLICAOF", "127.0.0.1", 1)
+        with suppress(ConnectionError):
+            for _ in range(5):  # all connections end when it shows to be a primary no more
+                through.command("EVAL", "return 1", 1, "app:s")
+    with server.connect() as straight, proxy.connect() as through:
         for line in (*lines, "SREM app:s a", "DEL app:s", "RENAME app:s app:t"):
             wanted = straight.command(*line.split())
             assert wanted.startswith(b"-READONLY"), line
@@ -741,13 +747,13 @@ def rights_table() -> list[tuple[str, str, list[str], list[str]]]:
 
 
 def contents(server: Server) -> dict[tuple[int, bytes], bytes]:
-    """What the server has in its first two databases, but for the sweeper's lease."""
+    """What the server has in its first two databases, but for the lease and the covered prefixes."""
     found = {}
     for database in (0, 1):
         with server.connect() as client:
             client.command("SELECT", database)
             for key in parse(client.command("KEYS", "*")):
-                if key != NAMES.lease:
+                if key not in (NAMES.lease, NAMES.covered):
                     found[database, key] = client.command("DUMP", key)
     return found
 

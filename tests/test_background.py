@@ -17,7 +17,7 @@ from tests.conftest import Start, StartProxy, StartServer
 from tests.raw import request
 from tests.relay import Relay
 from tests.servers import Proxy, Server, until
-from tests.test_lives import PREFIX, Talk, as_stranger, asks_for_rights, clock, knows, talk, wait_past
+from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
 
@@ -34,13 +34,19 @@ def evaluations(beside: Talk) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
+def add_to_index(beside: Talk, deadline: float | str) -> None:
+    """Have 2,500 keys in the index, under 25 prefixes."""
+    for name in range(0, 2500, 500):
+        keys = (f"{'abcde'[key // 500]}{'abcde'[key % 5]}:{key}" for key in range(name, name + 500))
+        beside("ZADD", PREFIX + b"index", *(word for key in keys for word in (str(deadline), key)))
+
+
 def check_ties(server: Server, start: Start, talk: TalkTo) -> None:
     """More keys with one and the same deadline than are read at once."""
     beside = talk(server)
-    for name in range(0, 2500, 500):
-        beside("ZADD", PREFIX + b"index", *(word for key in range(name, name + 500) for word in (10**13, key)))
-    loaded = start().process.line(lambda line: "deadlines loaded" in line, 4)
-    assert '"keys": 2500' in loaded
+    add_to_index(beside, 10**13)
+    loaded = start().process.line(lambda line: "prefixes loaded" in line, 4)
+    assert '"prefixes": 25' in loaded
 
 
 def test_who_does_not_sweep_seldom_looks_at_what_is_due(
@@ -101,64 +107,6 @@ def check_a_dead_control_connection_is_noticed(server: Server, start: Start, tal
         deaf.process.line(lambda line: LOST in line, 1)
 
 
-def check_an_older_answer_puts_off_no_deadline(
-    server: Server, start: Start, talk: TalkTo, *, left: bool = True
-) -> None:
-    """A key's deadlines as they were before a request for a nearer one had run are no news of that one.
-
-    `left`: whether the key has any by then.
-    """
-    for _ in range(5):
-        if shows_after_an_older_answer(server, start, talk, left=left) is not None:
-            return
-    raise AssertionError("too slow to tell")
-
-
-def shows_after_an_older_answer(server: Server, start: Start, talk: TalkTo, *, left: bool) -> bool | None:
-    """Check it once; gives None if the machine was too slow."""
-    beside, other = talk(server), talk(start("--no-sweep"))
-    beside.say("DEL k later")
-    with Relay(server.address) as relay:
-        told = bytearray()
-
-        def tell(answer: bytes) -> bytes:
-            told.extend(answer)
-            return answer
-
-        relay.answers = tell
-        proxy = start("--no-sweep", "--upstream", relay.url)
-        as_stranger(beside, talk(proxy))
-        for first in (other, talk(proxy)):  # the first takes its time, until the proxies know each other
-            first.say("SADD met m")
-            assert first.say("EXPIREMEMBER met m 1000") == 1
-        until(lambda: asks_for_rights(server, proxy), what="questions for rights")
-        client = talk(proxy)
-        client.say("EXPIREMEMBER met m 1000")  # what it may do is known for 2 s: it waits for no reply behind BLPOP
-        client.say("SADD k m far")
-        deadline = clock(beside) + 700
-        client.raw.send(request("BLPOP", "queue", 0) + request("PEXPIREMEMBERAT", "k", "m", deadline))
-        behind = re.compile(rb" qbuf=[1-9][0-9]* .*cmd=blpop")
-        until(lambda: behind.search(beside.say("CLIENT LIST")), what="a request behind one that blocks")
-        last = deadline + 1_000_000
-        for key, far in (("k", last - 1), ("later", last)):
-            other("SADD", key, "far")
-            other("PEXPIREMEMBERAT", key, "far", far)
-            if key == "k" and not left:
-                assert other("PERSIST", key, "far") == 1
-        until(lambda: b"%d" % last in told, what="the news, which come in order")
-        assert relay.lose(b"TRACKING") == 1
-        beside.say("RPUSH queue x")
-        assert client.raw.replies(2)[1] == b":1\r\n"
-        if clock(beside) >= deadline:
-            return None
-        wait_past(beside, deadline)
-        seen = client.say("SMEMBERS k")
-        if LOST in proxy.process.output:
-            return None  # every key counted as known
-        assert seen == [b"far"]
-    return True
-
-
 def check_news_of_a_nearer_deadline(server: Server, start: Start, talk: TalkTo) -> None:
     """Another proxy gives a member of a known key a deadline that comes before all that are known."""
     beside, client, other = talk(server), talk(start("--no-sweep")), talk(start("--no-sweep"))
@@ -200,11 +148,6 @@ def test_sweeps_leave_the_server_to_others(server: Server, start: Start, talk: T
 
 def test_a_dead_control_connection_is_noticed(server: Server, start: Start, talk: TalkTo) -> None:
     check_a_dead_control_connection_is_noticed(server, start, talk)
-
-
-@pytest.mark.parametrize("left", [True, False], ids=["a later deadline", "none"])
-def test_an_older_answer_puts_off_no_deadline(server: Server, start: Start, talk: TalkTo, left: bool) -> None:
-    check_an_older_answer_puts_off_no_deadline(server, start, talk, left=left)
 
 
 def test_a_deadline_that_has_yet_to_be_set_keeps_nobody_waiting_when_it_has_passed(
@@ -293,10 +236,9 @@ def test_something_else_stands_where_the_index_was(server: Server, start: Start,
 @pytest.mark.parametrize("deadline", ["inf", "1e300", "9999999999999.5"])
 def test_deadlines_that_are_no_time_are_loaded(server: Server, start: Start, talk: TalkTo, deadline: str) -> None:
     beside = talk(server)
-    for name in range(0, 2500, 500):
-        beside("ZADD", PREFIX + b"index", *(word for key in range(name, name + 500) for word in (deadline, key)))
+    add_to_index(beside, deadline)
     proxy = start()
-    assert '"keys": 2500' in proxy.process.line(lambda line: "deadlines loaded" in line, 4)
+    assert '"prefixes": 25' in proxy.process.line(lambda line: "prefixes loaded" in line, 4)
     check_removes(talk(proxy), beside)
 
 

@@ -252,7 +252,7 @@ def test_in_front_of_a_replica_everybody_is_answered(
 
 
 def test_scripts_void_in_one_round_trip(upstream: Server, proxy: Proxy, talk: Connect) -> None:
-    """Ten keys, ten databases: what the engine does for a script is one EVAL."""
+    """Ten keys, ten databases: what is done for a script is one EVAL, and another where none has been of late."""
     client, beside = talk(proxy), talk(upstream)
     for database in range(10):
         client("SELECT", database)
@@ -279,7 +279,7 @@ def test_scripts_void_in_one_round_trip(upstream: Server, proxy: Proxy, talk: Co
         before = evaluations()
         assert client("EVAL", script, len(keys), *keys) == 1
         counts.append(evaluations() - before)
-    assert min(counts) <= 2, counts
+    assert min(counts) <= 3, counts
     assert client("EVAL", "return redis.call('srem', KEYS[1], '7')", len(keys), *keys) == 1
     assert client("EVAL", "return redis.call('sadd', KEYS[1], '7')", len(keys), *keys) == 1
     assert client("TTL", "k1", "7") == -1

@@ -421,6 +421,17 @@ def test_a_tls_server_that_falls_silent_leaves_no_connection_open(files: Files) 
             over.set()
 
 
+@pytest.mark.one_kind
+def test_covered_prefixes_are_shown(start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(KINDS[-1])
+    assert "covered" not in found(server.url)
+    proxy = start_proxy(server)
+    for key in ("cart:1", "session:1"):
+        proxy.command("SADD", key, "m")
+        assert proxy.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
+    assert found(server.url)["covered"].text == "keys that begin with cart:, session:"
+
+
 @pytest.mark.parametrize("how", STRANGE)
 def test_what_answers_strangely_is_given_up_in_time(how: str) -> None:
     behave, said = STRANGE[how]

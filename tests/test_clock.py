@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.expiry.clock import DRIFT, ServerClock
-from proxy.session.known import MARK_SECONDS, KnownKeys, lease_clock
 from tests.conftest import StartProxy, StartServer
 from tests.servers import BINARIES, KINDS, Server, until
 from tests.test_lives import PREFIX, Talk, clock, talk
@@ -156,21 +155,6 @@ def test_this_machines_wall_clock_plays_no_part(monkeypatch: pytest.MonkeyPatch)
     estimate.observe(local, local, 1e12)
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert estimate.now() == pytest.approx(1e12, abs=1000)
-
-
-def test_marks_do_not_age_by_the_servers_clock() -> None:
-    known = KnownKeys()
-    now = lease_clock()
-    known.mark(b"k", math.inf, 1e12)
-    assert known.stale_marks(now + MARK_SECONDS - 1) == []
-    assert known.stale_marks(lease_clock() + MARK_SECONDS) == [b"k"]
-
-
-def test_a_mark_is_as_early_as_the_clock_is_doubtful() -> None:
-    known = KnownKeys()
-    known.doubt = 20.0
-    known.mark(b"k", 1e12 + 50, 1e12)
-    assert known.due([b"k"], 1e12 + 27) == [b"k"]
 
 
 # Real processes whose wall clock is stepped while they run.

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from proxy.commands.described import ServerCommands
-from proxy.commands.table import COMMANDS, FREQUENT, FREQUENT_READS, HARMLESS, STREAMED, Effect
+from proxy.commands.table import COMMANDS, FREQUENT, FREQUENT_READS, HARMLESS, PURE_READS, STREAMED, Effect
 from tests.servers import ROOT, Server
 
 pytestmark = pytest.mark.every_version
@@ -90,7 +90,7 @@ def test_what_may_be_shared_changes_no_connection_and_reads_are_reads(commands: 
     for name in FREQUENT & commands.keys():
         assert not commands[name][1] & {"@connection", "@transaction", "@blocking", "@scripting", "@admin"}, name
     assert FREQUENT_READS < FREQUENT
-    for name in FREQUENT_READS & commands.keys():
+    for name in PURE_READS & commands.keys():
         assert not commands[name][0] & {"write", "may_replicate"}, name
         assert "readonly" in commands[name][0], name
 

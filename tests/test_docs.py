@@ -359,7 +359,19 @@ def test_a_warning_in_the_log_says_where_to_read_about_it() -> None:
 
 
 def test_the_glossary_defines_every_term() -> None:
-    terms = ["deadline", "life", "void", "mark", "known", "blind", "shadow", "index", "lease", "hold", "announce"]
+    terms = [
+        "deadline",
+        "life",
+        "void",
+        "covered",
+        "covered prefix",
+        "blind",
+        "shadow",
+        "index",
+        "lease",
+        "hold",
+        "announce",
+    ]
     terms += [
         "sweeper's lease",
         "buffer",

@@ -16,10 +16,8 @@ import hiredis
 import pytest
 
 from proxy.keydb import command, source
-from proxy.keydb.joining import _OnTheirWay
 from proxy.keydb.options import take_order
 from proxy.scripts.naming import Names
-from proxy.session.known import lease_clock
 from proxy.settings import load
 from tests.conftest import StartProxy, StartServer
 from tests.keydb_files import (
@@ -251,7 +249,7 @@ def test_the_last_members_go_with_their_key_and_leave_nothing(kind: str, start_s
     data = closed(b"".join(entry(key, 2, strings([b"a", b"b"]), [(b"a", 1), (b"b", 2)]) for key in adding))
     ended = bring("--rdb", "-", "--upstream", server.url, "--verify", stdin=data)
     assert ended.status == 0, ended
-    assert server.command("DBSIZE") == b":0\r\n"
+    assert server.command("KEYS", "*") == b"*1\r\n$%d\r\n%b\r\n" % (len(NAMES.covered), NAMES.covered)
 
 
 # What it refuses, whole, before anything is changed.
@@ -425,6 +423,33 @@ def test_proxies_that_run_meanwhile_are_told_first(
         assert int(client.command("PTTL", "s", "b")[1:-2]) > 10**9
 
 
+def test_prefixes_are_listed_in_each_database_before_anybody_is_told(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    """Whoever begins meanwhile reads them there."""
+    server = start_server(KIND)
+    ask(server, [("SADD", "a:1", "m"), ("SELECT", 3), ("SADD", "b:1", "m"), ("SELECT", 5), ("SADD", "a:1", "m")])
+    # This one has been written by an older version: nothing says under which prefixes it has keys.
+    ask(server, [("SELECT", 5), ("SADD", "old:1", "m"), ("ZADD", NAMES.index, FAR, "old:1")])
+    data = b"".join(
+        b"\xfe%c" % database + entry(key, 2, strings([b"m"]), [(b"m", FAR)])
+        for database, key in ((0, b"a:1"), (3, b"b:1"), (5, b"a:1"))
+    )
+    (tmp_path / "dump.rdb").write_bytes(closed(data))
+    with server.connect() as watch:
+        assert watch.command("MONITOR") == b"+OK\r\n"
+        assert bring("--rdb", tmp_path / "dump.rdb", "--upstream", server.url).status == 0
+        seen = b""
+        while b"leave" not in seen:
+            seen += watch.some()
+    announced = seen.index(b"announce")
+    assert all(seen.index(b'"here" "=%c:"' % name) < announced for name in b"ab")
+    lists = [ask(server, [("SELECT", number), ("ZRANGE", NAMES.covered, 0, -1)])[1] for number in (0, 3, 5)]
+    assert lists == [[b"*", b"=a:"], [b"*", b"=b:"], [b"=a:"]]
+    proxy = start_proxy(server)
+    assert '"prefixes": 3' in proxy.process.line(lambda line: "prefixes loaded" in line, 4)
+
+
 def test_no_member_that_comes_back_meanwhile_has_its_old_deadline(
     start_server: StartServer, start_proxy: StartProxy, tmp_path: Path
 ) -> None:
@@ -451,16 +476,6 @@ def test_no_member_that_comes_back_meanwhile_has_its_old_deadline(
         process.kill()
         process.wait()
     assert kept(server, {(0, key, b"b", FAR) for key in keys}) == {(0, key, b"b", FAR) for key in keys}
-
-
-def test_who_was_stopped_tells_the_keys_again() -> None:
-    """A proxy may have come meanwhile; and a process that goes on serves its sockets before its timers."""
-    known = _OnTheirWay()
-    known.trusted_until = lease_clock() + 60
-    known.begin([b"k"])
-    assert known.unannounced([b"k"]) == []  # alone
-    known.trusted_until = lease_clock() - 1
-    assert known.unannounced([b"k"]) == [b"k"]
 
 
 def test_huge_keys_are_told_in_small_messages(

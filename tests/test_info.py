@@ -64,7 +64,7 @@ def test_it_tells_what_is_so(both: Both, upstream: Server) -> None:
     assert 0 <= int(first["uptime_in_seconds"]) < 3600
     assert first["upstream"] == upstream.url
     assert (first["upstream_up"], first["blind"], first["upstream_state"]) == ("1", "0", "reachable")
-    assert int(first["known_keys"]) >= 1
+    assert int(first["covered_prefixes"]) >= 1
     assert first.keys() >= DECLARATIONS.keys() - {"build_info"}
     now = int(upstream.command("TIME").split(b"\r\n")[2])
     until(lambda: now < float(told()["next_deadline_timestamp_seconds"]) <= now + 110, what="the next deadline")

@@ -36,10 +36,10 @@ def test_gauges_are_brought_up_to_date_when_they_are_read() -> None:
     metrics = Metrics()
 
     def refresh() -> None:
-        metrics.known_keys = 7
+        metrics.covered_prefixes = 7
 
     metrics.before_reading = refresh
-    assert next(metric.samples for metric in metrics.read() if metric.name == "known_keys")[0].value == 7
+    assert next(metric.samples for metric in metrics.read() if metric.name == "covered_prefixes")[0].value == 7
 
 
 def test_two_processes_in_one_count_apart() -> None:

@@ -192,7 +192,7 @@ def everywhere(server: Server) -> Process:
 def test_a_password_on_the_server_needs_no_warning(server: Server, start_proxy: StartProxy) -> None:
     process = everywhere(server)
     try:
-        process.line(lambda line: "deadlines loaded" in line)
+        process.line(lambda line: "covered prefixes loaded" in line)
         until(lambda: asked(server))
         assert process.end() == 0
         assert "without a password" not in process.output

@@ -20,7 +20,9 @@ BOUNDS = {
     "the other dies": Bounds(ticks=4, prompt=(0, 1), crashes=(1,)),
     "the other is cut": Bounds(ticks=3, prompt=(0, 1), cuts=(1,)),
     "the announcer is cut": Bounds(ticks=3, prompt=(0, 1), cuts=(0,)),
+    "the announcer dies": Bounds(ticks=3, prompt=(0, 1), started=1, crashes=(0,)),
     "the other joins": Bounds(ticks=4, prompt=(0, 1), started=1),
+    "the other joins an emptied server": Bounds(ticks=3, prompt=(0, 1), started=1, flushes=True),
     "the announcer joins": Bounds(ticks=3, prompt=(0, 1), started=1, deadlines=(1,)),
     "three, quiet": Bounds(proxies=3, started=3, ticks=1, prompt=(0, 1, 2)),
 }
@@ -241,20 +243,10 @@ class TellsNewcomersNothing(Member):
         pass
 
 
-class ForgetsTheNewcomer(Member):
-    """Does not have a newcomer acknowledge what is in the air."""
+class ListsLast(World):
+    """Announces before the server has it listed."""
 
-    def _welcome(self, now: float) -> None:
-        flight, self._flight = self._flight, None
-        super()._welcome(now)
-        self._flight = flight
-
-
-class BelievesToBeAlone(Member):
-    """Takes itself to be alone although its lease has run out."""
-
-    def has_others(self, now: float) -> bool:
-        return bool(self._others)
+    steps = ("announce", "list")
 
 
 class RenewsElsewhere(World):
@@ -269,11 +261,10 @@ BREAKS: dict[type[Member] | type[World], str] = {
     IsImpatient: "the other is slow",
     CountsFromTheAnswer: "the other is slow, with a longer lease",
     NeverLapses: "the other is slow",
-    TrustsAtOnce: "the other joins",
-    DoesNotWaitForALease: "the other joins",
-    TellsNewcomersNothing: "the other joins",
-    ForgetsTheNewcomer: "the other is cut",
-    BelievesToBeAlone: "the announcer joins",
+    TrustsAtOnce: "the other joins an emptied server",
+    DoesNotWaitForALease: "the other joins an emptied server",
+    TellsNewcomersNothing: "the other joins an emptied server",
+    ListsLast: "the announcer dies",
     RenewsElsewhere: "the other is slow",
 }
 

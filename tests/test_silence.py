@@ -19,6 +19,11 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "proxy" / "scripts" / "lua").glob
 _RENEWALS = (b'"PING"', b'"CLIENT" "INFO"', b'"CLIENT" "SETNAME"')
 """By which a proxy sees that the server is there, and whose connections are."""
 
+_LOOKS = (
+    b'"INFO" "keyspace"', b'"SELECT"', b'"ZRANGE" "__expiremember__:covered"', b'"EXISTS" "__expiremember__:index"',
+)  # fmt: skip
+"""By which it sees every few seconds whether somebody has set deadlines past it."""
+
 
 def called(text: bytes) -> set[bytes]:
     """The commands that a script names in its calls."""
@@ -58,7 +63,7 @@ class Watch:
                 self._begun += self._raw.some()  # of many lines too: none may be left where nobody looks
         *lines, self._begun = self._begun.split(b"\r\n")
         found = [line.partition(b"] ")[2].strip() for line in lines]
-        return [line for line in found if not line.startswith(_RENEWALS)]
+        return [line for line in found if not line.startswith((*_RENEWALS, *_LOOKS))]
 
     def until_silent(self) -> None:
         """Wait until what is done at the start has been done, on a machine that may be busy."""

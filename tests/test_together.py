@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain, count, pairwise
-from pathlib import Path
+from itertools import chain, pairwise
 from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.relay.signs import UNHEARD_SECONDS
 from proxy.scripts.naming import Names
-from proxy.session.claims import CLAIMED_BY_ANYBODY, SETTLE_SECONDS, UNANSWERED_LOOKS, Claims, Passed, Sender
-from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements
@@ -28,13 +23,12 @@ from proxy.wire.integer import Integer
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import ARGUMENT_SIZE, RequestReader, encode
 from proxy.wire.runs import LEAST, MOST, MOST_BYTES
-from tests.conftest import StartProxy, StartServer, installed, new_server, once_a_kind
-from tests.mutations import broken_copy
+from tests.conftest import StartProxy, installed, new_server, once_a_kind
 from tests.raw import Raw, request
-from tests.servers import KIND, Proxy, Server, until
+from tests.servers import Proxy, Server, until
 from tests.streams import cuts
 from tests.test_refusals import REFUSALS
-from tests.test_session import NOW, Driver
+from tests.test_session import NOW, Driver, of_clients
 from tests.test_transparency import concurrently, send_slices
 
 Words = tuple[str | bytes | int, ...]
@@ -178,31 +172,19 @@ EXPIRES = [encode([b"EXPIREMEMBER", b"k", b"m%d" % number, b"%d" % (number + 1)]
 def test_wherever_a_run_is_cut_each_request_is_answered() -> None:
     stream = b"".join(EXPIRES)
     for cut in range(1, len(stream)):
-        driver = Driver(k=NOW + 1e9)
+        driver = Driver("k")
         sent = driver.feed(stream[:cut], stream[cut:])
         assert sent_for(sent)[0] == 6
         members = re.findall(rb"\r\n(m\d)\r\n", sent)
         assert members == [b"m%d" % number for number in range(6)]
-        assert driver.known.deadlines[b"k"] == NOW + 1000
-    assert sent_for(Driver(k=NOW + 1e9).feed(stream)) == (6, 1)
+    assert sent_for(Driver("k").feed(stream)) == (6, 1)
 
 
 def test_a_deep_pipeline_goes_in_many_calls() -> None:
-    driver = Driver(k=NOW + 1e9)
+    driver = Driver("k")
     sent = driver.feed(b"".join(EXPIRES) * 1000 + EXPIRES[0][:-3])
     assert sent_for(sent) == (6_000, 60)
     assert driver.session.held == len(EXPIRES[0]) - 3 + 3 * ARGUMENT_SIZE
-
-
-def test_what_a_batch_may_set_is_known_as_of_each_request() -> None:
-    together, alone = Driver(k=NOW + 1e9), Driver(k=NOW + 1e9)
-    together.feed(b"".join(reversed(EXPIRES)))
-    alone.feed(*reversed(EXPIRES))
-    for moment in (NOW, NOW + 1500, NOW + 3500):
-        for driver in (together, alone):
-            driver.known.learn(b"k", NOW + 1e9, moment)
-        assert together.known.deadlines == alone.known.deadlines
-    assert together.session.claims.keys == alone.session.claims.keys == {b"k"}
 
 
 @pytest.mark.parametrize(
@@ -218,11 +200,11 @@ def test_what_a_batch_may_set_is_known_as_of_each_request() -> None:
     ids=lambda words: b" ".join(words).decode(),
 )
 def test_in_special_states_requests_go_one_by_one(before: list[bytes]) -> None:
-    driver = Driver(k=NOW + 1e9)
+    driver = Driver("k")
     driver.feed(encode(before))
     sent = driver.feed(b"".join(EXPIRES[1 : LEAST + 1]))  # none of them is near
     assert b"*" not in before
-    assert sent_for(sent) == (LEAST, LEAST)
+    assert sent_for(of_clients(sent)) == (LEAST, LEAST)
 
 
 def test_without_the_engine_requests_go_one_by_one() -> None:
@@ -230,36 +212,19 @@ def test_without_the_engine_requests_go_one_by_one() -> None:
 
 
 def test_a_request_that_has_to_wait_is_not_taken_together_with_others() -> None:
-    driver = Driver(k=NOW - 1)
-    assert sent_for(driver.feed(b"".join(EXPIRES[:4])))[1] == 4
-    assert driver.questions
-    driver = Driver(k=NOW + 1e9)
-    driver.known.shared, driver.known.trusted_until = True, 0.0
+    driver = Driver()
     driver.session.receive(b"".join(EXPIRES[:4]), NOW)
     assert driver.session.question is not None
+    driver = Driver("k")
+    driver.coverage.shared, driver.coverage.trusted_until = True, 0.0
+    assert driver.session.receive(b"".join(EXPIRES[:4]), NOW).count(b"EXPIREMEMBER") != 1
 
 
 def test_an_adder_for_a_key_without_deadlines_goes_as_it_came() -> None:
     known, unknown = (encode([b"SADD", key, b"m"]) for key in (b"k", b"unknown"))
-    sent = Driver(k=NOW + 1e9).feed(known * 5 + unknown * 5 + known * 2)
+    sent = Driver("k").feed(known * 5 + unknown * 5 + known * 2)
     assert unknown * 5 in sent
     assert sent_for(sent) == (7, 3)
-
-
-def test_news_can_wait_unless_it_may_tell_of_an_earlier_deadline() -> None:
-    known, claims = KnownKeys(), Claims()
-    assert known.is_urgent(b"k")
-    known.learn(b"k", 1e15, 0)
-    known.mark(b"k", 5.0, 0.0, claims)
-    known.learn(b"k", 1e15, 3.0)
-    assert not known.is_urgent(b"k")
-    known.learn(b"k", 1e15, 6.0)  # the request may still run, and be late by as much
-    assert known.is_urgent(b"k")
-    known.orphan(claims)
-    known.bury(lease_clock() + 2 * SETTLE_SECONDS)
-    assert not known.is_urgent(b"k")
-    known.shared = True
-    assert known.is_urgent(b"k")
 
 
 # The real thing.
@@ -714,200 +679,3 @@ def test_a_status_becomes_an_integer_however_it_is_cut(data: st.DataObject) -> N
         kept, rest = integer.receive(piece)
         passed += kept + rest
     assert passed == pushes + then + behind
-
-
-def test_what_the_server_said_before_a_claim_ended_ends_no_key() -> None:
-    """The answer comes by another connection, and may have been on its way for long."""
-
-    class Answered(Sender):
-        def promise(self) -> Callable[[], bool]:
-            return lambda: True
-
-    known, claims, later = KnownKeys(), Claims(), lease_clock() + 2 * SETTLE_SECONDS
-    known.see()
-    claims.sender = Answered()
-    with known.asking() as freed:
-        known.mark(b"k", 5000.0, 1000.0, claims)
-        assert known.settle(later) == []
-        assert known.settle(later) == [b"k"]
-        known.learn(b"k", None, 900.0, freed=freed)
-    assert known.deadlines == {b"k": 5000.0}
-    with known.asking() as freed:
-        known.learn(b"k", None, 1100.0, freed=freed)
-    assert not known.deadlines
-
-
-def test_many_claims_end_in_time_while_a_question_is_on_its_way() -> None:
-    known, claims = KnownKeys(), Claims()
-    known.see()
-    for number in range(200_000):
-        known.mark(b"k%d" % number, 5000.0, 1000.0, claims)
-    known.orphan(claims)
-    with known.asking():
-        while known.bury(lease_clock() + 2 * SETTLE_SECONDS):
-            pass
-        began = time.process_time()
-    assert time.process_time() - began < 3
-
-
-def test_questions_on_their_way_do_not_add_up() -> None:
-    """Each held client's may be one, and tens of thousands of claims end at once."""
-    known, claims = KnownKeys(), Claims()
-    known.see()
-    with ExitStack() as stack:
-        freed = [stack.enter_context(known.asking()) for _ in range(1_000)]
-        began = time.process_time()
-        for number in range(20_000):
-            known.mark(b"k%d" % number, 5000.0, 1000.0, claims)
-        known.orphan(claims)
-        while known.bury(lease_clock() + 2 * SETTLE_SECONDS):
-            pass
-        assert time.process_time() - began < 2
-        with known.asking() as later:
-            assert b"k0" not in later
-        assert b"k0" in freed[0]
-        assert b"k19999" in freed[-1]
-    with known.asking() as after:
-        assert b"k0" not in after
-
-
-@contextmanager
-def impatient(folder: Path, server: Server, *arguments: str, looks: int = 4, settles: float = 4.0) -> Iterator[Proxy]:
-    """Start a proxy that bears few claims, and these not for long."""
-    changes = (
-        ("claims", "UNANSWERED_LOOKS", "60", str(looks)),
-        ("claims", "SETTLE_SECONDS", "4.0", str(settles)),
-        ("known", "CLAIMED_AT_MOST", "200_000", "4_000"),
-    )
-    for room, name, value, less in changes:
-        assignment = f"{name}: Final = "
-        if not (folder / "proxy").exists():
-            broken_copy(folder, None)
-        path = folder / "proxy" / "session" / f"{room}.py"
-        text = path.read_text("utf-8")
-        assert text.count(assignment + value) == 1
-        path.write_text(text.replace(assignment + value, assignment + less), "utf-8")
-    proxy = Proxy(*arguments or ("--upstream", server.url), env={"PYTHONPATH": str(folder)}, cwd=folder)
-    try:
-        yield proxy
-        proxy.stop()
-    finally:
-        proxy.close()
-
-
-def claimed(proxy: Proxy) -> int:
-    """How many keys the requests that are on their way may give deadlines."""
-    found = re.search(rb"claimed_keys:(\d+)", proxy.command("INFO", "expiremember"))
-    assert found
-    return int(found[1])
-
-
-def test_silent_clients_are_given_their_time() -> None:
-    assert UNANSWERED_LOOKS * SETTLE_EVERY > UNHEARD_SECONDS
-
-
-TOO_MANY = b"-ERR expiremember-proxy: too many deadlines behind a request that is not answered\r\n"
-
-
-def first_deadlines(name: str, keys: int) -> bytes:
-    return b"".join(request("EXPIREMEMBER", f"{name}:{number}", "m", 1000) for number in range(keys))
-
-
-def test_claims_of_requests_that_wait_are_bounded(start_server: StartServer, tmp_path: Path) -> None:
-    """Behind a request that blocks nothing shows that deadlines have been given."""
-    server = start_server(KIND)
-    with impatient(tmp_path, server) as proxy, ExitStack() as stack:
-        few, many, much = (stack.enter_context(proxy.connect()) for _ in range(3))
-        for client, keys in ((few, 900), (many, 3_000), (much, 5_000)):
-            client.send(request("BLPOP", "list", 0) + first_deadlines(str(keys), keys))
-        for client in (many, much):
-            assert client.line() == TOO_MANY
-            assert client.rest() == b""
-        until(lambda: claimed(proxy) < 4_000, 30, "an end of the claims of who has gone")
-        assert server.command("RPUSH", "list", "a") == b":1\r\n"
-        assert few.replies(901) == [b"*2\r\n$4\r\nlist\r\n$1\r\na\r\n", *[b":0\r\n"] * 900]
-
-
-def test_nobody_is_turned_away_for_what_others_have_settled() -> None:
-    """Three connections have claimed the same keys, and are answered at once; a fourth waits."""
-    refused: list[bool] = []
-
-    class Asked(Sender):
-        def __init__(self, *, answered: bool) -> None:
-            self.answered = answered
-
-        def promise(self) -> Passed:
-            return lambda: self.answered
-
-        def refuse(self) -> None:
-            refused.append(True)
-
-    known = KnownKeys()
-    for answered in (True, True, True, False):
-        claims = Claims()
-        claims.sender = Asked(answered=answered)
-        for number in range(CLAIMED_BY_ANYBODY):
-            known.mark(b"%s%d" % (b"k" if answered else b"other", number), 5000.0, 1000.0, claims)
-        claims.looks = UNANSWERED_LOOKS
-    now = lease_clock() + 2 * SETTLE_SECONDS
-    for _ in range(3):
-        known.settle(now)
-    assert not refused
-
-
-def test_long_names_of_claimed_keys_count_by_their_length(start_server: StartServer, tmp_path: Path) -> None:
-    """Forty of them weigh as much as 5,000 ordinary ones."""
-    with impatient(tmp_path, start_server(KIND)) as proxy, proxy.connect() as client:
-        client.send(request("BLPOP", "list", 0) + first_deadlines("x" * 50_000, 40))
-        assert client.line() == TOO_MANY
-        assert client.rest() == b""
-        until(lambda: claimed(proxy) == 0, 30, "an end of the claims of who has gone")
-
-
-def check_who_is_answered(server: Server, folder: Path, *, transactions: bool) -> None:
-    """However much a client claims, and though a transaction is open whenever anybody looks."""
-    end, begin, replies = (request("EXEC"), request("MULTI"), 2) if transactions else (b"", b"", 0)
-    with impatient(folder, server, looks=2) as proxy, proxy.connect() as client:
-        if transactions:
-            assert client.command("MULTI") == b"+OK\r\n"
-        seen: list[int] = []
-        until_then = time.monotonic() + 4
-        for number in count():
-            client.send(first_deadlines(f"{number}", 500) + end + begin)
-            assert not any(reply.startswith(b"-") for reply in client.replies(500 + replies))
-            if number % 20 == 0:
-                seen.append(claimed(proxy))
-                if time.monotonic() > until_then:
-                    break
-        assert max(seen) > 4_000
-
-
-@pytest.mark.parametrize("transactions", [False, True])
-def test_who_is_answered_is_not_turned_away(start_server: StartServer, tmp_path: Path, transactions: bool) -> None:
-    check_who_is_answered(start_server(KIND), tmp_path, transactions=transactions)
-
-
-@pytest.mark.parametrize("then", ["", "GET x", "CLIENT REPLY OFF"])
-def test_claims_end_though_a_transaction_was_open_when_a_sign_was_wanted(
-    start_server: StartServer, tmp_path: Path, then: str
-) -> None:
-    """And though the client sends nothing any more, or only what is not looked at."""
-    with impatient(tmp_path, start_server(KIND), settles=0.2) as proxy, proxy.connect() as client:
-        client.send(request("MULTI") + first_deadlines("queued", 50))
-        assert set(client.replies(51)) == {b"+OK\r\n", b"+QUEUED\r\n"}
-        assert claimed(proxy) == 50
-        time.sleep(0.2 + 3 * SETTLE_EVERY)  # a sign is wanted, and cannot be put
-        assert client.command("EXEC") == b"*50\r\n" + b":0\r\n" * 50
-        if then:
-            client.send(request(*then.split()))
-        until(lambda: claimed(proxy) == 0, UNHEARD_SECONDS + 5, "an end of the claims")
-
-
-def test_who_waits_with_what_is_queued_is_not_turned_away(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server(KIND)
-    with impatient(tmp_path, server) as proxy, proxy.connect() as waits, proxy.connect() as blocked:
-        waits.send(request("MULTI") + first_deadlines("queued", 2_000))
-        assert set(waits.replies(2_001)) == {b"+OK\r\n", b"+QUEUED\r\n"}
-        blocked.send(request("BLPOP", "list", 0) + first_deadlines("blocked", 3_000))
-        assert blocked.line() == TOO_MANY
-        assert waits.command("EXEC") == b"*2000\r\n" + b":0\r\n" * 2_000

@@ -306,7 +306,7 @@ def test_the_admin_port_tells_of_all_workers(server: Server, start_proxy: StartP
             assert metrics[f"client_connections{{worker={worker}}}"] == each[worker]
             assert metrics[f"requests_rewritten_total{{script=expire}}{{worker={worker}}}"] == each[worker]
             assert metrics[f"worker_up{{worker={worker}}}"] == 1
-        until(lambda: all(admin.metrics()[f"known_keys{{worker={worker}}}"] == 5 for worker in (1, 2)))
+        until(lambda: all(admin.metrics()[f"covered_prefixes{{worker={worker}}}"] == 1 for worker in (1, 2)))
     texts = []
 
     def scrape() -> None:

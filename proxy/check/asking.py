@@ -24,6 +24,7 @@ from proxy.check.findings import Facts, Finding, Level, fields, is_cluster_node,
 from proxy.check.listening import exposed, own_address, ports
 from proxy.check.needed import CLUSTERED, TRIALS, trials
 from proxy.ending import end
+from proxy.expiry.caller import COMPLETE
 from proxy.settings import Settings
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import ANSWER_SECONDS, Follower
@@ -150,6 +151,10 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
     if is_cluster_node(facts.info):
         (nodes,) = await asker.ask([(b"CLUSTER", b"NODES")])
         facts.node = myself(nodes) if isinstance(nodes, bytes) else None
+    else:
+        (listed,) = await asker.ask([(b"ZRANGE", prefix + b"covered", b"0", b"-1")])
+        entries = listed if isinstance(listed, list) else []
+        facts.covered = [ascii(entry[1:].decode("utf-8", "replace"))[1:-1] for entry in entries if entry != COMPLETE]
     await _try_rights(asker, facts, prefix)
 
 

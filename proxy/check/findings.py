@@ -63,6 +63,7 @@ class Facts:
         round_trip_ms: how long a round trip takes.
         save: the setting `save`; None where the user may not read it.
         proxies: the versions of the proxies on this server; an empty one where the server does not tell.
+        covered: the covered prefixes.
         section: what the server tells of itself as an expiremember-proxy, if it is one.
         has_command: whether it has EXPIREMEMBER itself.
         version: the version of this proxy.
@@ -84,6 +85,7 @@ class Facts:
     round_trip_ms: float | None = None
     save: str | None = None
     proxies: list[str] = field(default_factory=list)
+    covered: list[str] = field(default_factory=list)
     section: Mapping[str, str] = field(default_factory=dict)
     has_command: bool = False
     version: str = ""
@@ -114,6 +116,7 @@ def judge(facts: Facts) -> list[Finding]:
         *_persistence(facts.info, facts.save),
         *_clock(facts.ahead),
         *_proxies(facts.proxies, facts.version),
+        *_covered(facts.covered),
         *exposure(facts.exposed, facts.wants_login),
     ]
 
@@ -362,6 +365,11 @@ def _proxies(versions: Iterable[str], own: str) -> Iterator[Finding]:
         )
     else:
         yield Finding(Level.OK, "proxies", f"{len(found)} on this server ({told})")
+
+
+def _covered(prefixes: list[str]) -> Iterator[Finding]:
+    if prefixes:
+        yield Finding(Level.OK, "covered", f"keys that begin with {', '.join(sorted(prefixes))}")
 
 
 def exposure(exposed: list[str], wants_login: bool | None) -> Iterator[Finding]:

@@ -121,7 +121,9 @@ class Effect(Enum):
                 return False  # deadlines of members that are there change with it, or not, as it succeeds
             case Effect.EXPIRE | Effect.LIFETIME:
                 return False
-            case Effect.SCRIPT | Effect.ARRIVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
+            case Effect.REMOVE_UNNAMED:
+                return True  # what is due is removed before
+            case Effect.SCRIPT | Effect.ARRIVE | Effect.FIELD_EXPIRY:
                 return False  # no script stands in for it
             case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -260,9 +262,9 @@ def _build() -> dict[bytes, Command]:
     put(Effect.REMOVE, "HGETDEL", key, members.fields)
     put(Effect.REMOVE, "LREM", key, members.one(3, 4))
 
-    put(Effect.REMOVE_UNNAMED, "SPOP LPOP RPOP LTRIM BLPOP BRPOP ZPOPMIN ZPOPMAX BZPOPMIN BZPOPMAX", _none)
-    put(Effect.REMOVE_UNNAMED, "LMPOP BLMPOP ZMPOP BZMPOP", _none)
-    put(Effect.REMOVE_UNNAMED, "ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE", _none)
+    put(Effect.REMOVE_UNNAMED, "SPOP LPOP RPOP LTRIM ZPOPMIN ZPOPMAX", key)
+    put(Effect.REMOVE_UNNAMED, "BLPOP BRPOP BZPOPMIN BZPOPMAX LMPOP BLMPOP ZMPOP BZMPOP", _none)
+    put(Effect.REMOVE_UNNAMED, "ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE", key)
     put(Effect.FIELD_EXPIRY, "HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX", _none)
 
     put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
@@ -340,6 +342,37 @@ FREQUENT_READS: frozenset[bytes] = frozenset(
     ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
 )
 """Those of them that the server runs while it lets no client write."""
+
+INDIFFERENT: Final = frozenset(b"MGET MSET PSETEX PUBLISH SETEX SPUBLISH".split())
+"""Commands that do, and answer, the same whatever members their keys have; none is left that a deadline could meet."""
+
+_TERMS: Final = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
+
+
+def is_indifferent(arguments: Arguments) -> bool:
+    """Return whether a request does, and answers, the same whatever members its keys have."""
+    name, size = arguments[0].upper(), len(arguments)
+    if name == b"SET":
+        return size == 3 or (size == 5 and arguments[3].upper() in _TERMS)
+    return name in INDIFFERENT
+
+
+STRING_LIKE: Final = frozenset(
+    b"""APPEND BITCOUNT BITFIELD BITFIELD_RO BITPOS DECR DECRBY GET GETBIT GETDEL GETEX GETRANGE GETSET INCR INCRBY
+    INCRBYFLOAT LCS MSETNX PFADD PFCOUNT PFMERGE SETBIT SETNX SETRANGE STRLEN SUBSTR XACK XADD XAUTOCLAIM XCLAIM XDEL
+    XGROUP XINFO XLEN XPENDING XRANGE XREAD XREADGROUP XREVRANGE XSETID XTRIM""".split()
+)
+"""Commands for strings and streams: where a collection stands in the key's place, they change nothing, and say so."""
+
+OF_KEYS: Final = frozenset(b"EXPIRETIME OBJECT PEXPIRETIME PTTL TOUCH TTL".split())
+"""Commands about a key as a whole, which can be sent twice."""
+
+PURE_READS: Final = (FREQUENT_READS - INDIFFERENT - STRING_LIKE) | frozenset(
+    b"""DUMP GEODIST GEOHASH GEOPOS GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH HRANDFIELD HSTRLEN LPOS
+    SDIFF SINTER SINTERCARD SUNION ZDIFF ZINTER ZINTERCARD ZLEXCOUNT ZMSCORE ZRANDMEMBER ZRANGEBYLEX
+    ZREVRANGEBYLEX ZUNION""".split()
+)
+"""Commands that only read, the keys that they name alone: they can be sent twice without anybody knowing."""
 
 REPEATED: frozenset[bytes] = frozenset(
     b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
@@ -19,6 +20,25 @@ ELSEWHERE: Final = -1
 
 Call: TypeAlias = tuple[list[bytes], list[bytes | int | str]]
 """KEYS and ARGV of a script."""
+
+
+COMPLETE: Final = b"*"
+"""An element of a list of covered prefixes that tells of all keys in the index beside it: others need not be read."""
+
+
+class Listing(Enum):
+    """Where covered prefixes are to be listed; the values are what the script is told."""
+
+    BESIDE = "beside"
+    """In a database that has an index."""
+    HERE = "here"
+    """In any case."""
+    WHOLE = "whole"
+    """Likewise; with what is listed they tell of all keys in the index."""
+
+
+MOST_COVERED: Final = 1_000
+"""Covered prefixes that are read of one list: there are fewer, unless somebody has spoilt it."""
 
 
 class Caller:
@@ -142,6 +162,34 @@ class Caller:
                 await connection.disconnect()
             await self._control.connection_pool.release(connection)
         return replies[:-1]
+
+    async def covered(self, databases: list[int], name: bytes, index: bytes) -> dict[int, tuple[list[bytes], bool]]:
+        """Read the lists of covered prefixes; no script runs.
+
+        Args:
+            databases: where.
+            name: the list's.
+            index: the index's.
+
+        Returns:
+            For each database that there is: the entries, `MOST_COVERED` at most, and whether there is an index.
+        """
+        asks: list[tuple[bytes | int | str, ...]] = []
+        for database in databases:
+            asks += [("SELECT", database), ("ZRANGE", name, 0, MOST_COVERED - 1), ("EXISTS", index)]
+        replies, found = await self._ask_together(asks), {}
+        for place, database in enumerate(databases):
+            selected, entries, indexed = replies[3 * place : 3 * place + 3]
+            if isinstance(selected, ResponseError):
+                continue
+            if isinstance(indexed, ResponseError):
+                raise indexed
+            if isinstance(entries, ResponseError):
+                if not str(entries).startswith("WRONGTYPE"):
+                    raise entries
+                entries = []
+            found[database] = list(entries), bool(indexed)
+        return found
 
     async def databases(self) -> set[int]:
         """Return the numbers of the databases that have keys."""

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import structlog
+from redis.exceptions import ResponseError
 
-from proxy.expiry.caller import ELSEWHERE, Call, Caller
+from proxy.coverage.clearance import AHEAD_MS
+from proxy.coverage.coverage import Coverage
+from proxy.expiry.caller import ELSEWHERE, Call, Caller, Listing
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.indexes import KEYS_AT_ONCE, Indexes
+from proxy.expiry.tasks import one_line
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.told import count_told
 from proxy.scripts.calls import TELL, all_in_arguments
 from proxy.scripts.naming import Names, slot
-from proxy.session.known import AHEAD_MS, KnownKeys
 from proxy.session.question import Arrival, Question
 from proxy.session.voiding import Absent, voidings
 
@@ -48,6 +51,9 @@ TELLING_SECONDS: Final = 60.0
 VOID_MS: Final = 60_000
 """How long `TTL` tells a void deadline, as KeyDB does, at least; then the background pass frees it."""
 
+LEFTOVERS_AT_ONCE: Final = 100
+"""Keys of an index that are read at once for the background pass."""
+
 _NEARLY: Final = 0.0002
 """Seconds between two looks at a deadline that is about to pass."""
 
@@ -59,7 +65,7 @@ class Engine:
         caller: calls the scripts.
         indexes: what is read, and made known.
         names: the names of the proxy's own keys.
-        known: the keys with deadlines; kept current with what the scripts report.
+        coverage: the covered keys.
         clock: the server's clock; kept current likewise.
         batch: members that one script removes at most.
         metrics: where to count what is removed.
@@ -72,7 +78,7 @@ class Engine:
         caller: Caller,
         indexes: Indexes,
         names: Names,
-        known: KnownKeys,
+        coverage: Coverage,
         clock: ServerClock,
         batch: int,
         metrics: Metrics,
@@ -80,15 +86,12 @@ class Engine:
         self._caller = caller
         self._indexes = indexes
         self._names = names
-        self._known = known
+        self._coverage = coverage
         self._clock = clock
         self._batch = batch
         self._metrics = metrics
         self._say_lost = Seldom(log.warning, "events about expired members lost")
         self._telling_until = -math.inf
-        self._looks = 0  # that have begun
-        # Keys at which somebody looks: the number of the look, and its end, which tells whether it succeeded.
-        self._busy: dict[bytes, tuple[int, asyncio.Future[bool]]] = {}
 
     async def answer(self, question: Question) -> None:
         """Do what a session asks for; in whatever database the keys are. A replica of a cluster's removes nothing."""
@@ -97,14 +100,15 @@ class Engine:
             await self._indexes.look_at_role()
         if slots is not None and not slots.primary:
             if question.unclear:
-                await self._indexes.learn(list(question.unclear))
+                question.found.update(await self._indexes.have(list(question.unclear)))
             return
         if question.everywhere:
             await self._remove_everything_due()
         if question.due:
             await self._remove_due(question.due)
         if question.unclear:
-            await self._indexes.learn(list(question.unclear))
+            question.found.update(await self._indexes.have(list(question.unclear)))
+            self._coverage.learn(question.found)  # who may not be asked of may have set them unannounced
         if question.leftover:
             await self._drop_leftovers(question.leftover)
         if question.arrivals:
@@ -124,49 +128,21 @@ class Engine:
                     await self.sweep(look.database, look.due, trigger="request")
 
     async def _remove_due(self, keys: tuple[bytes, ...]) -> None:
-        """Remove what is due in some keys; requests for the same key at the same time share the work.
-
-        But where other proxies' clients may have set deadlines of which no word has come, a look that had begun before
-        this request came says nothing.
-        """
-        came, unseen, due = self._looks, set(keys), list(keys)
-        while due:
-            free = [key for key in due if key not in self._busy]
-            if free:
-                await self._look_at(free)
-                unseen.difference_update(free)
-            else:
-                busy = {key: self._busy[key] for key in due}
-                await asyncio.wait([done for _, done in busy.values()])
-                unseen.difference_update(key for key, (begun, done) in busy.items() if begun > came and done.result())
-            now = self._clock.latest()
-            due = self._known.due(keys, now, AHEAD_MS)
-            due += set(self._known.to_ask_about(unseen, now)).difference(due)
-
-    async def _look_at(self, keys: list[bytes]) -> None:
-        """Remove what is due in some keys at which nobody looks at present."""
-        self._looks += 1
-        done, succeeded = asyncio.get_running_loop().create_future(), False
-        self._busy.update(dict.fromkeys(keys, (self._looks, done)))
-        try:
-            for begin in range(0, len(keys), KEYS_AT_ONCE):
-                await self._remove_due_page(keys[begin : begin + KEYS_AT_ONCE])
-            succeeded = True
-        finally:
-            for key in keys:
-                del self._busy[key]
-            done.set_result(succeeded)
-
-    async def _remove_due_page(self, keys: list[bytes]) -> None:
-        for group in self._names.by_slot(keys):
-            await self._remove_due_of_slot(group)
-        if self._known.due(keys, self._clock.latest(), AHEAD_MS):
-            # By the server's own clock it is some µs until then.
-            await asyncio.sleep(_NEARLY)
+        """Remove what is due in some keys."""
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            for group in self._names.by_slot(keys[begin : begin + KEYS_AT_ONCE]):
+                await self._remove_due_of_slot(group)
 
     async def _remove_due_of_slot(self, keys: list[bytes]) -> None:
-        if await self._cleared(keys):
-            return
+        while True:
+            since = self._clock.latest()
+            next_one = await self._cleared(keys)
+            if next_one is None:
+                break
+            if next_one > self._clock.latest() + AHEAD_MS:
+                self._coverage.cleared.note(keys, since, next_one)
+                return
+            await asyncio.sleep(_NEARLY)  # by the server's own clock it is some µs until then
         await self._indexes.note_elsewhere(keys)
         slots, number = self._names.slots, slot(keys[0])
         if slots is not None and number in slots.owned and number not in slots.moving:
@@ -174,28 +150,22 @@ class Engine:
         else:
             await self._clear_on_its_way(keys)
 
-    async def _cleared(self, keys: list[bytes]) -> bool:
-        """Remove what is due in some keys of one slot; return False where a cluster node does not have them."""
-        databases = sorted(self._known.databases)
-        found: dict[bytes, float | None] = dict.fromkeys(keys)
-        at_once = max(1, PAIRS_AT_ONCE // len(keys))
-        since = math.inf
-        with self._known.asking() as freed:
-            for begin in range(0, len(databases), at_once):
-                cleared = await self._clear(keys, databases[begin : begin + at_once])
-                if cleared is None:
-                    return False
-                moment, left = cleared
-                since = min(since, moment)
-                for key, deadline in zip(keys, left, strict=True):
-                    if deadline:
-                        found[key] = min(float(deadline), found[key] or math.inf)
-            for key, earliest in found.items():
-                self._known.learn(key, earliest, since, freed=freed)
-        return True
+    async def _cleared(self, keys: list[bytes]) -> float | None:
+        """Remove what is due in some keys of one slot; return the earliest deadline that is left, in Unix ms.
 
-    async def _clear(self, keys: list[bytes], databases: list[int]) -> tuple[float, list[bytes]] | None:
-        """Remove what is due in some keys of some databases; return when that was, in Unix ms, and what is earliest.
+        None where a cluster node does not have them.
+        """
+        databases, earliest = sorted(self._coverage.databases), math.inf
+        at_once = max(1, PAIRS_AT_ONCE // len(keys))
+        for begin in range(0, len(databases), at_once):
+            left = await self._clear(keys, databases[begin : begin + at_once])
+            if left is None:
+                return None
+            earliest = min([earliest, *(float(deadline) for deadline in left if deadline)])
+        return earliest
+
+    async def _clear(self, keys: list[bytes], databases: list[int]) -> list[bytes] | None:
+        """Remove what is due in some keys of some databases; return what is earliest in each.
 
         None where a cluster node does not have them.
         """
@@ -211,7 +181,7 @@ class Engine:
             for key, database in zip(heavy[::2], heavy[1::2], strict=True):
                 await self._weed("request", int(database), key)
             if gone < self._batch and not heavy:
-                return moment / 1000, list(left)
+                return list(left)
 
     async def _clear_on_its_way(self, keys: list[bytes]) -> None:
         """Remove what is due in keys of a slot that is being moved, where key and shadow are at this node.
@@ -221,7 +191,7 @@ class Engine:
         slots = self._names.slots
         if slots is None or slot(keys[0]) not in slots.moving:
             return
-        databases = sorted(self._known.databases)
+        databases = sorted(self._coverage.databases)
         calls: list[Call] = [
             (
                 [key, self._names.shadow(key)],
@@ -247,7 +217,7 @@ class Engine:
             await self._caller.call("arrive", [call], asking=True, undeclared=True)
 
     async def _void(self, absent: Absent, *, tentative: bool) -> None:
-        databases = [b"%d" % database for database in sorted(self._known.databases)]
+        databases = [b"%d" % database for database in sorted(self._coverage.databases)]
         in_slots = self._names.slots is not None
         for voiding in voidings(self._names, absent, databases, tentative=tentative):
             place: list[bytes | int] | None = None
@@ -282,27 +252,24 @@ class Engine:
         if in_slots:
             name, call = "sweep_slots", ([], [*all_in_arguments(self._names.triples(keys)), database, self._batch])
         sent = self._clock.local()
-        with self._known.asking() as freed:
-            moment, gone, left, members, told, heavy = await self._remove(trigger, name, call, undeclared=in_slots)
-            self._indexes.observe(sent, moment)
-            self._metrics.members_expired_total[trigger] += members
-            self._count_told(told)
-            for key in heavy:
-                members += await self._weed(trigger, database, key)
-            alone = len(self._known.databases) == 1
-            for (key, deadline), after in zip(due, left, strict=False):
-                if after == ELSEWHERE:
-                    continue
-                earliest = float(after) if after else None
-                # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
-                if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
-                    self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
-                if alone:
-                    self._known.learn(key, earliest, moment / 1000, freed=freed)
-            elsewhere = [key for key, after in zip(keys, left, strict=False) if after == ELSEWHERE]
-            await self._indexes.note_elsewhere(elsewhere)
-            if not alone and in_slots:
-                await self._indexes.learn(keys)
+        moment, gone, left, members, told, heavy = await self._remove(trigger, name, call, undeclared=in_slots)
+        self._indexes.observe(sent, moment)
+        self._metrics.members_expired_total[trigger] += members
+        self._count_told(told)
+        for key in heavy:
+            members += await self._weed(trigger, database, key)
+        elsewhere: list[bytes] = []
+        for (key, deadline), after in zip(due, left, strict=False):
+            if after == ELSEWHERE:
+                elsewhere.append(key)
+                continue
+            earliest = float(after) if after else None
+            # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
+            if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
+                self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
+        await self._indexes.note_elsewhere(elsewhere)
+        if in_slots:
+            await self._indexes.learn_slots({slot(key) for key in keys})
         return int(gone)
 
     async def _weed(self, trigger: Literal["sweep", "request"], database: int, key: bytes) -> int:
@@ -392,9 +359,27 @@ class Engine:
         for reply in await self._caller.call("heal", calls):
             if not isinstance(reply, Exception):
                 healed += reply
-        if healed:
-            await self._indexes.learn(healed)
+        self._coverage.learn(healed)
         return healed
+
+    async def list_covered(self, databases: Mapping[int, Listing], entries: Collection[bytes]) -> None:
+        """List covered prefixes in the server, beside the indexes: who begins later reads them there.
+
+        Where it lets nothing be written at present the tracker lists them later.
+        """
+        if self._names.slots is not None or not databases:
+            return
+        words = [word for database, listing in databases.items() for word in (database, listing.value)]
+        call: Call = [self._names.covered, self._names.index], [len(databases), *words, *entries]
+        try:
+            await self._caller.call("cover", [call])
+        except ResponseError as error:
+            log.debug("covered prefixes not listed", error=one_line(error))
+
+    async def page_of_index(self, database: int, cursor: bytes, number: int | None) -> tuple[bytes, list[bytes]]:
+        """Return the cursor to go on with, b"" at the end, and some keys of the index of a database, or of a slot."""
+        found = await self.own_names(database, b"", cursor, number, b"", LEFTOVERS_AT_ONCE)
+        return found[1], found[3]
 
     async def own_names(
         self, database: int, names: bytes, entries: bytes, number: int | None, pattern: bytes, step: int

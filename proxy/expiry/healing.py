@@ -13,12 +13,12 @@ from typing import Final
 
 import structlog
 
+from proxy.coverage.coverage import Coverage
 from proxy.expiry.engine import Engine
 from proxy.expiry.indexes import KEYS_AT_ONCE
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.scripts.naming import Names
-from proxy.session.known import KnownKeys
 
 log = structlog.get_logger("proxy.healing")
 
@@ -38,27 +38,26 @@ class Healing:
     Args:
         engine: looks at the keys, and learns the deadlines that were missing.
         names: the names of the proxy's own keys.
-        known: which databases there are.
+        coverage: which databases there are.
         tracker: knows whether the server is reachable.
     """
 
-    def __init__(self, engine: Engine, names: Names, known: KnownKeys, tracker: Tracker) -> None:
+    def __init__(self, engine: Engine, names: Names, coverage: Coverage, tracker: Tracker) -> None:
         self._engine = engine
         self._names = names
-        self._known = known
+        self._coverage = coverage
         self._tracker = tracker
         self._pattern = re.sub(rb"([][*?\\^-])", rb"\\\1", names.prefix) + b"*"
 
     async def run(self) -> None:
         """Check in rounds until cancelled; not where nothing has deadlines, and nothing has changed."""
-        checked = 0
         while True:
             await self._tracker.connected.wait()
-            changes = self._tracker.changes
             try:
-                for database in sorted(self._known.databases) if self._known.deadlines or changes != checked else ():
+                for database in (
+                    sorted(self._coverage.databases) if self._coverage.ever and self._tracker.is_first else ()
+                ):
                     await self._go_round(database)
-                checked = changes
             except Exception as error:  # noqa: BLE001 (the next round tries again)
                 say = log.debug if is_outage(error) else log.warning
                 say("background check ended early", error=one_line(error), exc_info=not is_outage(error))

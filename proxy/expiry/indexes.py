@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from redis.exceptions import ClusterDownError
 
-from proxy.expiry.caller import ELSEWHERE, Call, Caller
+from proxy.coverage.coverage import Coverage
+from proxy.coverage.order import SlotOrder
+from proxy.expiry.caller import Call, Caller
 from proxy.expiry.clock import ServerClock
 from proxy.scripts.calls import all_in_arguments
 from proxy.scripts.naming import Names, slot
 from proxy.scripts.slots import Slots
-from proxy.session.known import KnownKeys
-from proxy.session.order import DeadlineOrder
 from proxy.upstream.nodes import myself
 
 log = structlog.get_logger("proxy.cluster")
@@ -87,23 +87,25 @@ class Indexes:
         caller: asks the server.
         home: the number of the database in which the sweeper's lease is.
         names: the names of the proxy's own keys, and which slots the server has.
-        known: the keys with deadlines; kept current with what is read.
+        coverage: the covered keys, and the databases that may hold deadlines.
         clock: the server's clock; kept current likewise.
 
     Attributes:
         misplaced: set when a cluster node has said of a key that it is not there.
         renamed: set when a cluster node has another id than it had.
+        order: the earliest deadlines of a cluster node's slots.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
 
-    def __init__(self, caller: Caller, home: int, names: Names, known: KnownKeys, clock: ServerClock) -> None:
+    def __init__(self, caller: Caller, home: int, names: Names, coverage: Coverage, clock: ServerClock) -> None:
         self._caller = caller
         self._home = home
         self._names = names
-        self._known = known
+        self._coverage = coverage
         self._clock = clock
         self._name = secrets.token_hex(8)
+        self.order = SlotOrder()
         self.misplaced = asyncio.Event()
         self.renamed = asyncio.Event()
         self._slots_are_asked = asyncio.Lock()
@@ -112,19 +114,20 @@ class Indexes:
 
     async def find_databases(self) -> None:
         """Find the databases that have keys at all."""
-        self._known.databases.update(await self._caller.databases())
+        self._coverage.databases.update(await self._caller.databases())
 
-    async def has_any(self) -> bool:
-        """Return whether any database has an index, or keys of the proxy's own that need none. No script runs."""
-        names = [self._names.index, self._names.lease, self._names.events]
-        return await self._caller.exist(sorted(self._known.databases), names)
+    async def has_rules(self) -> bool:
+        """Return whether somebody has asked to be told of members that expire, in any database. No script runs."""
+        if self._names.slots is not None:
+            return False  # as in CONFIG: see docs/events.md
+        return await self._caller.exist(sorted(self._coverage.databases), [self._names.events])
 
     async def has_traces(self) -> bool:
         """Return whether any database has keys of the proxy's own that need no deadline."""
         slots = self._names.slots
         if slots is not None:
             return bool(slots.indexed)
-        databases = sorted(self._known.databases)
+        databases = sorted(self._coverage.databases)
         return bool(await self._caller.evaluate("traces", [self._names.lease, self._names.events], databases))
 
     async def look(self, *, for_sweep: bool = False) -> tuple[list[Look], float]:
@@ -136,9 +139,9 @@ class Indexes:
         Returns:
             What is due, and for how many ms another proxy has the lease still (0: it does not).
         """
-        if self._names.slots is not None and self._known.order is not None:
-            return await self._look_at_known(self._names.slots, self._known.order, for_sweep=for_sweep)
-        databases = sorted(self._known.databases)
+        if self._names.slots is not None:
+            return await self._look_at_slots_due(self._names.slots, for_sweep=for_sweep)
+        databases = sorted(self._coverage.databases)
         sent = self._clock.local()
         moment, found, spoilt = await self._caller.evaluate("due", [self._names.index], [KEYS_AT_ONCE, *databases])
         self.observe(sent, moment)
@@ -154,7 +157,7 @@ class Indexes:
             for database, first, due in found
         ]
         # A client may have tried to go to a database that there is not.
-        self._known.databases.difference_update(set(databases) - {look.database for look in looks})
+        self._coverage.databases.difference_update(set(databases) - {look.database for look in looks})
         return looks, taken
 
     async def _take_lease(self) -> float:
@@ -166,61 +169,63 @@ class Indexes:
             return 0.0
         return float(taken)
 
-    async def _look_at_known(self, slots: Slots, order: DeadlineOrder, *, for_sweep: bool) -> tuple[list[Look], float]:
-        """See what is due as far as is known: to look at an index for each slot would hold a server up for 9 ms.
+    async def _look_at_slots_due(self, slots: Slots, *, for_sweep: bool) -> tuple[list[Look], float]:
+        """See what is due by the slots' earliest deadlines: to look at each index would hold a server up for 9 ms.
 
         At a replica nothing is: its primary's proxy removes it.
         """
         sent = self._clock.local()
         moment = await self._caller.time()
         self.observe(sent, moment)
+        databases, order = sorted(self._coverage.databases), self.order
         if not slots.primary:
-            return [Look(database, math.inf, []) for database in sorted(self._known.databases)], 0.0
-        due = order.due(moment / 1000, KEYS_AT_ONCE)
+            return [Look(database, math.inf, []) for database in databases], 0.0
+        if slots.changed:
+            await self.learn_slots(tuple(slots.changed))  # the tracker gathers them for a while
+        due = order.due(moment / 1000, SLOTS_AT_ONCE)
         taken = await self._take_lease() if due and for_sweep else 0.0
-        return [Look(database, order.earliest, due) for database in sorted(self._known.databases)], taken
+        looks: list[Look] = []
+        for database in databases:
+            keys: list[tuple[bytes, float]] = []
+            for page, _ in await self.read([Place(database, number) for number in due]) if due else ():
+                keys += [(key, deadline) for key, deadline in page if deadline <= moment / 1000]
+            looks.append(Look(database, order.earliest, keys[:KEYS_AT_ONCE]))
+        if due and not any(look.due for look in looks):
+            await self.learn_slots(due)
+        return looks, taken
 
-    async def learn(self, keys: list[bytes]) -> list[bytes]:
-        """Read the earliest deadlines of some keys, and make them known.
+    async def learn_slots(self, numbers: Collection[int]) -> None:
+        """Read the earliest deadlines of some slots of a cluster node."""
+        wanted, earliest = list(numbers), dict.fromkeys(numbers, math.inf)
+        for database in sorted(self._coverage.databases):
+            for begin in range(0, len(wanted), SLOTS_AT_ONCE):
+                places = [Place(database, number) for number in wanted[begin : begin + SLOTS_AT_ONCE]]
+                for place, (page, _) in zip(places, await self.read(places, size=1), strict=True):
+                    if page and place.slot is not None:
+                        earliest[place.slot] = min(earliest[place.slot], page[0][1])
+        for number, deadline in earliest.items():
+            self.order.put(number, deadline)
 
-        Returns:
-            The keys that have none.
-        """
-        without: list[bytes] = []
+    async def have(self, keys: list[bytes]) -> set[bytes]:
+        """Return those of some keys that have deadlines in any database, or may have."""
+        found: set[bytes] = set()
         for begin in range(0, len(keys), LEARNT_AT_ONCE):
             page = keys[begin : begin + LEARNT_AT_ONCE]
-            databases = sorted(self._known.databases)
+            databases = sorted(self._coverage.databases)
             sent = self._clock.local()
-            with self._known.asking() as freed:
-                name, in_slots = "deadlines", self._names.slots is not None
-                call: Call = [self._names.index], [len(databases), *databases, *page]
-                if in_slots:
-                    name = "deadlines_of_slots"
-                    call = ([], [*all_in_arguments(self._names.triples(page)), *databases])
-                try:
-                    [(moment, found)] = await self._caller.call(name, [call], undeclared=in_slots)
-                except ClusterDownError:
-                    self._put_off(page)
-                    continue
-                self.observe(sent, moment)
-                elsewhere: list[bytes] = []
-                for key, deadline in zip(page, found, strict=True):
-                    if deadline == ELSEWHERE:
-                        elsewhere.append(key)
-                    else:
-                        self._known.learn(key, float(deadline) if deadline else None, moment / 1000, freed=freed)
-                    if not deadline or deadline == ELSEWHERE:
-                        without.append(key)
-                await self.note_elsewhere(elsewhere)
-        return without
-
-    def _put_off(self, keys: Iterable[bytes]) -> None:
-        """Leave what is known of keys as it is while the cluster is down, and have their slots read afterwards."""
-        slots = self._names.slots
-        for key in keys:
-            self._known.mark(key, math.inf, 0.0)
-            if slots is not None:
-                slots.unread.add(slot(key))
+            name, in_slots = "deadlines", self._names.slots is not None
+            call: Call = [self._names.index], [len(databases), *databases, *page]
+            if in_slots:
+                name = "deadlines_of_slots"
+                call = ([], [*all_in_arguments(self._names.triples(page)), *databases])
+            [reply] = await self._caller.call(name, [call], undeclared=in_slots)
+            if isinstance(reply, Exception):
+                found.update(page)
+                continue
+            moment, deadlines = reply
+            self.observe(sent, moment)
+            found.update(key for key, deadline in zip(page, deadlines, strict=True) if deadline)
+        return found
 
     async def places(self, numbers: Iterable[int] | None = None) -> list[Place]:
         """Return where the indexes of the known databases begin.
@@ -228,7 +233,7 @@ class Indexes:
         Args:
             numbers: of a cluster node, the slots to look at; None for all of its own.
         """
-        slots, databases = self._names.slots, sorted(self._known.databases)
+        slots, databases = self._names.slots, sorted(self._coverage.databases)
         if slots is None:
             return [Place(database, None) for database in databases]
         found: list[Place] = []
@@ -256,24 +261,36 @@ class Indexes:
         slots = self._names.slots
         if slots is None:
             return
-        for number in sorted(slots.moving if anew else slots.coming - slots.surveyed):
+        for number in sorted(slots.moving if anew else slots.moving - slots.surveyed):
             names = await self._caller.ask("CLUSTER", "GETKEYSINSLOT", str(number), str(KEYS_OF_SLOT))
-            comes = number in slots.coming
-            for key in map(self._names.key, names):
-                if key is not None and comes:
-                    self._known.obscure(number, key)
-                elif key is not None:
-                    self._known.mark(key, math.inf, 0.0)
-            if comes:
-                slots.surveyed.add(number)
+            keys = [key for key in map(self._names.key, names) if key is not None]
+            self._coverage.learn(keys)
+            if number not in slots.coming:
+                slots.had.add(number, keys)
+            slots.surveyed.add(number)
 
-    async def read(self, places: Sequence[Place]) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
+    async def note_shadows(self, keys: Collection[bytes]) -> None:
+        """Note which keys of slots that go have deadlines here: these may go before the keys do."""
+        slots, left = self._names.slots, list(keys)
+        if slots is None:
+            return
+        for database in sorted(self._coverage.databases):
+            for begin in range(0, len(left), PRESENT_AT_ONCE):
+                page = left[begin : begin + PRESENT_AT_ONCE]
+                reply = await self._caller.evaluate("present", [], [database, *map(self._names.shadow, page)])
+                for key, present in zip(page, reply, strict=False):
+                    if present > 0:
+                        slots.had.add(slot(key), (key,))
+
+    async def read(
+        self, places: Sequence[Place], *, size: int = 0
+    ) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
         """Read on in some indexes, `SLOTS_AT_ONCE` of a cluster node or one of another server, earliest deadline first.
 
         Returns:
             For each the keys with their earliest deadlines in Unix ms, and where to go on; None at the end.
         """
-        size = PAGE if self._names.slots is None else PAGE_OF_SLOT
+        size = size or (PAGE if self._names.slots is None else PAGE_OF_SLOT)
         calls: list[Call] = [
             ([self._names.index_of(place.slot)], [place.database, repr(place.cursor), place.offset, size])
             for place in places
@@ -332,27 +349,16 @@ class Indexes:
     async def note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node does not have some keys, or not all that belongs to them.
 
-        Such a key is forgotten, unless its slot is the node's, or on its way: then it may have deadlines of which
-        nothing is known, until the slot's index has been read. In a slot that goes only those that had some.
+        If a slot is the node's, and does not go, its index has to be read again.
         """
         if not keys:
             return
         self.misplaced.set()
         await self.look_at_slots()
-        slots, moment = self._names.slots, self._clock.now()
+        slots = self._names.slots
         for key in keys:
-            had = self._known.has_had(key)
-            self._known.learn(key, None, moment)
-            if slots is None or not slots.expects(number := slot(key)):
-                continue
-            if number in slots.coming:  # it is read when its move has ended
-                self._known.obscure(number, key)
-            elif number not in slots.moving:
-                self._known.mark(key, math.inf, moment)
+            if slots is not None and (number := slot(key)) in slots.owned and number not in slots.moving:
                 slots.unread.add(number)
-            elif had:
-                self._known.mark(key, math.inf, moment)
-                self._known.parted.add(number, (key,))
 
     def observe(self, sent: float, moment: int) -> None:
         """Take the server's clock as a script told it.
@@ -362,4 +368,3 @@ class Indexes:
             moment: what the server's clock showed meanwhile, in Unix µs.
         """
         self._clock.observe(sent, self._clock.local(), moment / 1000)
-        self._known.doubt = self._clock.doubt()

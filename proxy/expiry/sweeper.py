@@ -10,13 +10,14 @@ from typing import Final
 import structlog
 from redis.exceptions import ClusterDownError
 
+from proxy.coverage.alarm import Alarm
+from proxy.coverage.coverage import Coverage
 from proxy.expiry.clock import ServerClock
 from proxy.expiry.engine import SWEPT_AT_ONCE, Engine
 from proxy.expiry.indexes import Indexes
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.metrics.table import Metrics
-from proxy.session.known import KnownKeys
 
 log = structlog.get_logger("proxy.sweeper")
 
@@ -24,8 +25,9 @@ _LONGEST_SLEEP: Final = 60.0
 """Seconds after which the index is looked at in any case."""
 
 _WATCH_SECONDS: Final = 0.25
-"""The same while any key is known. Each look also samples the server's clock: if that is stepped forward, members whose
-deadline it jumps over may be seen for this long."""
+"""Seconds after which the index is looked at while anything has a deadline: other proxies' clients set deadlines too.
+Each look also samples the server's clock: if that is stepped forward, members whose deadline it jumps over may be seen
+for this long."""
 
 _LONGEST_TURN: Final = 0.25
 """Seconds after which to see again whether the proxy that has the lease does its work."""
@@ -42,7 +44,8 @@ class Sweeper:
     Args:
         engine: does it.
         indexes: tells what is due.
-        known: gives the alarm when an earlier deadline becomes known.
+        coverage: tells whether anything may have deadlines.
+        alarm: is given when a client sets an earlier deadline.
         clock: the server's clock.
         tracker: tells whether the server is there.
         metrics: where to count.
@@ -53,7 +56,8 @@ class Sweeper:
         self,
         engine: Engine,
         indexes: Indexes,
-        known: KnownKeys,
+        coverage: Coverage,
+        alarm: Alarm,
         clock: ServerClock,
         tracker: Tracker,
         metrics: Metrics,
@@ -62,7 +66,8 @@ class Sweeper:
     ) -> None:
         self._engine = engine
         self._indexes = indexes
-        self._known = known
+        self._coverage = coverage
+        self._alarm = alarm
         self._clock = clock
         self._tracker = tracker
         self._metrics = metrics
@@ -99,8 +104,8 @@ class Sweeper:
         self._failure = failure
 
     async def _sweep_and_sleep(self) -> None:
-        known = self._known
-        known.begin_watch()
+        alarm = self._alarm
+        alarm.begin_watch()
         looks, taken = await self._indexes.look(for_sweep=self._enabled)
         due = [look for look in looks if look.due]
         if due and self._enabled:
@@ -111,8 +116,8 @@ class Sweeper:
             return
         earliest = min((look.earliest for look in looks), default=math.inf)
         self._wake.clear()
-        known.end_watch(earliest, self._wake.set)
-        seconds = (known.next_deadline - self._clock.now()) / 1000
+        alarm.end_watch(earliest, self._clock.now(), self._wake.set)
+        seconds = (alarm.next_deadline - self._clock.now()) / 1000
         if due:
             # Another proxy sweeps; or nobody does, and what is due is removed when somebody looks.
             await asyncio.sleep(min(max(taken / 1000, 0.01), _LONGEST_TURN) if self._enabled else _LONGEST_TURN)
@@ -120,7 +125,7 @@ class Sweeper:
         if seconds <= 0:
             return
         try:
-            longest = _WATCH_SECONDS if known.deadlines else _LONGEST_SLEEP if known.ever else None
+            longest = None if not self._coverage.ever else _LONGEST_SLEEP if alarm.is_idle else _WATCH_SECONDS
             async with asyncio.timeout(longest if longest is None else min(seconds, longest)):
                 await self._wake.wait()
         except TimeoutError:

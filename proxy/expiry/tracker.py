@@ -1,15 +1,14 @@
-"""Keep the known keys current: read the index at start, then follow the server's own invalidation messages.
+"""Follow the server: read the covered prefixes when it is reached, and keep the connection by which proxies talk.
 
-The server tells, on one RESP3 connection in broadcasting mode (`CLIENT TRACKING ON BCAST PREFIX`), the name of every
-key under the reserved prefix that changes, whoever changes it. The name of a shadow contains the key.
+On that connection the server also tells of changes of the rules for events, and a cluster node of those of all the
+proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`): a key that comes there with its deadlines is covered at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,9 +17,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from proxy.commands.described import ServerCommands
+from proxy.coverage.alarm import Alarm
+from proxy.coverage.coverage import Coverage
 from proxy.ending import end
-from proxy.expiry.caller import Caller
+from proxy.expiry.caller import COMPLETE, Caller, Listing
 from proxy.expiry.clock import ServerClock
+from proxy.expiry.engine import Engine
 from proxy.expiry.indexes import SLOTS_AT_ONCE, Indexes, Place
 from proxy.expiry.tasks import is_outage, one_line
 from proxy.metrics.table import Metrics
@@ -28,7 +30,6 @@ from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names, slot
 from proxy.scripts.slots import Slots
-from proxy.session.known import SETTLE_EVERY, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.nodes import myself
 from proxy.upstream.trail import Trail
@@ -36,24 +37,22 @@ from proxy.upstream.words import REACH, ProxyBehindError, is_unreachable
 
 log = structlog.get_logger("proxy.tracker")
 
-SOON_MS: Final = 60_000
-"""Deadlines within this time are loaded before the first client is served; no other can pass before the rest is."""
-
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
 """How long the server must have been followed for the next failure to count as the first."""
 
-_REST_SECONDS: Final = 0.02
-"""How long news waits that cannot be of an earlier deadline than is known: a client that pipelines makes a thousand a
-second."""
-
 _AROUND_SECONDS: Final = 2.0
 """How long a proxy that is the upstream, and serves nobody, has to send on this one's name: its own may be this one."""
 
 _TICK_SECONDS: Final = 1.0
-_DATABASES_SECONDS: Final = 0.02
-"""How often the list of databases is asked for at most."""
+"""How often the lists of covered prefixes are looked at: an index without one gets it (FLUSHDB, an older proxy)."""
+
+_IDLE_TICK_SECONDS: Final = 5.0
+"""How often while nothing has deadlines: somebody may set some past this proxy."""
+
+_REST_SECONDS: Final = 0.02
+"""How long changes of a cluster node's indexes are gathered."""
 
 
 class Tracker:
@@ -63,7 +62,9 @@ class Tracker:
         upstream: the server.
         caller: asks the server.
         indexes: reads deadlines.
-        known: what is kept current.
+        engine: lists covered prefixes in the server.
+        coverage: what is kept current.
+        alarm: tells whether nothing has deadlines at present.
         names: the names of the proxy's own keys.
         clock: the server's clock.
         commands: the server's commands, read when it is reached.
@@ -72,11 +73,10 @@ class Tracker:
         trail: tells whether the upstream is this very proxy.
 
     Attributes:
-        settled: set when what is due soon is known for the first time, so that clients can be served; cleared when
-            another server becomes the upstream.
+        settled: set when the covered prefixes are known, so that clients can be served; cleared when another server
+            becomes the upstream.
         tried: set when the first attempt to reach the server has ended, well or not.
         connected: set while the server is followed.
-        changes: how often it has been told that keys of the proxy's own may have changed.
     """
 
     def __init__(
@@ -84,7 +84,9 @@ class Tracker:
         upstream: Upstream,
         caller: Caller,
         indexes: Indexes,
-        known: KnownKeys,
+        engine: Engine,
+        coverage: Coverage,
+        alarm: Alarm,
         names: Names,
         clock: ServerClock,
         commands: ServerCommands,
@@ -95,28 +97,30 @@ class Tracker:
         self.settled = asyncio.Event()
         self.tried = asyncio.Event()
         self.connected = asyncio.Event()
-        self.changes = 0
         self._upstream = upstream
         self._stay = upstream.stay
         self._caller = caller
         self._indexes = indexes
-        self._known = known
+        self._engine = engine
+        self._coverage = coverage
+        self._alarm = alarm
         self._names = names
         self._clock = clock
         self._commands = commands
         self._proxies = proxies
         self._metrics = metrics
         self._trail = trail
-        self._changed: set[bytes] = set()
-        self._everything = False  # the server said that anything may have changed
         self._arrived: set[int] = set()  # slots whose indexes are to be read
+        self._shadows: set[bytes] = set()  # keys of slots that go, whose deadlines have changed
         self._news = asyncio.Event()
-        self._urgent = asyncio.Event()  # news that cannot wait
-        self._unplaced = False  # whether something changed since the databases were last counted
-        self._unseen: set[bytes] = set()  # known before, and not met in the index that is being read
         self._loaded = False
+        self._partial: set[int] = set()  # databases that were read as their lists did not tell all
         self._complaints: set[str] = set()  # since it was reached: two may take turns for ever
-        self._databases_read = -math.inf
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this proxy, of several, makes the slow passes in the background."""
+        return self.connected.is_set() and self._proxies.is_first
 
     async def run(self) -> None:
         """Follow the server, whatever happens to it, until cancelled."""
@@ -134,7 +138,7 @@ class Tracker:
                     self._lost(error)
             finally:
                 self.connected.clear()
-                self._known.loaded = False
+                self._coverage.loaded = False
                 self._proxies.end()
                 if stay.ended is None:
                     self.tried.set()
@@ -146,8 +150,8 @@ class Tracker:
         """Another server is the upstream, or the same one in another role: nothing is known of it yet."""
         self.settled.clear()
         self.connected.clear()
-        self._known.loaded = False
-        self._known.distrust()
+        self._coverage.loaded = False
+        self._coverage.distrust()
 
     async def _is_circle(self, error: Exception) -> bool:
         """Return whether the first attempt has failed because the upstream is this very proxy, over others perhaps."""
@@ -177,16 +181,13 @@ class Tracker:
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
             await self._meet(connection, clustered=await self._upstream.greet(connection))
-            await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", self._names.prefix)
+            await connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *self._followed())
             await connection.read_response()
-            self._changed.clear()
-            self._everything = False
             await self._proxies.begin(connection)
             parts = (
                 listen(connection, self._proxies),
                 self._proxies.keep(),
                 self._keep_current(),
-                self._keep_settled(),
                 self._until_renamed(),
             )
             tasks = [asyncio.create_task(part) for part in parts]
@@ -211,7 +212,6 @@ class Tracker:
             slots = self._names.slots = Slots(node.name)
         slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
         self._indexes.renamed.clear()
-        self._known.keep_order()
 
     async def _until_renamed(self) -> None:
         """Begin anew when a cluster node has another id (CLUSTER RESET HARD): the name of the proxies' channel has it.
@@ -222,118 +222,104 @@ class Tracker:
         await self._indexes.renamed.wait()
         raise RedisConnectionError("the cluster node has another id now")
 
+    def _followed(self) -> list[bytes]:
+        """Return the beginnings of the names of what the server is to tell of."""
+        words = [b"PREFIX", self._names.events]
+        if self._names.slots is not None:
+            words = [b"PREFIX", self._names.prefix]  # keys may come whenever their node is told so
+        return words
+
     def read_slots(self, numbers: Iterable[int]) -> None:
         """Read the indexes of slots of a cluster node, in which there may be deadlines of which nothing is known."""
         self._arrived.update(numbers)
         self._news.set()
-        self._urgent.set()
 
     async def _invalidated(self, push: list[Any]) -> object:
-        names = push[1]
-        if names is None:
-            self._everything = True
-            self._news.set()
-            self._urgent.set()
-            return PUSHED
-        self._known.ever = True
-        self.changes += 1
         slots = self._names.slots
-        for name in names:
-            key = self._names.key(name)
-            if key is None and slots is not None and (number := self._names.slot_of(name)) is not None:
+        if push[1] is None and slots is not None:  # FLUSHALL: nothing is left that anybody could be told of
+            slots.changed |= slots.indexed
+        for name in push[1] or ():
+            if name.endswith(b"events"):
+                self._coverage.told = True
+            elif slots is not None and (number := self._names.slot_of(name)) is not None:
                 slots.indexed.add(number)
-            if key is not None:
-                self._changed.add(key)
-                self._known.suspect(key)
-                if slots is not None and (place := slot(key)) not in slots.owned:
-                    # It is on its way here, and cannot be asked about before it is; something may be due in it then.
-                    self._known.obscure(place, key)
-                self._news.set()
-                if self._known.is_urgent(key):
-                    self._urgent.set()
+                slots.changed.add(number)
+            elif slots is not None and (key := self._names.key(name)) is not None:
+                self._coverage.learn((key,))
+                if slots.moving and slot(key) in slots.moving - slots.coming:
+                    self._shadows.add(key)
+        if (slots is not None and slots.changed) or self._shadows:
+            self._news.set()
         return PUSHED
 
     async def _keep_current(self) -> None:
         await self._load()
         while True:
-            try:
-                async with asyncio.timeout(_DATABASES_SECONDS if self._unplaced else _TICK_SECONDS):
+            with suppress(TimeoutError):
+                seconds = _IDLE_TICK_SECONDS if self._alarm.is_idle else _TICK_SECONDS
+                async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):  # noqa: S311
                     await self._news.wait()
-            except TimeoutError:
-                # A SWAPDB may have put an index where there was none; of all else the server tells.
-                self._unplaced = self._unplaced or bool(self._known.deadlines)
-            self._news.clear()
-            if self._everything:
-                self._everything = False
-                await self._load()
-            if self._arrived:
-                arrived = sorted(self._arrived)
-                self._arrived.clear()
-                await self._read(await self._indexes.places(arrived))
-                if not self._known.loaded and self._see():
-                    self._say_loaded(len(self._known.deadlines), 0.0)
+            if self._news.is_set():
+                self._news.clear()
+                await self._read_arrived()
+                shadows, self._shadows = self._shadows, set()
+                if shadows:
+                    await self._indexes.note_shadows(shadows)
+                if changed := self._take_changed():
+                    await self._learn_slots(changed)
+                    await asyncio.sleep(_REST_SECONDS)
+            else:
+                self._take_changed()  # of these no message has come: their requests were refused
+                await self._indexes.find_databases()
+                if await self._read_lists() and self._alarm.is_idle:
+                    self._alarm.ring()  # somebody has set deadlines past this proxy, and past those of its version
             self._clear_up()
-            if self._changed:
-                await self._learn_changed()
-            if self._unplaced:
-                await self._find_databases()
-            await self._rest()
 
-    async def _rest(self) -> None:
-        """Wait for more news, unless some cannot wait."""
-        self._urgent.clear()
-        if self._everything or self._arrived or any(map(self._known.is_urgent, self._changed)):
+    def _take_changed(self) -> set[int]:
+        """Return, once, the slots of a cluster node whose indexes have changed."""
+        slots = self._names.slots
+        if slots is None:
+            return set()
+        changed, slots.changed = slots.changed, set()
+        return changed
+
+    async def _read_arrived(self) -> None:
+        if not self._arrived:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REST_SECONDS):
-                await self._urgent.wait()
+        arrived, self._arrived = sorted(self._arrived), set()
+        await self._read(await self._indexes.places(arrived))
+        await self._learn_slots(arrived)
+        if not self._coverage.loaded and self._see():
+            self._say_loaded(0.0)
 
-    async def _keep_settled(self) -> None:
-        """Settle claims and marks, whatever else there is to do: see which requests are still on their way."""
-        known, announced = self._known, -math.inf
-        while True:
-            await asyncio.sleep(SETTLE_EVERY)
-            if known.crowded:
-                await self._caller.round_trip()  # nobody is turned away because the server answers nobody
-            now = lease_clock()
-            self._note_changed(known.stale_marks(now))
-            self._note_changed(known.settle(now))
-            while known.settling:
-                await asyncio.sleep(0)
-                self._note_changed(known.settle_more())
-            if known.has_orphans(now):
-                for _ in range(2):  # what had come before the first question has been read when the second is answered
-                    await self._caller.round_trip()
-                while known.has_orphans(now):
-                    self._note_changed(known.bury(now))
-                    await asyncio.sleep(0)
-            if known.shared and now >= announced + _TICK_SECONDS:
-                announced = now
-                self._proxies.announce_again(known.to_announce_again(now))
+    async def _learn_slots(self, numbers: Collection[int]) -> None:
+        """Read the earliest deadlines of some slots of a cluster node, and have its sweeper wake for them."""
+        slots = self._names.slots
+        await self._indexes.learn_slots(numbers)
+        if slots is not None and slots.primary:
+            self._alarm.hear(self._indexes.order.earliest)
 
-    def _note_changed(self, keys: list[bytes]) -> None:
-        if keys:
-            self._changed.update(keys)
-            self._news.set()
+    async def _read_lists(self) -> bool:
+        """Read which prefixes are covered, and all keys of an index whose list does not tell of all; list what lacks.
 
-    async def _learn_changed(self) -> None:
-        keys = list(self._changed)
-        self._unseen -= self._changed
-        self._changed.clear()
-        await self._indexes.learn(keys)
-        self._unplaced = True
-
-    async def _find_databases(self) -> None:
-        """See whether what changed is in a database that had no keys before; if so, read what is there."""
-        now = asyncio.get_running_loop().time()
-        if now - self._databases_read < _DATABASES_SECONDS:
-            return
-        self._databases_read = now
-        self._unplaced = False
-        before = set(self._known.databases)
-        await self._indexes.find_databases()
-        if self._known.databases - before:
-            await self._load()
+        Returns:
+            Whether there is any index.
+        """
+        if self._names.slots is not None:
+            return False
+        databases = sorted(self._coverage.databases)
+        lists = await self._caller.covered(databases, self._names.covered, self._names.index)
+        self._coverage.databases.difference_update(set(databases) - lists.keys())
+        for entries, _ in lists.values():
+            self._coverage.add(entries)
+        indexed = {database: set(entries) for database, (entries, is_indexed) in lists.items() if is_indexed}
+        partial = [database for database, entries in indexed.items() if COMPLETE not in entries]
+        await self._read([Place(database, None) for database in partial if database not in self._partial])
+        self._partial = set(partial)
+        own = set(self._coverage.entries)
+        lacking = {database: Listing.BESIDE for database, entries in indexed.items() if not own <= entries}
+        await self._engine.list_covered({**lacking, **dict.fromkeys(partial, Listing.WHOLE)}, own)
+        return bool(indexed)
 
     async def _read_commands(self) -> None:
         self._commands.read_greeting(await self._caller.greeting())
@@ -343,89 +329,68 @@ class Tracker:
             log.warning("COMMAND refused", error=one_line(error), advice="give the proxy's user the right to +command")
 
     async def _load(self) -> None:
-        """Read the index of every database, earliest deadlines first; then forget known keys that were not there.
+        """Read which prefixes are covered.
 
         What a cluster node tells nothing of, because the cluster is down, is read as soon as it is up. Until then every
-        key counts as known.
+        key is covered.
         """
         started = asyncio.get_running_loop().time()
-        self._unseen = set(self._known.deadlines)
         if not self.connected.is_set():
             await self._read_commands()
-            self.changes += 1  # of which nobody has told
         await self._indexes.find_databases()
         slots = self._names.slots
-        if self.connected.is_set() and slots is None and not await self._indexes.has_any():
-            for key in self._unseen - self._changed:  # (FLUSHALL)
-                self._known.learn(key, None, -math.inf)
-            self._unseen = set()
-            self._see()
-            return
-        self.changes += 1
-        await self._indexes.look()  # for the clock, and which databases there are
-        if slots is not None:
-            slots.indexed.clear()
         self._arrived.clear()
-        await self._indexes.survey(anew=True)
-        count = await self._read(await self._indexes.places(), soon=self._clock.now() + SOON_MS)
-        self._known.ever = self._known.ever or await self._indexes.has_traces()
-        unread = set() if slots is None else slots.unread | self._arrived
-        for key in self._unseen - self._changed:
-            if not unread or slot(key) not in unread:
-                self._known.learn(key, None, -math.inf)
-        self._unseen = set()
+        self._partial.clear()
+        if slots is None:
+            await self._read_lists()
+        else:
+            slots.indexed.clear()
+            self._indexes.order.clear()
+            await self._indexes.survey(anew=True)
+            await self._read(await self._indexes.places())
+            await self._learn_slots(slots.indexed)
+        self._coverage.told = await self._indexes.has_rules()
+        self._coverage.ever = self._coverage.ever or await self._indexes.has_traces()
+        await self._indexes.look()  # for the clock
         self._open()
         if self._see():
-            self._say_loaded(count, asyncio.get_running_loop().time() - started)
+            self._say_loaded(asyncio.get_running_loop().time() - started)
         else:
-            log.info("the cluster is down: deadlines are loaded when it is up")
+            log.info("the cluster is down: covered prefixes are loaded when it is up")
 
-    def _say_loaded(self, count: int, seconds: float) -> None:
+    def _say_loaded(self, seconds: float) -> None:
         say = log.debug if self._loaded else log.info
         self._loaded = True
-        say("deadlines loaded", keys=count, databases=len(self._known.databases), ms=round(1000 * seconds))
+        databases = len(self._coverage.databases)
+        say("covered prefixes loaded", prefixes=len(self._coverage), databases=databases, ms=round(1000 * seconds))
 
     def _clear_up(self) -> None:
-        """Treat keys like others again whose slots have come to the cluster node, and have been read, or stay there."""
-        slots, known = self._names.slots, self._known
-        if slots is None:
-            return
-        awaited = slots.moving | slots.unread | self._arrived
-        for keys in (known.unclear, known.sent, known.parted):
-            keys.keep(awaited)
+        """Forget what mattered while slots of a cluster node were on their way."""
+        slots = self._names.slots
+        if slots is not None:
+            awaited = slots.unsettled | self._arrived
+            slots.had.keep(awaited)
+            slots.sent.keep(awaited)
 
     def _see(self) -> bool:
-        """Count every key as known no longer, if all has been read; return whether it has."""
+        """Cover every key no longer, if all has been read; return whether it has."""
         slots = self._names.slots
         # Where a slot is on its way its index may be elsewhere: the slot has been surveyed.
-        self._known.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)
-        self._known.see()
-        return self._known.loaded
+        self._coverage.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)
+        self._coverage.see()
+        return self._coverage.loaded
 
-    async def _read(self, places: list[Place], *, soon: float = math.inf) -> int:
-        """Read indexes to their ends, earliest deadlines first; let clients in when what is due until `soon` is known.
-
-        Returns:
-            How many keys there were.
-        """
-        at_once, count = 1 if self._names.slots is None else SLOTS_AT_ONCE, 0
+    async def _read(self, places: list[Place]) -> None:
+        """Read indexes to their ends, and cover their keys."""
+        at_once = 1 if self._names.slots is None else SLOTS_AT_ONCE
         while places:
             further: list[Place] = []
             for begin in range(0, len(places), at_once):
                 for page, place in await self._indexes.read(places[begin : begin + at_once]):
-                    for key, deadline in page:
-                        self._unseen.discard(key)
-                        if key not in self._changed:
-                            self._known.learn(key, min(deadline, self._known.deadlines.get(key, math.inf)), -math.inf)
-                    count += len(page)
+                    self._coverage.learn(key for key, _ in page)
                     if place is not None:
                         further.append(place)
-            if self._changed:
-                await self._learn_changed()
             places = further
-            if all(place.cursor > soon for place in places):
-                self._open()
-        return count
 
     def _open(self) -> None:
         if self.connected.is_set():

@@ -1,16 +1,16 @@
-"""Waits, before a key gets its first deadline, for requests of others that are on their way; each wait is bounded."""
+"""Waits, before a prefix is covered, for requests of others that are on their way; each wait is bounded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
-from proxy.session.claims import Claims
+from proxy.session.pipeline import Pipeline
 from proxy.session.streams import Streams
 
 ARRIVAL_SECONDS: Final = 5.0
-"""How long a key's first deadline waits for a request that arrives, or for pipelines to run."""
+"""How long a prefix's first deadline waits for a request that arrives, or for pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
 """How long it waits for a pipeline to which the server says nothing while it answers others: a request in it blocks, or
@@ -32,16 +32,19 @@ class Underway:
     def __init__(self, streams: Streams, round_trip: Callable[[], Awaitable[None]]) -> None:
         self._streams = streams
         self._round_trip = round_trip
-        self._waiting: dict[Claims, list[asyncio.Future[None]]] = {}  # for the next sign behind what one has sent
+        self._waiting: dict[Pipeline, list[asyncio.Future[None]]] = {}  # for the next sign behind what one has sent
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def until_arrived(self, keys: tuple[bytes, ...]) -> None:
-        """Wait until requests for some keys that arrive have run; cut off those that take too long."""
+    async def until_arrived(self, entries: Collection[bytes], owner: object) -> None:
+        """Wait until requests that arrive for keys that some entries cover have run; cut off those that take too long.
+
+        `owner`: whose come in order.
+        """
         streams = self._streams
-        for stream in streams.of(keys):
+        for stream in streams.under(entries, but=owner):
             if not stream.is_waited_for:
                 streams.cut(stream)
-        waiting = streams.of(keys)
+        waiting = streams.under(entries, but=owner)
         if not waiting:
             return
         ended = [asyncio.get_running_loop().create_future() for _ in waiting]
@@ -52,7 +55,7 @@ class Underway:
             if not future.done():
                 streams.cut(stream)
 
-    async def until_run(self, owners: Iterable[Claims]) -> None:
+    async def until_run(self, owners: Iterable[Pipeline]) -> None:
         """Wait until all that some connections have sent has run, but only while the server goes on answering them.
 
         One that was given up is not waited for again until the server says something to it.
@@ -64,7 +67,7 @@ class Underway:
         if signs:
             await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
 
-    def _next_sign(self, owner: Claims) -> asyncio.Future[None]:
+    def _next_sign(self, owner: Pipeline) -> asyncio.Future[None]:
         """Return what is done when a sign has come that is put behind a pipeline from now on.
 
         All who ask while a sign is awaited share the next one: else each of many who set first deadlines would put a
@@ -82,7 +85,7 @@ class Underway:
             waiting.append(sign)
         return sign
 
-    async def _put_signs(self, owner: Claims) -> None:
+    async def _put_signs(self, owner: Pipeline) -> None:
         """Put one sign after another, for as long as somebody waits for the next."""
         waiting: list[asyncio.Future[None]] = []
         try:
@@ -93,7 +96,7 @@ class Underway:
         finally:
             _settle([*waiting, *self._waiting.pop(owner)])
 
-    async def _until_signed(self, owner: Claims) -> None:
+    async def _until_signed(self, owner: Pipeline) -> None:
         loop, pipelines, nap = asyncio.get_running_loop(), self._streams.pipelines, _SHORTEST_NAP
         sign, chunk = owner.sender.before() or owner.sender.ask(), pipelines.get(owner)
         heard, since = owner.sender.heard(), loop.time()

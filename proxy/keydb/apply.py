@@ -14,6 +14,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, RedisError
 
+from proxy.expiry.caller import Listing
 from proxy.keydb.joining import Membership, NotToldError
 from proxy.keydb.spool import Batch, Spool
 from proxy.scripts.calls import script
@@ -24,7 +25,7 @@ from proxy.upstream.stay import MovedError
 from proxy.upstream.words import is_unreachable
 
 TOLD_AT_ONCE: Final = 32
-"""Batches whose keys other proxies are told together."""
+"""Batches whose prefixes other proxies are told together."""
 
 BYTES_AT_ONCE: Final = 1 << 20
 """Bytes of keys and members that are held together, about."""
@@ -160,10 +161,20 @@ class Importer:
                 membership = await stack.enter_async_context(Membership(self._upstream, self._names, self._patience))
             for batches in _several(spool.batches()):
                 if membership is not None:
-                    membership.turn_to(of_key.key for batch in batches for of_key in batch.keys)
+                    await self._list(connection, batches, membership)
                 for batch in batches:
                     await self._apply(connection, batch, mode, tally, membership)
                     step(batch.size)
+
+    async def _list(self, connection: Any, batches: list[Batch], membership: Membership) -> None:
+        """List in the server under which prefixes keys get deadlines: proxies that begin read them there."""
+        names = self._names
+        for batch in batches:
+            entries = membership.begin(batch.database, [of_key.key for of_key in batch.keys])
+            if entries:
+                keys, words = (names.covered, names.index), (1, batch.database, Listing.HERE.value, *entries)
+                await connection.send_command("EVAL", script("cover"), len(keys), *keys, *words)
+                await connection.read_response()
 
     async def _apply(
         self, connection: Any, batch: Batch, mode: Mode, tally: Tally, membership: Membership | None

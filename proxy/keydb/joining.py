@@ -1,23 +1,19 @@
-"""Takes part in the protocol between proxies while deadlines are imported, and tells them of keys that get some.
-
-Every proxy in front of the server has to know a key before it gets its first deadline. This process judges no requests,
-so it need not know which keys have deadlines.
-"""
+"""Takes part in the protocol between proxies while deadlines are imported: tells them of the prefixes that get some."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
 
+from proxy.coverage.coverage import Coverage, covers_any
 from proxy.ending import end
 from proxy.proxies.announcer import PUSHED, Proxies
 from proxy.proxies.listening import listen
 from proxy.scripts.naming import Names
-from proxy.session.known import FRESH_SECONDS, KnownKeys, lease_clock
 from proxy.upstream.endpoint import Upstream
 
 _ATTEMPTS: Final = 3
@@ -25,51 +21,6 @@ _ATTEMPTS: Final = 3
 
 class NotToldError(Exception):
     """Other proxies could not be told of keys."""
-
-
-class _OnTheirWay(KnownKeys):
-    """The keys that are about to get deadlines; what other proxies announce does not matter here.
-
-    Attributes:
-        keys: the keys.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loaded = True
-        self.keys: tuple[bytes, ...] = ()
-        self._told: dict[bytes, float] = {}
-
-    def mark_announced(self, keys: Collection[bytes], near: Set[bytes] = frozenset()) -> None:
-        """Take no notice: no requests are judged here."""
-
-    def outstanding(self) -> list[bytes]:
-        """Return the keys that a proxy that begins now has to know."""
-        return list(self.keys)
-
-    def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
-        """Note that all proxies know these keys; the announcement was published at that moment (`lease_clock`)."""
-        self._told.update(dict.fromkeys(keys, moment))
-
-    def forget_announced(self) -> None:
-        """Have every key announced anew: others may have come meanwhile that have not heard."""
-        self._told.clear()
-
-    def begin(self, keys: Iterable[bytes]) -> None:
-        """Turn to other keys."""
-        self.keys = tuple(dict.fromkeys(keys))
-        told = self._told
-        self._told = {key: told[key] for key in self.keys if key in told}
-
-    def unannounced(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those keys of which other proxies have to be told still, or again."""
-        self.look()  # this process may have been stopped, and others may have come
-        if not self.shared:
-            return []
-        now = lease_clock()
-        if now >= self.trusted_until:
-            return list(keys)
-        return [key for key in keys if self._told.get(key, -1.0) < now - FRESH_SECONDS]
 
 
 async def _unasked(_push: list[Any]) -> object:
@@ -90,8 +41,11 @@ class Membership:
     """
 
     def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:
-        self._known = _OnTheirWay()
-        self._proxies = Proxies(self._known, names, patience, lambda: None)
+        self._coverage = Coverage()
+        self._coverage.loaded = True
+        self._keys: list[bytes] = []  # of which others have to be told
+        self._listed: dict[int, Coverage] = {}  # what is listed in each database
+        self._proxies = Proxies(self._coverage, names, patience, lambda: None)
         self._connection: Any = upstream.listening_connection(_unasked, self._proxies.received)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -117,28 +71,41 @@ class Membership:
         self._proxies.end()
         await self._connection.disconnect(nowait=True)
 
-    def turn_to(self, keys: Iterable[bytes]) -> None:
-        """Note which keys are about to get deadlines; those of before have them."""
-        self._known.begin(keys)
+    def begin(self, database: int, keys: Iterable[bytes]) -> list[bytes]:
+        """Cover keys that are about to get deadlines.
+
+        Returns:
+            The prefixes, with their marks, that have to be listed in the keys' database before `tell`.
+        """
+        listed = self._listed.setdefault(database, Coverage())
+        new = [key for key in keys if not listed.is_certain(key)]
+        if not new:
+            return []
+        self._keys += new
+        self._coverage.begin(new, self)
+        entries = [entry for entry in self._coverage.entries if covers_any([entry], new)]
+        listed.add(entries)
+        return entries
 
     def may_begin(self, keys: Iterable[bytes]) -> bool:
         """Return whether these keys may get deadlines at this moment, without another word."""
         if any(task.done() for task in self._tasks):
             return False  # nobody hears others any more: `tell` says why
-        return not self._known.unannounced(keys)
+        return not self._coverage.unconfirmed(keys)
 
     async def tell(self) -> None:
-        """Have all proxies know the keys that were turned to.
+        """Have all proxies cover the keys that were begun.
 
         Raises:
             NotToldError: they could not be told.
             RedisError, OSError, TimeoutError: the connection was lost.
         """
         for _ in range(_ATTEMPTS):
-            missing = self._known.unannounced(self._known.keys)
+            missing = self._coverage.unconfirmed(self._keys)
             if not missing and not any(task.done() for task in self._tasks):
+                self._keys.clear()
                 return
-            telling = asyncio.create_task(self._proxies.announce(tuple(missing)))
+            telling = asyncio.create_task(self._proxies.announce(self._coverage.begin(missing, self)))
             try:
                 await asyncio.wait([telling, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -147,5 +114,5 @@ class Membership:
                 if task.done():
                     task.result()
                     raise RedisError("the connection was lost")
-        if self._known.unannounced(self._known.keys):
+        if self._coverage.unconfirmed(self._keys):
             raise NotToldError

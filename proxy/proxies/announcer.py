@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 import structlog
 from redis.exceptions import ResponseError
 
+from proxy.coverage.coverage import Coverage, lease_clock
 from proxy.logs import Seldom
-from proxy.proxies.messages import Message, name, named, unpack
+from proxy.proxies.messages import Message, unpack
 from proxy.proxies.protocol import LEASE, MOST_OTHERS, Member
 from proxy.scripts.naming import Names
-from proxy.session.known import BEAT_SECONDS, KnownKeys, lease_clock
 from proxy.upstream.words import answers_ping
 
 log = structlog.get_logger("proxy.proxies")
@@ -27,41 +27,52 @@ _LONGEST_NAP: Final = 0.2
 """Seconds between two looks at what is due: clocks of loops stand still while a machine is suspended."""
 
 
-class _Named:
-    """The keys that this proxy knows, for the protocol (proxies.protocol.Keys)."""
+class _Entries:
+    """The covered prefixes, for the protocol (proxies.protocol.Keys)."""
 
-    def __init__(self, known: KnownKeys) -> None:
-        self._known = known
+    def __init__(self, coverage: Coverage, under_way: Callable[[], Callable[[], bool] | None]) -> None:
+        self._coverage = coverage
+        self._under_way = under_way
 
-    def mark_announced(self, keys: Iterable[bytes]) -> None:
-        self._known.mark_announced(*named(keys))
+    def mark_announced(self, keys: Iterable[bytes]) -> Callable[[], bool] | None:
+        self._coverage.hear(list(keys))
+        self._coverage.on_announced()
+        return self._under_way()
 
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
-        self._known.note_announced(named(keys)[0], moment)
+        del moment
+        self._coverage.confirm(keys)
 
     def forget_announced(self) -> None:
-        self._known.forget_announced()
+        """Whoever joins reads them in the server, where they were listed before they were announced."""
 
     def outstanding(self) -> list[bytes]:
-        stirred = self._known.stirred()
-        return [name(key, near=key in stirred) for key in self._known.outstanding()]
+        return list(self._coverage.entries)
 
 
 class Proxies:
     """This proxy's part among several in front of one server.
 
     Args:
-        known: the keys that this proxy knows.
+        coverage: the covered prefixes.
         names: the channels begin like the names of the proxy's own keys.
         patience: seconds that the server may take to answer.
         changed: called when the first other proxy appears, and when the last has gone.
+        run: returns what waits until all has run that clients have sent for which nothing was looked at; None: it has.
     """
 
-    def __init__(self, known: KnownKeys, names: Names, patience: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        coverage: Coverage,
+        names: Names,
+        patience: float,
+        changed: Callable[[], None],
+        run: Callable[[], Coroutine[Any, Any, None] | None] = lambda: None,
+    ) -> None:
         own = secrets.token_hex(8).encode()
-        self._known = known
-        known.on_standstill = self._ask
+        self._coverage = coverage
         self._changed = changed
+        self._run = run
         self._patience = patience
         self._names = names
         self._everybody = b""
@@ -69,13 +80,13 @@ class Proxies:
         self._connection: Any = None
         self._lost = lease_clock()  # since when there is none
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
-        self._say_late = Seldom(log.warning, "near deadline not announced: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
         self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
         self._pending = 0  # requests that have no answer yet
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._member = Member(own, _Named(known), self)
+        self._running: set[asyncio.Task[None]] = set()
+        self._member = Member(own, _Entries(coverage, self._under_way), self)
         self._told = True  # whether there may be others, as `changed` has been told
         self._distrust()
 
@@ -95,9 +106,8 @@ class Proxies:
             log.warning("publishing refused", error=str(refusal), advice=advice)
         self._refused = refusal is not None
         if self._refused:
-            self._known.trusted_until = self._known.steady_until = float("inf")
-            self._known.heard(float("inf"))
-            self._known.shared = self._known.cut_off = False
+            self._coverage.trusted_until = float("inf")
+            self._coverage.shared = self._coverage.cut_off = False
             self._update()
             return
         self._member.connect(lease_clock())
@@ -149,16 +159,19 @@ class Proxies:
                     self._request("PING")
                 await asyncio.sleep(1)
                 continue
-            self._known.beat(now)
             self._member.tick(now)
             self._update()
-            nap = BEAT_SECONDS if self._known.shared else _LONGEST_NAP
-            await asyncio.sleep(max(0.001, min(self._member.wake - now, nap)))
+            await asyncio.sleep(max(0.001, min(self._member.wake - now, _LONGEST_NAP)))
 
     @property
     def refused(self) -> bool:
         """Whether the server allows no messages between proxies."""
         return self._refused
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this proxy does what one of several has to do: the slow passes in the background."""
+        return self._member.is_first
 
     @property
     def awaits(self) -> bool:
@@ -216,38 +229,49 @@ class Proxies:
         self._pending += 1
         self._connection.send_at_once(*words)
 
+    def _under_way(self) -> Callable[[], bool] | None:
+        """Return what tells whether all has run that has been sent; None: it has."""
+        waiting = self._run()
+        if waiting is None:
+            return None
+        task = asyncio.get_running_loop().create_task(waiting)
+        self._running.add(task)
+        task.add_done_callback(self._ran)
+        return task.done
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if self._connection is not None and not self._refused:
+            self._member.tick(lease_clock())
+            self._update()
+
     # What sessions and the tracker want to be done.
 
-    async def announce(self, keys: Collection[bytes], near: Set[bytes] = frozenset(), *, first: bool = True) -> None:
-        """Have other proxies know keys, or give up after a time: `KnownKeys.unannounced` tells.
-
-        Args:
-            keys: the keys.
-            near: those that get a deadline which may pass before the server tells of it.
-            first: whether what waits for it is refused where others do not acknowledge it.
-        """
-        say = self._say_refused if first else self._say_late
+    async def announce(self, entries: Collection[bytes]) -> None:
+        """Have other proxies cover prefixes, or give up after a time: `Coverage.unconfirmed` tells."""
         patience = 2 * LEASE + self._patience
         if self._connection is None:
             patience += self._lost - lease_clock()  # an outage is waited for once, not by each request
         if patience <= 0:
-            say(keys=len(keys))
+            self._say_refused(prefixes=len(entries))
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(patience):
-                names = [name(key, near=key in near) for key in keys]
-                number = self._member.announce(names, lease_clock())
+                number = self._member.announce(entries, lease_clock())
                 self._waiting.append((number, done))
                 self._update()
                 await done
         except TimeoutError:
-            say(keys=len(keys))
+            self._say_refused(prefixes=len(entries))
+        else:
+            if self._refused:
+                self._coverage.confirm(entries)
 
-    def announce_again(self, keys: list[bytes]) -> None:
-        """Have other proxies go on knowing keys."""
-        if keys and self._connection is not None and not self._refused:
-            self._member.announce(map(name, keys), lease_clock())
+    def repeat(self, entries: Collection[bytes]) -> None:
+        """Announce prefixes once more, which nobody waits for."""
+        if self._connection is not None and not self._refused:
+            self._member.announce(entries, lease_clock())
             self._update()
 
     def _update(self) -> None:
@@ -256,31 +280,24 @@ class Proxies:
             _, done = self._waiting.popleft()
             if not done.done():
                 done.set_result(None)
-        known = self._known
+        coverage = self._coverage
         if not self._refused:
-            known.trusted_until = self._member.trusted_until
-            known.shared = self._member.has_others(lease_clock())
-            known.cut_off = False
-            known.heard(self._member.proven)
-        known.see()
+            coverage.trusted_until = self._member.trusted_until
+            coverage.shared = self._member.has_others(lease_clock())
+            coverage.cut_off = False
+        coverage.see()
         self._note()
-
-    def _ask(self, moment: float) -> None:
-        """Ask something, as this process has stood still until now: the answer comes behind all news."""
-        if not self._refused:
-            self._member.ask(moment)
 
     def _distrust(self) -> None:
         if self._refused:
-            self._known.see()  # as the index has not been read
+            self._coverage.see()  # as the prefixes have not been read
             return
-        self._known.trusted_until = -float("inf")
-        self._known.steady_until = float("inf")
-        self._known.cut_off = True
-        self._known.distrust()
+        self._coverage.trusted_until = -float("inf")
+        self._coverage.cut_off = True
+        self._coverage.distrust()
         self._note()
 
     def _note(self) -> None:
-        if self._known.shared != self._told:
-            self._told = self._known.shared
+        if self._coverage.shared != self._told:
+            self._told = self._coverage.shared
             self._changed()

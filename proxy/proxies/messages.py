@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -36,7 +35,7 @@ class Message:
         kind: what it says.
         sender: the name of the proxy that sends it.
         number: which announcement, or which join of its receiver's or sender's, it speaks of.
-        keys: the keys, as `name` gives them.
+        keys: the covered prefixes, as `Coverage.entries` has them.
     """
 
     kind: Kind
@@ -55,20 +54,6 @@ _LONGEST: Final = 32
 
 _HEAD: Final = re.compile(rb"\*\d{1,4}\r\n")
 """An array of fewer than 10,000 elements: what would take long to read is none of ours."""
-
-_NEAR: Final = b"!"
-_FAR: Final = b"="
-
-
-def name(key: bytes, *, near: bool = False) -> bytes:
-    """Return how a message names a key; `near`: one with a deadline that may pass before the server tells of it."""
-    return (_NEAR if near else _FAR) + key
-
-
-def named(names: Iterable[bytes]) -> tuple[list[bytes], set[bytes]]:
-    """Return the keys that a message names, and those among them that are named so."""
-    names = list(names)
-    return [one[1:] for one in names], {one[1:] for one in names if one.startswith(_NEAR)}
 
 
 def unpack(payload: bytes) -> Message:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -39,6 +39,9 @@ _NOBODY: Final = b""
 
 DRIFT: Final = 0.01
 """How much of a lease is left to clocks that do not run alike."""
+
+_FOR_OTHERS: Final = 0.25
+"""For what part of a lease an acknowledgement waits for what this proxy's clients have sent before."""
 
 _APART: Final = 0.05
 """How long, of a lease, lies between two times at which newcomers are told what they have to know."""
@@ -95,8 +98,12 @@ class Link(Protocol):
 class Keys(Protocol):
     """The keys that the proxy knows, by the names that they have in messages."""
 
-    def mark_announced(self, keys: Iterable[bytes]) -> None:
-        """Make keys known: another proxy is about to give them deadlines."""
+    def mark_announced(self, keys: Iterable[bytes]) -> Callable[[], bool] | None:
+        """Make keys known: another proxy is about to give them deadlines.
+
+        Returns:
+            What tells whether all has run that was sent before as if they had none; None: it has.
+        """
 
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
         """Note that all others know these keys, by an announcement that was published at that moment."""
@@ -146,6 +153,7 @@ class Member:
         self._others: dict[bytes, float] = {}  # until when each is waited for
         self._flight: _Flight | None = None
         self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
+        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # and until when at most
         self._last_bytes = 0  # of the keys of the last of them
         self._last_number = 0
 
@@ -166,6 +174,11 @@ class Member:
         return bool(self._others) or now >= self.trusted_until
 
     @property
+    def is_first(self) -> bool:
+        """Whether its name is the first of all that it knows of: one of them does what need not be done by each."""
+        return all(self.name < other for other in self._others)
+
+    @property
     def wake(self) -> float:
         """When `tick` is due at the latest."""
         times = [self._sent + self._lease / 3]
@@ -179,6 +192,7 @@ class Member:
             times += self._flight.awaited.values()
         if self._flight is not None and self.crowded:
             times.append(self._flight.sent + self._lease)
+        times += [until for *_, until in self._unacknowledged]
         return min(times)
 
     # What happens to it.
@@ -199,6 +213,7 @@ class Member:
         self.connected = False
         self._trusts = False
         self._welcomes = None
+        self._unacknowledged.clear()
         self._joiners.clear()  # on the next connection all are told of all keys
         self._keys.forget_announced()
         if self._flight is not None:
@@ -234,6 +249,7 @@ class Member:
             return
         self._see_lapse(now)
         self._welcome(now)
+        self._acknowledge(now)
         if now >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
             self._renew(now)
         self._advance(now)
@@ -423,8 +439,21 @@ class Member:
         self._keys.note_announced(flight.keys, flight.sent)
 
     def _take(self, message: Message, now: float) -> None:
-        self._keys.mark_announced(message.keys)
-        self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)
+        """Acknowledge an announcement: what was sent without it has run, if that takes no longer than others wait."""
+        has_run = self._keys.mark_announced(message.keys)
+        if has_run is None:
+            self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)
+        else:
+            until = now + self._lease * _FOR_OTHERS
+            self._unacknowledged.append((message.sender, message.number, has_run, until))
+
+    def _acknowledge(self, now: float) -> None:
+        waiting, self._unacknowledged = self._unacknowledged, []
+        for sender, number, has_run, until in waiting:
+            if has_run() or now >= until:
+                self._tell(sender, Message(Kind.ACKNOWLEDGE, self.name, number), now)
+            else:
+                self._unacknowledged.append((sender, number, has_run, until))
 
     def _take_acknowledgement(self, message: Message) -> None:
         flight = self._flight

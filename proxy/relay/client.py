@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -24,10 +25,11 @@ from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
 from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import LINGER_SECONDS, Hold, UpstreamConnection
-from proxy.session.claims import Claims
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
+from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
+from proxy.session.reads import Late
 from proxy.session.session import TAIL_LIMIT, Session
 from proxy.session.streams import LONG
 from proxy.wire.framing import framed_end, is_beginning
@@ -141,8 +143,8 @@ class Surroundings(Protocol):
     def is_plain(self) -> Callable[[bytes], bool]:
         """Returns whether a chunk of an ordinary session can go as it came. `rebind` tells when it is another one."""
 
-    def orphan(self, claims: Claims) -> None:
-        """Note that the server has closed the connection whose requests may still give these keys deadlines."""
+    def orphan(self, pipeline: Pipeline) -> None:
+        """Note that the server has closed the connection of a client, whose requests have run."""
 
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
@@ -186,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = State.CONNECTING
         self._transport: asyncio.Transport
         self._upstream: UpstreamConnection | None = None
-        self._claims: Claims | None = None
+        self._pipeline: Pipeline | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None  # looks after a client that is not read
@@ -388,7 +390,7 @@ class ClientConnection(asyncio.Protocol):
             if self._replied is not None and not self._replied.done():
                 self._replied.set_result(None)
             self._session.close()
-            self._session.claims.sender = Departed(upstream)
+            self._session.pipeline.sender = Departed(upstream)
             del self._session
             self._leaves = not upstream.lost
             upstream.leave()
@@ -435,8 +437,8 @@ class ClientConnection(asyncio.Protocol):
         self._session = session = self._surroundings.new_session()
         self._upstream = upstream
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
-        self._claims = session.claims
-        session.claims.sender = Signs(session, upstream, self)
+        self._pipeline = session.pipeline
+        session.pipeline.sender = Signs(session, upstream, self)
         surroundings = self._surroundings
         if surroundings.lanes is not None:
             self._sharing = Sharing(self, self._transport.write, session, surroundings.ground, surroundings.lanes)
@@ -540,15 +542,6 @@ class ClientConnection(asyncio.Protocol):
     def refused(self) -> bool:
         """Whether the server has been shown a request at which it closes."""
         return self._state is State.REFUSED
-
-    def refuse_claims(self) -> None:
-        """Turn the client away."""
-        self._surroundings.metrics.requests_refused_total["deadlines"] += 1
-        log.warning("client closed: too many deadlines behind a request that is not answered")
-        if self._state is State.ENDED:
-            self._say_farewell(_CLAIMS)
-        else:
-            self._turn_away(_CLAIMS)
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -788,12 +781,29 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._sharing is not None:
             self._sharing.begun()
-        if self._session.replies.wants_probe and (self._state in _SENDING or self._state is State.DRAINING):
+        sends = self._state in _SENDING or self._state is State.DRAINING
+        if sends and (late := self._session.take_late()):
+            self._start_beside(self._read_again(self._session, late))
+        if self._session.replies.waiting and not self._account() and self._state in _SENDING:
+            self._refuse_for_room()
+            return
+        if self._session.replies.wants_probe and sends:
             self.send_out(b"")
+        may_end = self._session.take_settled() and self._input_ended
         if not self._session.replies.outstanding:
             self._settled()
         elif self._state in _JUDGING:
             self._relieved()
+        if may_end and self._state in (State.RELAYING, State.FINISHING) and self._session.question is None:
+            self._proceed()
+
+    async def _read_again(self, session: Session, late: list[Late]) -> None:
+        """Send reads once more whose replies have come too late, when what was due has been removed."""
+        keys = tuple({key: None for read in late for key in read.keys})
+        with suppress(OSError, TimeoutError):  # else the client's own connection does it alone
+            await self._surroundings.answer(Question(due=keys))
+        if self._upstream is not None and (self._state in _SENDING or self._state is State.DRAINING):
+            self.send_out(session.read_again(late, self._surroundings.now()))
 
     def _wake(self) -> None:
         if self._replied is not None and not self._replied.done():
@@ -821,7 +831,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_input(self) -> None:
         """Let the client's half close reach upstream, behind all that it has sent."""
-        if self._session.unfinished or self._comes_back_first():
+        if self._session.unfinished or self._session.reads_under_way or self._comes_back_first():
             return  # not yet: see `_proceed`
         upstream = self._upstream
         assert upstream is not None
@@ -859,9 +869,9 @@ class ClientConnection(asyncio.Protocol):
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
-        claims, self._claims = self._claims, None  # else a ring that keeps both sides until the collector comes
-        if claims is not None:
-            self._surroundings.orphan(claims)
+        pipeline, self._pipeline = self._pipeline, None  # else a ring that keeps both sides until the collector comes
+        if pipeline is not None:
+            self._surroundings.orphan(pipeline)
         self._leaves = False
         if self._state is State.CLOSED:
             self._surroundings.closed(self)
@@ -1013,7 +1023,6 @@ class ClientConnection(asyncio.Protocol):
 
 
 _TOGETHER: Final = b"-ERR expiremember-proxy: too many unfinished requests are buffered (held_limit)\r\n"
-_CLAIMS: Final = b"-ERR expiremember-proxy: too many deadlines behind a request that is not answered\r\n"
 _ALONE: Final = b"-ERR expiremember-proxy: unfinished requests of one client exceed held_limit: raise it\r\n"
 _OVERTAKEN: Final = (
     b"-ERR expiremember-proxy: not run, the key got its first deadline while this request arrived; send it again\r\n"

@@ -15,8 +15,8 @@ from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
 from proxy.relay.port import LARGE, Port, Room, drop
-from proxy.session.claims import Claims, Passed, Sender
 from proxy.session.identity import WHO, Identity, who
+from proxy.session.pipeline import Passed, Pipeline, Sender
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.replies import MOST_PARTS, Replies, short_arrays, short_replies
 from proxy.wire.request import encode
@@ -57,7 +57,7 @@ class Lane(Droppable):
         repeats: whether its requests may be sent once more: they change nothing.
         retires: whether who gets replies of many parts is to go back to its own connection.
         refusal: why it cannot be used, for people, where the server has said that.
-        claims: stands for what has been sent, where others wait for that to run.
+        pipeline: stands for what has been sent, where others wait for that to run.
         replied: how many chunks of replies have come.
         stalled: whether it seems to be held up.
     """
@@ -70,7 +70,7 @@ class Lane(Droppable):
         fence: Fence,
         room: Room,
         changed: Callable[[], None],
-        ran: Callable[[Claims], None],
+        ran: Callable[[Pipeline], None],
     ) -> None:
         self._identity = identity
         self._room = room
@@ -97,8 +97,8 @@ class Lane(Droppable):
         self.refusal = ""
         self.repeats = False
         self.retires = True
-        self.claims = Claims()
-        self.claims.sender = _Signs(self)
+        self.pipeline = Pipeline()
+        self.pipeline.sender = _Signs(self)
         self.replied = 0
         self.stalled = False
         self.data_received = self._greet  # type: ignore[method-assign]
@@ -242,7 +242,7 @@ class Lane(Droppable):
             self.unanswered = 0
             if self.is_long:
                 self.is_long = False
-                self._ran(self.claims)
+                self._ran(self.pipeline)
 
     # A long reply, and a client that does not read it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
@@ -12,17 +11,17 @@ from typing import Final, Protocol
 import structlog
 from redis.exceptions import RedisError
 
+from proxy.coverage.coverage import Coverage
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
 from proxy.relay.lane import Lane, State
-from proxy.relay.port import Port, Room
+from proxy.relay.port import BatchGuard, Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
-from proxy.session.known import KnownKeys
-from proxy.session.plain import DATED_MS, Shared
 from proxy.session.streams import LONG
+from proxy.wire.request import encode
 
 log = structlog.get_logger("proxy.relay")
 
@@ -85,7 +84,7 @@ class Lanes:
     """The shared connections, by whose they are.
 
     Args:
-        known: the keys with deadlines.
+        coverage: the covered keys.
         ground: what requests are judged by.
         connect: opens a connection to the server; raises OSError or TimeoutError.
         credentials: what the proxy itself logs in with.
@@ -96,7 +95,7 @@ class Lanes:
 
     def __init__(
         self,
-        known: KnownKeys,
+        coverage: Coverage,
         ground: Ground,
         connect: OpenUpstream,
         credentials: HasLogin,
@@ -104,7 +103,7 @@ class Lanes:
         metrics: Metrics,
         after: int,
     ) -> None:
-        self.known = known
+        self.coverage = coverage
         self.ground = ground
         self.connect = connect
         self.credentials = credentials
@@ -212,8 +211,7 @@ class Group:
         self._lane: Lane | None = None  # takes what comes
         self._ports: list[Port] = []
         self._requests: list[bytes] = []
-        self._dated: set[Port] = set()  # whose reads are of known keys
-        self._judged = 0.0  # when the first of them was judged (time.monotonic)
+        self._guarded: set[Port] = set()  # whose reads are of covered keys
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
         self._opening: asyncio.Task[None] | None = None
         self._again = 0.0  # not before
@@ -261,51 +259,55 @@ class Group:
         self._requests.append(request)
         return True
 
-    def take_dated(self, port: Port, request: bytes) -> bool:
-        """Take a read of known keys, as `take` does."""
-        if not self._dated:
-            self._judged = time.monotonic()
+    def take_guarded(self, port: Port, request: bytes) -> bool:
+        """Take a read of covered keys, as `take` does."""
         if not self.take(port, request):
             return False
-        self._dated.add(port)
+        self._guarded.add(port)
         return True
 
     def flush(self) -> list[tuple[Port, bytes]]:
         """Send what has been taken; return what cannot be, as the lane, or what is known of the keys, has been lost."""
-        known = self._all.known
-        known.look()
-        late = self._part_late() if self._dated else []
+        coverage = self._all.coverage
+        coverage.look()
         ports, requests, lane = self._ports, self._requests, self._lane
+        guarded, self._guarded = self._guarded, set()
         self._ports, self._requests = [], []
-        if lane is None or lane.state is not State.OPEN or known.blind:
-            return [*zip(ports, requests, strict=True), *late]
+        if lane is None or lane.state is not State.OPEN or coverage.blind:
+            return [*zip(ports, requests, strict=True)]
         if not ports:
-            return late
+            return []
         self._used = True
         self._batches += 1
         self._taken += len(ports)
+        if guarded:
+            ports, requests = self._guard(guarded, ports, requests)
         out = b"".join(requests)
         lane.unanswered += len(out)
         if lane.unanswered > LONG and not lane.is_long:
             lane.is_long = True
-            self._all.ground.streams.lengthen(lane.claims)
+            self._all.ground.streams.lengthen(lane.pipeline)
         self._all.metrics.shared_requests_total += len(ports)
         lane.send(ports, out)
-        return late
+        return []
 
-    def _part_late(self) -> list[tuple[Port, bytes]]:
-        """Take out reads in whose keys something may be due by now: some turns take long, and news may be missed."""
-        dated, self._dated = self._dated, set()
-        if time.monotonic() <= self._judged + DATED_MS / 1000 and not self._all.known.has_missed_news:
-            return []
-        shareable = self._all.ground.shareable
-        late: list[tuple[Port, bytes]] = []
-        rest: list[tuple[Port, bytes]] = []
-        for port, request in zip(self._ports, self._requests, strict=True):
-            (late if port in dated and shareable(request) is Shared.NONE else rest).append((port, request))
-        self._ports = [port for port, _ in rest]
-        self._requests = [request for _, request in rest]
-        return late
+    def _guard(self, guarded: set[Port], ports: list[Port], requests: list[bytes]) -> tuple[list[Port], list[bytes]]:
+        """Have the server asked, in front of a batch, when the next deadline of the keys of its guarded reads is.
+
+        Who reads one too late asks once more over its own connection.
+        """
+        ground, names = self._all.ground, self._all.ground.names
+        assert names is not None
+        keys: dict[bytes, None] = {}
+        for port, request in zip(ports, requests, strict=True):
+            if port in guarded:
+                [arguments] = ground.batch.parse_whole(request) or [[]]
+                keys.update(dict.fromkeys(self._all.coverage.among(arguments)))
+        guard = BatchGuard(ground.now)
+        questions = [encode([b"ZMSCORE", names.index_for(group[0]), *group]) for group in names.by_slot(keys)]
+        asked = [Port(guard.hear) for _ in questions]
+        watched: list[Port] = [guard.watch(port) if port in guarded else port for port in ports]
+        return [*asked, *watched], [*questions, *requests]
 
     def look(self) -> bool:
         """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none."""

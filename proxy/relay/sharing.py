@@ -248,7 +248,7 @@ class Sharing:
         if self.state is not State.ASKED or question != self._questions:
             return
         self.state = State.OWN
-        if identity is None:
+        if identity is None or self._session.reads_under_way:
             self._grow_patient()
         else:
             groups = self._lanes.groups(identity)
@@ -258,7 +258,7 @@ class Sharing:
                 writes, reads = groups
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
-                self._takers = _refuse, writes.take, reads.take, reads.take_dated
+                self._takers = _refuse, writes.take, reads.take, reads.take_guarded
                 self._tallies = tuple((group, group.tally) for group in groups)
                 self._port.used = False
                 self._lanes.wake_after(TRIAL_SECONDS, self)

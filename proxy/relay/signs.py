@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, Protocol
 
 from proxy.relay.upstream import UpstreamConnection
-from proxy.session.claims import CLAIMED_BY_ANYBODY, Passed, Sender
+from proxy.session.pipeline import Passed, Sender
 from proxy.session.session import Session
 
 UNHEARD_SECONDS: Final = 10.0
@@ -30,9 +30,6 @@ class Client(Protocol):
 
     def send_out(self, data: bytes) -> None:
         """Send requests to the server."""
-
-    def refuse_claims(self) -> None:
-        """Turn the client away, as it claims too much."""
 
 
 class Signs(Sender):
@@ -68,27 +65,6 @@ class Signs(Sender):
         replies = session.replies
         return lambda: bool(passed) or not replies.outstanding
 
-    def promise(self) -> Passed | None:
-        """Put a sign where the next one may stand."""
-        if (sign := self._put_now()) is not None:
-            return sign
-        if not self._client.sends:
-            return None
-        passed: list[bool] = []
-        self._session.promise_sign(lambda: passed.append(True))
-        return lambda: bool(passed)
-
-    def insist(self) -> Passed | None:
-        """Put a promised sign that still waits for a request."""
-        if not self._session.has_promised or (sign := self._put_now()) is None:
-            return None
-        self._session.promise_sign(None)
-        return sign
-
-    def _put_now(self) -> Passed | None:
-        # Of what waits the keys may be claimed, and a sign would stand in front of it.
-        return self.ask() if self._session.question is None else None
-
     def before(self) -> Passed | None:
         """See whether what was sent before the open transaction has been answered."""
         return self._session.has_begun_transaction
@@ -96,16 +72,6 @@ class Signs(Sender):
     def heard(self) -> int | None:
         """Count what the server says, unless nothing is read of it: the client may not read its replies either."""
         return None if self._client.ended or not self._upstream.is_reading else self._upstream.heard()
-
-    def refuse(self) -> None:
-        """Turn the client away, if it is not its transaction that waits."""
-        client, session = self._client, self._session
-        if client.sends:
-            # Of those that are queued nothing is unanswered: they wait for EXEC.
-            if session.claims.weight - session.queued_claims >= CLAIMED_BY_ANYBODY:
-                client.refuse_claims()
-        elif client.ended and not self._upstream.ends_by_halves:
-            client.refuse_claims()  # a server that has been shown the end sees to it itself
 
 
 class Departed(Sender):
@@ -122,10 +88,6 @@ class Departed(Sender):
         """Wait for the end."""
         upstream = self._upstream
         return lambda: upstream.lost
-
-    def promise(self) -> Passed:
-        """Wait for the end."""
-        return self.ask()
 
     def heard(self) -> None:
         """Nobody looks at what the server says to it."""

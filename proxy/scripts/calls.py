@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from hashlib import sha1
 from importlib.resources import files
 from typing import Final
 
@@ -19,6 +20,7 @@ TELL: Final = b"TELL "
 _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
+_ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
 `CLIENT PAUSE … WRITE`. Other flags are those of a script without such a line."""
@@ -45,6 +47,8 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
         returned, because the server adds the script's name and line to an error that is raised.
     """
     text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    if _ALONE.search(text) and not undeclared:
+        return b"local call = redis.call\n" + _code(text).encode()
     uses = _USES.search(text)
     pieces = [] if uses is None else re.split(r",\s*", uses[1])
     if quiet:
@@ -87,8 +91,11 @@ def _guard() -> bytes:
 
 
 @cache
-def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool) -> bytes:
+def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool) -> bytes:
     text = _head(terms) + script(name, undeclared=undeclared)
+    if loaded:
+        digest = sha1(text, usedforsecurity=False).hexdigest().encode()
+        return b"%b%b%b" % (bulk(b"EVALSHA"), bulk(digest), bulk(b"%d" % keys))
     return b"%b%b%b" % (bulk(b"EVAL"), bulk(text), bulk(b"%d" % keys))
 
 
@@ -107,6 +114,7 @@ def evaluation(
     *,
     declared: list[bytes] | None = None,
     present: str = "",
+    loaded: bool = False,
 ) -> bytes:
     """Encode an EVAL of a script: EVAL carries its text, so it cannot fail for want of a loaded script.
 
@@ -119,6 +127,7 @@ def evaluation(
         tail_count: how many.
         declared: those of KEYS that the server is to see; all, where not given.
         present: the places of those that have not gone to another cluster node alone, as of `undeclared`.
+        loaded: whether the server has certainly run the same script just before, so that its digest does.
 
     Returns:
         The request.
@@ -128,7 +137,7 @@ def evaluation(
         keys, arguments = declared, [*all_in_arguments(keys, present), *arguments]
     return b"*%d\r\n%b%b%b" % (
         3 + len(keys) + len(arguments) + tail_count,
-        _opening(terms, name, len(keys), undeclared=undeclared),
+        _opening(terms, name, len(keys), undeclared=undeclared, loaded=loaded),
         b"".join(map(bulk, (*keys, *arguments))),
         tail,
     )

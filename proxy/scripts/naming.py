@@ -72,6 +72,7 @@ class Names:
         self.slots: Slots | None = None
         self.events = prefix + b"events"  # the scripts know it by the index, whose last word it has in place of "index"
         self.index = prefix + b"index"
+        self.covered = prefix + b"covered"  # the covered prefixes, beside the index
         self._lease = prefix + b"sweeper"
         self._tagged = prefix + b"t:"
         self._key = prefix + b"k:{"
@@ -156,6 +157,10 @@ class Names:
             return found
         number = slot(found[0])
         return [key for key in found if slot(key) == number]
+
+    def is_moving(self, key: bytes) -> bool:
+        """Return whether a key's slot is on its way to the cluster node or from it."""
+        return self.slots is not None and slot(key) in self.slots.moving
 
     def by_slot(self, keys: Iterable[bytes]) -> list[list[bytes]]:
         """Return some keys in groups for each of which a script may be called."""

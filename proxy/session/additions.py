@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.commands.table import BLIND, Command, Effect
-from proxy.session.known import KnownKeys
+from proxy.coverage.coverage import Coverage
 from proxy.session.rewrite import UNPACKED
 from proxy.wire.request import Kind, Request
 
@@ -26,9 +26,9 @@ def counts(command: Command, request: Request) -> bool:
 
 
 def absent(
-    known: KnownKeys, command: Command, request: Request, *, limited: bool, amends: bool = False
+    coverage: Coverage, command: Command, request: Request, *, limited: bool, amends: bool = False
 ) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-    """Return those of the keys that are known, each with the members in question; None for all.
+    """Return those of the keys that are covered, each with the members in question; None for all.
 
     `amends`: whether the request's reply can be amended.
     """
@@ -41,4 +41,4 @@ def absent(
         positions = command.members(arguments, request.count)
         if positions is not None:
             members = tuple(arguments[positions.start : positions.stop : positions.step])
-    return [(key, members) for key in dict.fromkeys(keys) if known.is_known(key)]
+    return [(key, members) for key in dict.fromkeys(keys) if coverage.covers(key)]

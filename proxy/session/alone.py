@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import hiredis
@@ -45,6 +46,18 @@ PATIENCE_MS: Final = _LOOKED_MS + 10
 """How long to ask again, where nothing is due, for a crowd of deadlines that are near to pass: there may be more behind
 them without end."""
 
+
+FEW_DEADLINES: Final = 500
+"""Deadlines of a key that are looked at in front of each request that may add any member; else the engine does it."""
+
+MOST_DEADLINES: Final = 5_000
+"""How many more than that there may be by then: no server sets so many in `AHEAD_MS`."""
+
+_REMEMBERED: Final = 1_000
+"""Keys of which a connection remembers how many deadlines they have."""
+
+_FRONTS_BYTES: Final = 64 * 1024
+"""Bytes of requests that a connection keeps, as it may send them again."""
 
 _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 """What a cluster node says of keys that it has not, or not all of, or does not serve: nothing can be done for them."""
@@ -84,10 +97,16 @@ class Alone:
         self._crowded = False  # there may be more of them
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
         self._patient = math.inf  # until when to ask again for a crowd of deadlines to pass
+        self._fronts_size = 0  # bytes
+        self._fronts: dict[tuple[int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
+        self._counts: dict[bytes, tuple[int, float]] = {}  # how many deadlines keys have, and how long that holds
 
     def forget(self) -> None:
         """Note that another database or another user may be there from now on."""
         self._checked.clear()
+        self._counts.clear()
+        self._fronts.clear()
+        self._fronts_size = 0
         self._fronted.clear()
         self._looked = self._given_up = -float("inf")
 
@@ -98,7 +117,7 @@ class Alone:
     def ask(
         self, keys: Iterable[bytes], absent: Absent, replies: ReplySubstitution, now: float, *, everywhere: bool
     ) -> bytes | None:
-        """Return the script to send next, or None when nothing is left to be done before `front`.
+        """Return the script to send next, or None when nothing is left to be done before `clear_before`.
 
         Args:
             keys: the keys from which to remove what is due.
@@ -109,7 +128,7 @@ class Alone:
         """
         if self._unheard:
             self._give_up(now)  # the reply has not come, and will not
-        if self._has_given_up(now):
+        if self.has_given_up(now):
             return None
         everywhere = everywhere and self._names.slots is None  # a cluster node has no one index to look at
         if everywhere and now >= self._looked:
@@ -123,10 +142,10 @@ class Alone:
         self._patient = math.inf
         return self._void(absent, replies, now) if absent else None
 
-    def front(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
+    def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
         """Return what goes directly before a request, for the deadlines that have passed since `ask`; as `ask`."""
         self._voiding = None
-        if self._has_given_up(now):
+        if self.has_given_up(now):
             return b""
         wanted = dict.fromkeys([*keys, *self._near] if everywhere and self._names.slots is None else keys)
         fresh = [key for key in wanted if key not in self._fronted]
@@ -147,7 +166,80 @@ class Alone:
             for group in self._names.by_slot(fresh)
         )
 
-    def _has_given_up(self, now: float) -> bool:
+    def clear(self, keys: list[bytes], replies: ReplySubstitution, now: float, tell: Callable[[float], None]) -> bytes:
+        """Return what removes what is due in some keys, for a read that follows it.
+
+        Args:
+            keys: the keys.
+            replies: the replies of this connection.
+            now: the clock, in Unix ms.
+            tell: is told when the next of their deadlines is, in Unix ms; minus infinity: something is due still.
+        """
+
+        def hear(reply: Any) -> None:
+            if isinstance(reply, list):
+                _, gone, found, _, members, told, _ = reply
+                self._metrics.members_expired_total["request"] += members
+                count_told(self._metrics, told)
+                deadlines = [float(deadline) for deadline in found if deadline]
+                tell(-math.inf if gone >= 2 * MEMBERS_AT_ONCE else min(deadlines, default=math.inf))
+
+        if self.has_given_up(now):
+            return b""
+        arguments = [b"%d" % (2 * MEMBERS_AT_ONCE), b"0", b""]
+        return self._send("clear", self._keys(keys), arguments, replies, now, hear)
+
+    def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
+        """Return whether some keys have so few deadlines that what `front` returns sees to all; None: not known.
+
+        `asked`: whether that has been answered since it was last not known, however long it took.
+        """
+        few = True
+        for key in keys:
+            count, until = self._counts.get(key, (0, -math.inf))
+            if until == -math.inf or (until <= now and not asked):
+                return None
+            few = few and count <= FEW_DEADLINES
+        return few
+
+    def front(self, keys: tuple[bytes, ...], voided: int) -> tuple[bytes, bytes]:
+        """Return what removes what is due in some keys of one slot, and voids deadlines of absent members in the first.
+
+        Args:
+            keys: the keys.
+            voided: of how many of them, which come first, to void.
+
+        Returns:
+            The request, and a shorter one that does the same directly behind it.
+        """
+        calls = self._fronts.get((voided, keys))
+        if calls is None:
+            if self._fronts_size > _FRONTS_BYTES:
+                self._fronts.clear()
+                self._fronts_size = 0
+            index, *pairs = self._keys(list(keys))
+            names = [index, index[:-5] + b"events", *pairs]
+            limits = [b"%d" % limit for limit in (MOST_DEADLINES, 2 * MEMBERS_AT_ONCE, AHEAD_MS, voided)]
+            call = partial(evaluation, self._terms(), "front", names, limits, declared=self._names.declared(names))
+            calls = self._fronts[voided, keys] = call(), call(loaded=True)
+            self._fronts_size += sum(map(len, calls))
+        return calls
+
+    def take_count(self, keys: tuple[bytes, ...], now: float, reply: bytes) -> None:
+        """Take the reply to what `front` gave at `now`, in Unix ms."""
+        if reply.startswith(b"*3"):
+            _, deadlines, soon, gone = reply.split(b"\r\n", 3)
+            if len(self._counts) >= _REMEMBERED:
+                self._counts.clear()
+            count = max(int(deadlines[1:]), int(soon[1:]))
+            self._counts.update(dict.fromkeys(keys, (count, now + AHEAD_MS)))
+            self._metrics.members_expired_total["request"] += int(gone[1:-2])
+        elif not reply.startswith(_ELSEWHERE):
+            self._give_up(now)
+            self._refused(reply[1:-2])
+
+    def has_given_up(self, now: float) -> bool:
+        """Return whether the server has just refused to have anything removed here."""
         return 0 <= now - self._given_up < GIVEN_UP_MS
 
     def _give_up(self, now: float) -> None:

@@ -1,18 +1,15 @@
-"""Which keys other proxies have to be told of before a request goes, as it may give them first or near deadlines."""
+"""Which keys have to be covered, and other proxies told of it, before a request goes that may give them deadlines."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from types import MappingProxyType
 from typing import Final
 
-from proxy.commands.lifetime import deadline_of
 from proxy.commands.table import COMMANDS, MARKING, Command, Effect
 from proxy.session.ground import Ground
-from proxy.session.known import ASK_MS, NEAR_MS
+from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
@@ -26,15 +23,13 @@ NOT_ANNOUNCED: Final = Refusal(
 )
 
 LOOKED_AHEAD: Final = 1 << 20
-"""Bytes that are searched for first deadlines to be announced together with one that is about to be sent."""
+"""Bytes that are searched for requests that have come behind one."""
 
 
 EXPECTED_AT_MOST: Final = 64
 """Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
 
 _EXPIRING: Final = re.compile(rb"EXPIREMEMBER(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
-
-_NOTHING: Final[Mapping[bytes, bool]] = MappingProxyType({})
 
 
 def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
@@ -59,88 +54,52 @@ def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
 
 
 class Announcing:
-    """Finds the keys that a connection's requests make it necessary to announce.
+    """Finds the keys to which a connection's requests may give their first deadlines.
 
     Args:
         ground: what all sessions stand on.
         standing: the state of the connection.
         reader: the reader of the connection's requests.
+        owner: stands for the connection.
 
     Attributes:
         ahead: what has come behind the request that is being judged, where the reader has not got it: bytes, and where
             in them that begins.
     """
 
-    __slots__ = ("_ground", "_known", "_reader", "_standing", "ahead")
+    __slots__ = ("_coverage", "_ground", "_owner", "_reader", "_standing", "ahead")
 
-    def __init__(self, ground: Ground, standing: Standing, reader: RequestReader) -> None:
+    def __init__(self, ground: Ground, standing: Standing, reader: RequestReader, owner: Pipeline) -> None:
         self._ground = ground
-        self._known = ground.known
+        self._coverage = ground.coverage
         self._standing = standing
         self._reader = reader
+        self._owner = owner
         self.ahead = b"", 0
 
-    def question(self, command: Command | None, request: Request, now: float, *, told: bool) -> Question | None:
-        """Have other proxies told of keys that may get first or near deadlines; of those behind in the pipeline too.
-
-        `told`: whether they have been told of near ones, as far as they could be.
-        """
-        if command is None or (command.effect not in MARKING and command.effect is not Effect.EXEC):
-            return None
-        keys, near = self.unannounced(command, request), [] if told else self._near(command, request, now)
-        if not keys and not near:
-            return None
-        first = bool(keys)
-        # Key → whether what it gets may be near. What is renamed further down the pipeline takes it along.
-        coming = dict.fromkeys(keys, False) | dict.fromkeys(near, True)
-        for arguments in self.requests_ahead():
-            is_near = bool(self._near_keys(arguments, now, coming))
-            for key in self._first_keys(arguments, coming):
-                coming[key] = coming.get(key, False) or is_near
-        keys = self._known.unannounced(coming)
-        near = self._known.unstirred(key for key, is_near in coming.items() if is_near)
-        announce = tuple(dict.fromkeys((*keys, *near)))
-        return Question(announce=announce, first=first, near=frozenset(near), again=True)
-
-    def _near(self, command: Command | None, request: Request, now: float) -> list[bytes]:
-        """Return the keys of a request to whose near deadlines other proxies are not prepared."""
-        transaction = self._standing.transaction
-        if command is not None and command.effect is Effect.EXEC and transaction is not None:
-            marked = transaction.marked.items()
-            keys = [key for key, delay in marked if delay <= NEAR_MS or self._known.comes_soon(key, now)]
-        else:
-            keys = self._near_keys(request.arguments, now)
-        return self._known.unstirred(dict.fromkeys(keys))
-
-    def _near_keys(self, arguments: list[bytes], now: float, coming: Mapping[bytes, bool] = _NOTHING) -> list[bytes]:
-        """Return those keys of a request that may get deadlines which pass before others hear of it."""
-        keys = self._first_keys(arguments, coming)
+    def question(self, command: Command | None, request: Request) -> Question | None:
+        """Have keys covered, and other proxies told of it, to which a request may give their first deadlines."""
+        keys = self.unconfirmed(command, request)
         if not keys:
-            return []
-        command = COMMANDS[arguments[0].upper()]
-        if command.effect is Effect.EXPIRE:
-            deadline = deadline_of(command.name, arguments, now)
-        else:
-            source = (command.keys(arguments) or [b""])[0]
-            deadline = now if coming.get(source) else self._known.deadlines.get(source, math.inf)
-        return keys if now - ASK_MS < deadline <= now + NEAR_MS else []
+            return None
+        entries = tuple(self._coverage.begin(keys, self._owner.mark))
+        behind = self._ground.streams.of_others(self._owner)
+        return Question(covers=entries, owner=self._standing, behind=behind, again=True)
 
-    def unannounced(self, command: Command | None, request: Request) -> list[bytes]:
-        """Return the keys of a request that other proxies have to know before it goes."""
-        if not self._known.shared:
+    def unconfirmed(self, command: Command | None, request: Request) -> list[bytes]:
+        """Return the keys of a request that have to be covered before it goes."""
+        if command is None or (command.effect not in MARKING and command.effect is not Effect.EXEC):
             return []
         transaction = self._standing.transaction
-        if command is not None and command.effect is Effect.EXEC and transaction is not None:
-            return self._known.unannounced(dict.fromkeys(transaction.marked))
-        return self._known.unannounced(self._first_keys(request.arguments))
-
-    def _first_keys(self, arguments: list[bytes], coming: Container[bytes] = ()) -> list[bytes]:
-        """Return the keys to which a request may give deadlines, unless the server may refuse that to the user."""
-        keys = self.first_keys(arguments, coming)
+        if command.effect is Effect.EXEC:
+            return self._coverage.unconfirmed(transaction.marked) if transaction is not None else []
+        if transaction is not None:
+            return []  # before its EXEC
+        keys = self._coverage.unconfirmed(self.first_keys(request.arguments))
         return keys if not keys or self._standing.may_expire(keys) else []
 
-    def first_keys(self, arguments: list[bytes], coming: Container[bytes] = ()) -> list[bytes]:
-        """Return the keys to which a request may give deadlines; some are `coming` to others before it."""
+    def first_keys(self, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys to which a request may give deadlines."""
         command = COMMANDS.get(arguments[0].upper())
         if command is None or command.effect not in MARKING:
             return []
@@ -148,7 +107,7 @@ class Announcing:
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
         # While it is blind it does not know of the source: to wait for others then would hold up every RENAME.
-        return keys[-1:] if keys and (keys[0] in self._known.deadlines or keys[0] in coming) else []
+        return keys[-1:] if keys and self._coverage.is_certain(keys[0]) else []
 
     def keys_ahead(self) -> Iterator[bytes]:
         """Give the keys to which requests may give deadlines that have come, and have not been judged yet.

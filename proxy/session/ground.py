@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.commands.table import Command
+from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
 from proxy.session.describe import Descriptions
-from proxy.session.known import KnownKeys
-from proxy.session.plain import LinesCheck, Names, frequent_requests, leased_check, plain_check, share_check
+from proxy.session.plain import LinesCheck, frequent_requests, leased_check, plain_check, share_check
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
 from proxy.session.turns import Turns
 from proxy.wire.batch import BatchParser
 
-NAMES: Final = Names()
-"""Shared by all sessions."""
+PLAIN: Final[set[bytes]] = set()
+"""Names of commands, as clients spell them, that need no look while they touch no covered key: found as they come."""
 
 
 class Ground:
@@ -26,7 +26,7 @@ class Ground:
 
     Args:
         rewriter: what puts other requests in place of some.
-        known: the keys with deadlines.
+        coverage: the covered keys.
         prefix: what the reserved names begin with.
         request_limit: bytes of a request that may have to be held before it can be judged.
         guarded: whether to refuse requests that name the proxy's own keys.
@@ -50,7 +50,7 @@ class Ground:
     def __init__(
         self,
         rewriter: Rewriter,
-        known: KnownKeys,
+        coverage: Coverage,
         prefix: bytes,
         request_limit: int,
         *,
@@ -64,7 +64,8 @@ class Ground:
         self.metrics = metrics or Metrics()
         self.rewriter = rewriter
         self.descriptions = Descriptions(section, rewriter.knows)
-        self.known = known
+        self.coverage = coverage
+        self.alarm = rewriter.alarm
         self.prefix = prefix
         self.request_limit = request_limit
         self.guarded = guarded
@@ -76,10 +77,10 @@ class Ground:
         self.turns = Turns()
         self.long_lists: set[bytes] = set()
         self.frequent = frequent_requests(prefix[:1])
-        self.lines = LinesCheck(NAMES, known, prefix)
-        self._plain = plain_check(NAMES, known, prefix, self.batch, now)
-        self._leased = leased_check(self._plain, known)
-        self.shareable = share_check(known, prefix, self.batch, now)
+        self.lines = LinesCheck(PLAIN, coverage, prefix)
+        self._plain = plain_check(PLAIN, coverage, prefix, self.batch)
+        self._leased = leased_check(self._plain, coverage)
+        self.shareable = share_check(coverage, prefix, self.batch)
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
@@ -87,20 +88,18 @@ class Ground:
 
         It is another one when there come to be other proxies, or none any more.
         """
-        return self._leased if self.known.shared else self._plain
+        return self._leased if self.coverage.shared else self._plain
 
     def command(self, name: bytes) -> Command | None:
         """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""
         upper = name.upper()
         command = self.rewriter.command(upper)
-        if name in NAMES.plain:
+        if name in PLAIN:
             return command
         if (
             (command is None or not command.always)
             and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
             and self.rewriter.knows(upper)
         ):
-            NAMES.plain.add(name)
-            if command is None:
-                NAMES.untabled.add(name)
+            PLAIN.add(name)
         return command

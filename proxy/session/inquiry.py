@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from proxy.commands.table import MARKING, Command, Effect
+from proxy.commands.table import Command, Effect, is_indifferent
 from proxy.session import additions
 from proxy.session.announcing import Announcing
 from proxy.session.arriving import Arriving
-from proxy.session.claims import Claims
+from proxy.session.fronts import Fronts
 from proxy.session.ground import Ground
 from proxy.session.outgoing import Outgoing
 from proxy.session.question import Arrival, Question
 from proxy.session.standing import Standing
+from proxy.session.transaction import Transaction
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.request import Request
 
@@ -32,21 +32,21 @@ class Inquiry:
         ground: what all sessions stand on.
         standing: the state of the connection, which is the owner of its streams.
         without: what is done without the engine.
-        claims: those of the connection, which is the owner of its pipeline.
         announcing: sees what comes behind a request.
         out: what goes upstream.
+        fronts: what is put in front of requests.
     """
 
     __slots__ = (
+        "_alarm",
         "_announcing",
         "_arriving",
-        "_claims",
-        "_known",
+        "_coverage",
+        "_fronts",
         "_moves",
         "_out",
         "_rewriter",
         "_standing",
-        "_streams",
         "_without",
     )
 
@@ -55,37 +55,31 @@ class Inquiry:
         ground: Ground,
         standing: Standing,
         without: WithoutEngine,
-        claims: Claims,
         announcing: Announcing,
         out: Outgoing,
+        fronts: Fronts,
     ) -> None:
-        self._known = ground.known
+        self._fronts = fronts
+        self._alarm = ground.alarm
+        self._coverage = ground.coverage
         self._rewriter = ground.rewriter
         self._moves = ground.rewriter.moves
-        self._streams = ground.streams
         self._standing = standing
         self._without = without
-        self._claims = claims
         self._announcing = announcing
         self._out = out
         self._arriving: Arriving | None = None  # once another cluster node has sent keys
 
-    def question(
-        self, command: Command | None, request: Request, now: float, *, replied: bool, waited: bool
-    ) -> Question | None:
+    def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
         """Return what has to be done before a request may go.
 
         In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
-        What others have to finish before comes first, and by itself: more may be due when they have.
 
-        `replied`: whether what the client sent before has been answered meanwhile; `waited`: whether others have been
-        waited for, or are not to be: then nothing is changed by asking.
+        `replied`: whether what the client sent before has been answered meanwhile.
         """
-        known, standing, without = self._known, self._standing, self._without
+        coverage, standing, without = self._coverage, self._standing, self._without
         if without.unaided:
             return None
-        streams = self._streams
-        before = self._before(command, request, now) if (streams.keys or streams.pipelines) and not waited else None
         transaction, limited = standing.transaction, standing.limited
         if command is not None and command.name == _COMES and transaction is None and not limited:
             arrivals = self._arrivals(request)
@@ -94,35 +88,79 @@ class Inquiry:
         leftover: tuple[bytes, ...] = ()
         if command is not None and command.effect is Effect.MIGRATE:
             leftover = tuple(self._moves.leftovers(request.arguments))
-        if without.is_needed and transaction is None and standing.askable and not limited:
-            if leftover:
-                return Question(leftover=leftover) if replied else Question(replied=True, again=True)
-            return before  # the rest has been done
-        if not known.deadlines and not known.blind:
-            return before
-        names: set[bytes] | list[bytes] = request.arguments
+        if leftover and transaction is None and standing.askable and not limited:
+            return Question(leftover=leftover) if replied else Question(replied=True, again=True)
+        if not coverage.ever and not coverage.blind:
+            return None
         everywhere = command is not None and command.everywhere(request.arguments)
-        absent: list[tuple[bytes, tuple[bytes, ...] | None]] = []
-        if transaction is not None and command is not None and command.effect is Effect.EXEC:
-            watched = standing.watched
-            names = transaction.names | watched.keys if watched.keys else transaction.names
-            everywhere = transaction.everywhere or watched.everywhere
-            absent = [(key, None) for key in transaction.blind_keys]
-        elif command is not None:
-            absent = additions.absent(known, command, request, limited=limited, amends=self._out.amends)
-        everywhere = everywhere and known.any_due(now)
-        due = () if known.deadlines.keys().isdisjoint(names) else tuple(dict.fromkeys(known.to_ask_about(names, now)))
-        unclear, reply = self._limited(command, request) if limited else ((), False)
-        if (absent or leftover) and transaction is None and standing.askable:
-            reply = True  # what the client has sent before may remove what this brings back
-        if before is not None:
-            return replace(before, replied=reply and not replied)
+        if transaction is not None:
+            return self._of_transaction(transaction, command, request, everywhere=everywhere)
+        absent = (
+            additions.absent(coverage, command, request, limited=limited, amends=self._out.amends) if command else []
+        )
+        if self._fronts.may_be_put(now):
+            question = self._fronts.question(command, request, absent, now, asked=replied)
+            if question is not None and question.replied:
+                return question
+            if question is None and not everywhere:
+                return None
+            if coverage.blind:
+                without.unaided = True
+                return without.question(command, request, now)
+            return Question(everywhere=True) if question is None else replace(question, everywhere=everywhere)
+        if is_indifferent(request.arguments) and not absent:
+            return None
+        due = coverage.among(self._rewriter.named(command, request.arguments))
+        if coverage.blind:  # of other keys is not known whether anything is to be done
+            due, absent = list(filter(coverage.is_certain, due)), [one for one in absent if coverage.is_certain(one[0])]
+            everywhere = False
+        due = [key for key in due if not coverage.cleared.holds(key, now, self._alarm.set_lately)]
+        unclear: tuple[bytes, ...] = ()
+        reply = bool(absent or leftover) and standing.askable  # what was sent before may remove what this brings back
+        if limited and command is not None:
+            unclear = tuple(filter(coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
+            # What was sent before may give them deadlines.
+            reply = reply or ((bool(unclear) or command.effect is Effect.MULTI) and standing.askable)
         if reply and not replied:
             return Question(replied=True, again=True)
         if not (due or everywhere or unclear or absent or leftover):
             return None
-        tentative = bool(absent) and limited
-        return Question((), due, everywhere, unclear, tuple(absent), tentative=tentative, leftover=leftover)
+        return Question(
+            due=tuple(due),
+            everywhere=everywhere,
+            unclear=unclear,
+            absent=tuple(absent),
+            tentative=bool(absent) and limited,
+            leftover=leftover,
+        )
+
+    def _of_transaction(
+        self, transaction: Transaction, command: Command | None, request: Request, *, everywhere: bool
+    ) -> Question | None:
+        """Return what has to be done before a request is queued, or all that are run.
+
+        From most keys what is due is removed in front of the queued requests that name them.
+        """
+        coverage, watched = self._coverage, self._standing.watched
+        own = frozenset() if coverage.told else transaction.cleared  # what is told of is not removed there
+        if coverage.blind:
+            return None
+        if command is None or command.effect is not Effect.EXEC:
+            named = coverage.among(self._rewriter.named(command, request.arguments))
+            due = tuple(key for key in named if key not in own)
+            if self._standing.limited and command is not None:
+                # Only where its keys have deadlines a script has to stand in, which such a user may not run.
+                unclear = tuple(filter(coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
+                if due or everywhere or unclear:
+                    return Question(due=due, everywhere=everywhere, unclear=unclear)
+                return None
+            if self._out.can_put_aside or is_indifferent(request.arguments):
+                return None  # they are put there
+            return Question(due=due, everywhere=everywhere) if due or everywhere else None
+        due = tuple(dict.fromkeys([*coverage.among(watched.keys), *coverage.among(transaction.names - own)]))
+        absent = tuple((key, None) for key in transaction.blind_keys)
+        everywhere = transaction.everywhere or watched.everywhere
+        return Question(due=due, absent=absent, everywhere=everywhere) if due or absent or everywhere else None
 
     def _arrivals(self, request: Request) -> tuple[Arrival, ...]:
         """Return the keys for which way has to be made before one may come from another cluster node."""
@@ -140,39 +178,3 @@ class Inquiry:
             arrival = self._moves.arrival(arguments, len(arguments)) if arguments[0].upper() == _COMES else None
             if arrival is not None:
                 yield arrival
-
-    def _before(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Return what others have to finish before a request may give keys deadlines."""
-        if command is None or command.effect not in MARKING:
-            return None
-        keys = command.keys(request.arguments) or ()
-        if command.effect is not Effect.EXPIRE and not any(map(self._known.is_known, keys)):
-            return None
-        standing = self._standing
-        if not standing.may_expire(keys):
-            return None
-        streams = self._streams
-        first = streams.held_up(keys, self._known.deadlines, self._claims)
-        arriving = tuple(key for key in keys if key in first or streams.of((key,), but=standing))
-        if not arriving:
-            return None
-        if first:  # all that come in one pipeline wait together
-            ahead = set(self._announcing.keys_ahead()).difference(self._known.deadlines, arriving)
-            arriving = (*arriving, *(key for key in ahead if standing.may_expire((key,))))
-        if standing.transaction is not None:
-            standing.transaction.watch(arriving)
-        for key in arriving:
-            self._known.mark(key, math.inf, now, self._claims)  # what comes after those is judged
-        if not first:
-            return Question(arriving, again=True)
-        streams.let_wait(arriving)
-        return Question(arriving, again=True, behind=streams.of_others(self._claims))
-
-    def _limited(self, command: Command | None, request: Request) -> tuple[tuple[bytes, ...], bool]:
-        """Return, for a user who may run no script, which keys must not be taken to be known for no good reason; and
-        whether members that requests before this one remove have to be gone."""
-        if command is None:
-            return (), False
-        unclear = [key for key in self._rewriter.unclear(command, request.arguments) if self._known.is_known(key)]
-        opens = command.effect is Effect.MULTI
-        return tuple(unclear), opens and self._standing.transaction is None and self._standing.askable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from proxy.coverage.coverage import Coverage
 from proxy.scripts.naming import Names, slot
-from proxy.session.known import KnownKeys
 from proxy.session.question import Arrival
 from proxy.wire.request import encode
 
@@ -24,12 +24,12 @@ class Moves:
 
     Args:
         names: the names of the proxy's own keys.
-        known: the keys with deadlines; which of them have been sent away is noted here.
+        coverage: the covered keys.
     """
 
-    def __init__(self, names: Names, known: KnownKeys) -> None:
+    def __init__(self, names: Names, coverage: Coverage) -> None:
         self._names = names
-        self._known = known
+        self._coverage = coverage
 
     def are_made_by(self, name: bytes) -> bool:
         """Return whether keys move by a command, named in capitals."""
@@ -48,8 +48,11 @@ class Moves:
         migration = self._migration(arguments)
         if migration is None:
             return []
-        names = [*map(self._names.key, migration[1]), *self._known.known_among(migration[1])]
-        return list(dict.fromkeys(name for name in names if name is not None and name not in self._known.sent))
+        names = [*map(self._names.key, migration[1]), *self._coverage.among(migration[1])]
+        return list(dict.fromkeys(name for name in names if name is not None and not self._is_sent(name)))
+
+    def _is_sent(self, key: bytes) -> bool:
+        return self._names.slots is not None and key in self._names.slots.sent
 
     def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
         """Return the key that another cluster node sends, of which there may be deadlines here, or a copy.
@@ -83,11 +86,12 @@ class Moves:
         names: dict[bytes, None] = {}
         for name in keys:
             key = self._names.key(name)
-            if key is None and (name.startswith(self._names.prefix) or not self._known.is_known(name)):
+            if key is None and (name.startswith(self._names.prefix) or not self._coverage.covers(name)):
                 names[name] = None
                 continue
             key = name if key is None else key
-            self._known.sent.add(slot(key), (key,))
+            if (slots := self._names.slots) is not None:
+                slots.send(slot(key), key)
             # In front of a key that comes to it, the other node's proxy removes what deadlines are there.
             names[key] = names[self._names.shadow(key)] = None
         if list(names) == keys:

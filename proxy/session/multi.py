@@ -7,10 +7,10 @@ from typing import Final
 
 from proxy.commands.table import COMMANDS, Command, Effect
 from proxy.session import additions
-from proxy.session.claims import Claims
 from proxy.session.ground import Ground
 from proxy.session.hearing import Hearing
 from proxy.session.outgoing import Outgoing
+from proxy.session.pipeline import Pipeline
 from proxy.session.standing import Standing
 from proxy.session.transaction import Transaction
 from proxy.wire.request import Kind, Request
@@ -30,19 +30,19 @@ class Multi:
         standing: the state of the connection.
         out: what goes upstream.
         hearing: what CLIENT says of replies.
-        claims: the keys to which the connection's requests may give deadlines.
+        owner: stands for the connection.
     """
 
-    __slots__ = ("_claims", "_hearing", "_known", "_out", "_rewriter", "_standing", "_streams")
+    __slots__ = ("_coverage", "_hearing", "_out", "_owner", "_rewriter", "_standing", "_streams")
 
-    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, hearing: Hearing, claims: Claims) -> None:
-        self._known = ground.known
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, hearing: Hearing, owner: Pipeline) -> None:
+        self._coverage = ground.coverage
         self._rewriter = ground.rewriter
         self._streams = ground.streams
         self._standing = standing
         self._out = out
         self._hearing = hearing
-        self._claims = claims
+        self._owner = owner
 
     def queue(self, transaction: Transaction, command: Command | None, request: Request, expected: Set[bytes]) -> None:
         """Remember a request that is about to go, in an open transaction.
@@ -64,7 +64,6 @@ class Multi:
         transaction: Transaction,
         command: Command | None,
         request: Request,
-        now: float,
         requests_ahead: Callable[[int], Iterator[list[bytes]]],
     ) -> None:
         """Have what is due removed in front of a request that is about to be queued.
@@ -77,13 +76,12 @@ class Multi:
             transaction: the open one.
             command: what the table says of the request.
             request: the request.
-            now: the server's clock, in Unix ms.
             requests_ahead: gives those that have come behind it, in so many bytes: one call does for all their keys.
         """
         if self._standing.caches:
             return
         named = list(self._rewriter.named(command, request.arguments))
-        keys = transaction.to_clear(named, now)
+        keys = transaction.to_clear(named)
         if not keys:
             return
         first = keys[0]
@@ -93,7 +91,7 @@ class Multi:
                 break
             named += self._rewriter.named(behind, arguments)
         # A cluster's transaction is about keys of one slot.
-        keys = self._rewriter.of_one_slot([first, *(key for key in transaction.to_clear(named, now) if key != first)])
+        keys = self._rewriter.of_one_slot([first, *(key for key in transaction.to_clear(named) if key != first)])
         if self._out.put_aside(self._rewriter.clear_front(keys)):
             transaction.clear(keys)
 
@@ -136,9 +134,7 @@ class Multi:
         if transaction is not None:
             self._standing.watched.clear()  # what the server refuses outside of one changes nothing
         if transaction is not None and transaction.is_long:
-            self._streams.lengthen(self._claims)  # it runs now, or what follows is behind it
-        if transaction is not None:
-            transaction.end()
+            self._streams.lengthen(self._owner)  # it runs now, or what follows is behind it
         self._out.end_transaction()
         self._standing.transaction = None
 
@@ -146,15 +142,15 @@ class Multi:
         standing = self._standing
         if standing.transaction is not None:
             return
-        standing.transaction = Transaction(self._known, self._claims)
+        standing.transaction = Transaction(self._coverage, self._owner)
         if askable and not standing.is_stranger and not standing.limited:
             self._out.begin_transaction()
 
     def _run(self, transaction: Transaction, now: float) -> None:
-        known, watched = self._known, self._standing.watched
-        unseen = known.blind and watched.has_passed(known.deadlines, now)  # nobody has removed what is due there
-        if unseen or transaction.is_overtaken or known.unannounced(transaction.marked):
+        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # nobody has removed what is due there
+        if unseen or transaction.is_overtaken or self._coverage.unconfirmed(transaction.marked):
             # It would run as if that key had no deadlines. Spoil it, by a request whose own reply nobody sees: EXEC
             # answers with EXECABORT.
             self._out.append(self._standing.replies.expect(b""))
-        transaction.run(now)
+        for key, delay in transaction.marked.items():
+            self._rewriter.expect([key], now + delay)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from proxy.coverage.coverage import Coverage
 from proxy.session.errors import RequestTooLargeError
-from proxy.session.known import KnownKeys
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
 from proxy.wire.asides import Asides
@@ -23,17 +23,17 @@ class Outgoing:
     """What has been judged and not been sent yet, in order.
 
     Args:
-        known: the keys with deadlines.
+        coverage: the covered keys.
         standing: the state of the connection.
 
     Attributes:
         append: puts bytes behind what is there.
     """
 
-    __slots__ = ("_asides", "_front", "_known", "_parts", "_silent", "_standing", "append")
+    __slots__ = ("_asides", "_coverage", "_front", "_parts", "_silent", "_standing", "append")
 
-    def __init__(self, known: KnownKeys, standing: Standing) -> None:
-        self._known = known
+    def __init__(self, coverage: Coverage, standing: Standing) -> None:
+        self._coverage = coverage
         self._standing = standing
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
@@ -43,7 +43,7 @@ class Outgoing:
 
     def take(self) -> bytes:
         """Return it all, which is sent now."""
-        if self._front is not None and not (self._known.ever or self._known.blind):
+        if self._front is not None and not (self._coverage.ever or self._coverage.blind):
             self._asides = self._front = None  # nothing to be taken out, in all likelihood
         self._mark_front()
         out = b"".join(self._parts)

@@ -10,12 +10,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from proxy.session.claims import weight
 from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 REMEMBERED: Final = 1_000
-"""What the keys that are remembered weigh (`claims.weight`), about; beyond, they are asked for again."""
+"""What the keys that are remembered weigh (`_weight`), about; beyond, they are asked for again."""
 
 TOGETHER: Final = 200
 """Keys that are asked for together, for requests that have come in one pipeline."""
@@ -74,7 +73,7 @@ class Permits:
                     self._granted.clear()
                     self._room = REMEMBERED
                 self._granted.update(keys)
-                self._room -= sum(map(weight, keys))
+                self._room -= sum(map(_weight, keys))
             if granted or self._singly or len(keys) == 1:
                 self._tried = frozenset(keys)  # else it may be another key's request that is refused
             self._singly = self._singly or not granted
@@ -88,7 +87,7 @@ class Permits:
         if self.cover(keys):
             return True
         if not self._tried.issuperset(keys) and self._unclear_room > 0:
-            self._unclear_room -= sum(weight(key) for key in keys if key not in self.unclear)
+            self._unclear_room -= sum(_weight(key) for key in keys if key not in self.unclear)
             self.unclear.update(keys)
         return False
 
@@ -108,3 +107,8 @@ class Permits:
         self._granted.clear()
         self._room = REMEMBERED
         self._tried, self._singly = frozenset(), False
+
+
+def _weight(key: bytes) -> int:
+    """Return how many ordinary keys take the memory of one."""
+    return 1 + len(key) // 400

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import cache
-from itertools import chain
 from typing import Final
 
-from proxy.commands.table import FREQUENT, FREQUENT_READS, REPEATED
-from proxy.session.known import KnownKeys, lease_clock
-from proxy.wire.batch import BatchParser, is_disjoint
+from proxy.commands.table import (
+    FREQUENT,
+    FREQUENT_READS,
+    INDIFFERENT,
+    OF_KEYS,
+    PURE_READS,
+    REPEATED,
+    STRING_LIKE,
+    is_indifferent,
+)
+from proxy.coverage.coverage import Coverage, lease_clock
+from proxy.wire.batch import BatchParser
 from proxy.wire.lines import is_lines, lines_end
 from proxy.wire.lines import names as names_in
 from proxy.wire.pattern import requests_pattern
@@ -30,8 +37,26 @@ SHORTEST_RUN: Final = 108
 SMALL: Final = 1024
 """Bytes of a chunk that may go over a shared connection."""
 
-DATED_MS: Final = 10.0
-"""How long a read of a known key may wait until it is sent."""
+
+def _spelled(names: Iterable[bytes]) -> frozenset[bytes]:
+    """Return how clients spell commands, mostly."""
+    return frozenset(spelled for name in names for spelled in (name, name.lower(), name.title()))
+
+
+PURE: Final = _spelled(PURE_READS)
+"""The commands that only read."""
+
+REPEATABLE: Final = _spelled(PURE_READS | OF_KEYS)
+"""Those that can be sent twice."""
+
+STRINGS: Final = _spelled(STRING_LIKE)
+"""Those that change nothing where there is a collection."""
+
+FREE: Final = _spelled(INDIFFERENT)
+"""Those that need no look, whatever keys they name."""
+
+FREE_OF_BLIND: Final = FREE | STRINGS
+"""Likewise of keys that are covered for want of trust alone: where one's last members are due they may meet them."""
 
 _STAR: Final = 0x2A
 _RETURN: Final = 0x0D
@@ -48,74 +73,43 @@ def frequent_requests(never: bytes) -> re.Pattern[bytes]:
     return requests_pattern((spelled for name in names for spelled in (name, name.lower())), never)
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Names of commands, as clients spell them: found out as they come, at most three spellings of each.
-
-    Attributes:
-        plain: those that need no look while they touch no known key.
-        untabled: those of them that need none either while nothing is due in the keys that they touch.
-    """
-
-    plain: set[bytes] = field(default_factory=set)
-    untabled: set[bytes] = field(default_factory=set)
-
-
-def is_nothing_due(known: KnownKeys, requests: list[list[bytes]], now: float) -> bool:
-    """Return whether nothing is due, at `now` in Unix ms, in the known keys that some requests touch.
-
-    Raises:
-        TypeError: an element of a request is not bytes.
-    """
-    return not known.to_ask_about(known.deadlines.keys() & chain.from_iterable(requests), now)
-
-
 class LinesCheck:
     """Finds out whether inline requests need no look.
 
     Args:
-        names: the commands.
-        known: the keys with deadlines.
+        plain: the commands that need none while they touch no covered key.
+        coverage: the covered keys.
         prefix: what the reserved names begin with.
     """
 
-    __slots__ = ("_is_reserved", "_keys", "_known", "_plain", "_untabled")
+    __slots__ = ("_coverage", "_is_reserved", "_plain")
 
-    def __init__(self, names: Names, known: KnownKeys, prefix: bytes) -> None:
-        self._known = known
-        self._keys = known.deadlines.keys()
+    def __init__(self, plain: set[bytes], coverage: Coverage, prefix: bytes) -> None:
+        self._coverage = coverage
         self._is_reserved = re.compile(re.escape(prefix)).search
-        self._plain, self._untabled = names.plain, names.untabled
+        self._plain = plain
 
-    def front(self, chunk: bytes, now: float, most: int) -> int:
+    def front(self, chunk: bytes, most: int) -> int:
         """Return how many bytes at the front of a chunk are such requests: none, or all lines that end in `most`."""
         end = lines_end(chunk, most)
-        return end if end and self.needs_no_look(chunk[:end], now) else 0
+        return end if end and self.needs_no_look(chunk[:end]) else 0
 
-    def needs_no_look(self, lines: bytes, now: float) -> bool:
+    def needs_no_look(self, lines: bytes) -> bool:
         """Return whether lines of plain words can go as they came. Nothing in them is quoted: all is what it seems."""
         used = names_in(lines)
         if not used <= self._plain or self._is_reserved(lines):
             return False
-        if not self._keys:
-            return True
-        words = lines.split()
-        if self._keys.isdisjoint(words):
-            return True
-        return used <= self._untabled and is_nothing_due(self._known, [words], now)
+        return used <= FREE or not self._coverage.touches([lines.split()])
 
 
-def plain_check(
-    names: Names, known: KnownKeys, prefix: bytes, batch: BatchParser, now: Callable[[], float]
-) -> Callable[[bytes], bool]:
+def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], bool]:
     """Make the check for one connection.
 
     Args:
-        names: the commands.
-        known: the keys with deadlines.
+        plain: the names of commands that need no look while they touch no covered key.
+        coverage: the covered keys.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
-        now: gives the server's clock, in Unix ms.
 
     Returns:
         A function of a chunk that begins where a request does. True: the chunk is whole requests, each an ordinary one
@@ -125,59 +119,49 @@ def plain_check(
     # have the frequent form are not even parsed, nor their values looked at.
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
-    beginnings = known.beginnings
-    deadlines = known.deadlines
-    keys = deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
-    plain_names, untabled = names.plain, names.untabled
-    key_of_run = REPEATED_REQUESTS.key_at_front
-    lines = LinesCheck(names, known, prefix)
+    lines = LinesCheck(plain, coverage, prefix)
+    may_be_run = REPEATED_REQUESTS.key_at_front
 
     def check(chunk: bytes) -> bool:
-        if known.blind:
-            return False
-        for beginning in beginnings.found:
-            if beginning in chunk:
-                if len(chunk) >= SHORTEST_RUN and key_of_run(chunk) in deadlines:
-                    return False  # may go together with others: do not parse them one by one
-                break
-        else:
-            if framed(chunk):
-                return True
+        if coverage.blind:
+            pass
+        elif coverage.search(chunk):
+            if len(chunk) >= SHORTEST_RUN and may_be_run(chunk):
+                return False  # some may go together: do not parse them one by one
+        elif framed(chunk):
+            return True
         if len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):
             return False
         if chunk[0] != _STAR:
-            return is_lines(chunk) is not None and lines.needs_no_look(chunk, now())
+            return is_lines(chunk) is not None and lines.needs_no_look(chunk)
         requests = parse(chunk)
         if requests is None:
             return False
         try:
-            if len(requests) == 1:
-                name = requests[0][0]
-                if name not in plain_names:
-                    return False
-                if not deadlines or keys.isdisjoint(requests[0]):
-                    return True
-                return name in untabled and is_nothing_due(known, requests, now())
             used = {request[0] for request in requests}
-            if not used <= plain_names:
+            if not used <= plain:
                 return False
-            if not deadlines or is_disjoint(keys, requests):
-                return True
-            return used <= untabled and is_nothing_due(known, requests, now())
-        except TypeError:  # an array in the place of an argument: the exact reader sees what the server makes of it
+            free = FREE_OF_BLIND if coverage.blind and not coverage.search(chunk) else FREE
+            return used <= free or not coverage.touches(
+                request for request in requests if request[0] not in free and not is_indifferent(request)
+            )
+        except (
+            TypeError,
+            AttributeError,
+        ):  # an array for an argument: the exact reader sees what the server makes of it
             return False
 
     return check
 
 
-def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[bytes], bool]:
-    """Make the check for where there are other proxies: no chunk is plain at the end of the lease, or of a standstill.
+def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable[[bytes], bool]:
+    """Make the check for where there are other proxies: no chunk is plain at the end of the lease.
 
     Args:
         check: the check for a proxy that is alone.
-        known: the keys with deadlines.
+        coverage: the covered keys.
 
     Returns:
         Likewise.
@@ -185,8 +169,7 @@ def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[
     clock = lease_clock
 
     def leased(chunk: bytes) -> bool:
-        now = clock()
-        return now < known.trusted_until and now < known.steady_until and check(chunk)
+        return clock() < coverage.trusted_until and check(chunk)
 
     return leased
 
@@ -194,54 +177,44 @@ def leased_check(check: Callable[[bytes], bool], known: KnownKeys) -> Callable[[
 class Shared(IntEnum):
     """Over which of the shared connections of its identity a chunk may go.
 
-    Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows them. Dated are
-    those of known keys in which nothing is due soon: they must not wait for longer.
+    Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows. Of guarded ones
+    the server is asked, in front of them, when the next deadline of their keys is.
     """
 
     NONE = 0
     WRITES = 1
     READS = 2
-    DATED_READS = 3
+    GUARDED_READS = 3
 
 
-def share_check(
-    known: KnownKeys, prefix: bytes, batch: BatchParser, now: Callable[[], float]
-) -> Callable[[bytes], Shared]:
+def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], Shared]:
     """Make the check whether a chunk may go over a shared connection.
 
     Args:
-        known: the keys with deadlines.
+        coverage: the covered keys.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
-        now: gives the server's clock, in Unix ms.
 
     Returns:
         A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
-        a frequent one of few bytes. With `READS` and `WRITES` it touches no known key, so nothing in it can be due,
-        however long it waits for the end of the turn; with `DATED_READS` nothing is for `DATED_MS`. Whether the keys
-        are known at all it does not ask: that is asked when the chunk is sent.
+        a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. Whether
+        that is all it does not ask: that is asked when the chunk is sent.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
-    beginnings = known.beginnings
-    keys = known.deadlines.keys()
     reserved = re.compile(re.escape(prefix)).search
-    none, writes, reads, dated = Shared
+    none, writes, reads, guarded = Shared
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
 
     def check(chunk: bytes) -> Shared:
         # One request: behind the end of an argument there begins no other, not even within a value.
-        if len(chunk) > SMALL or b"\r\n*" in chunk:
+        if len(chunk) > SMALL or b"\r\n*" in chunk or coverage.blind:
             return none
-        for beginning in beginnings.found:
-            if beginning in chunk:
-                break
-        else:
-            if framed(chunk):
-                # *2 $3 GET, each line with its end: the length of a name has one digit or two.
-                name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
-                return reads if name in reading else writes
+        if not coverage.search(chunk) and framed(chunk):
+            # *2 $3 GET, each line with its end: the length of a name has one digit or two.
+            name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
+            return reads if name in reading else writes
         if chunk[0] != _STAR or reserved(chunk):
             return none
         requests = parse(chunk)
@@ -251,10 +224,10 @@ def share_check(
             name = requests[0][0]
             if name not in spelled:
                 return none
-            if keys.isdisjoint(requests[0]):
+            if not coverage.touches(requests):
                 return reads if name in reading else writes
-            return dated if name in reading and is_nothing_due(known, requests, now() + DATED_MS) else none
-        except TypeError:  # an array in the place of an argument
+            return guarded if name in reading else none
+        except (TypeError, AttributeError):  # an array in the place of an argument
             return none
 
     return check

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.lifetime import ArityError, LifetimeError, read_lifetime
-from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect
+from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect, is_indifferent
+from proxy.coverage.alarm import Alarm
+from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.scripts.calls import evaluation
-from proxy.scripts.naming import Names
-from proxy.session.claims import Claims
+from proxy.scripts.naming import Names, slot
 from proxy.session.globs import may_match_beginning
-from proxy.session.known import KnownKeys
 from proxy.session.moves import Moves
+from proxy.session.pipeline import Pipeline
 from proxy.session.transaction import Transaction
 from proxy.session.voiding import Voiding
-from proxy.wire.request import Request, RequestReader, bulk, encode, strict_integer
+from proxy.wire.request import Kind, Request, RequestReader, bulk, encode, strict_integer
 
 UNPACKED: Final = 7_000
 """Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
@@ -82,8 +82,26 @@ _LONG_NAME: Final = Refusal(
 )
 
 
+_OF_SEVERAL: Final = (b"LPOP", b"RPOP", b"ZPOPMIN", b"ZPOPMAX")
+
+
 def _is_cleared(key: bytes, transaction: Transaction | None) -> bool:
     return transaction is not None and key in transaction.cleared
+
+
+def _has_form_of_protocol(command: Command, arguments: list[bytes]) -> bool:
+    """Return whether the form of a reply depends on the client's protocol, which no script knows.
+
+    That of scores in pairs, and of nothing where there might be an array.
+    """
+    return command.name in _OF_SEVERAL and len(arguments) > 2
+
+
+def goes_elsewhere(command: Command, arguments: list[bytes]) -> bool:
+    """Return whether a request looks at a key of another database, where its script does not remove what is due."""
+    if command.effect is Effect.COPY:
+        return b"DB" in map(bytes.upper, arguments[3:])
+    return command.effect is Effect.MOVE
 
 
 def is_own(command: Command, request: Request) -> bool:
@@ -97,7 +115,7 @@ class Rewriter:
 
     Args:
         names: the names of the proxy's own keys.
-        known: the keys with deadlines; commands that may give a key deadlines mark it here.
+        coverage: the covered keys; those that a transaction may give deadlines are covered here.
         server: what the server at hand says of its commands: what it would refuse goes to it as it came.
         metrics: where to count the requests that are replaced.
 
@@ -106,13 +124,22 @@ class Rewriter:
         command: returns what to do about a command of an upper-case name.
     """
 
-    def __init__(self, names: Names, known: KnownKeys, server: ServerCommands, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, names: Names, coverage: Coverage, server: ServerCommands, metrics: Metrics | None = None
+    ) -> None:
         self._names = names
-        self._known = known
+        self._coverage = coverage
+        self.alarm = Alarm()
         self._server = server
         self._metrics = metrics or Metrics()
-        self.moves = Moves(names, known)
+        self.moves = Moves(names, coverage)
         self.command = server.command
+
+    def expect(self, keys: Iterable[bytes], deadline: float) -> None:
+        """Note that keys get deadlines, the earliest in Unix ms: the sweeper has to look then."""
+        self.alarm.set(deadline)
+        if self._names.slots is not None:
+            self._names.slots.changed.update(map(slot, keys))
 
     def reserved(self, request: Request) -> Refusal | None:
         """Refuse a request that names one of the proxy's own keys; None for any other."""
@@ -257,13 +284,39 @@ class Rewriter:
         """Return whether a script may stand in for a request, or for one of the transaction that it opens."""
         effect = command.effect
         if effect is Effect.MULTI:
-            return self._known.ever or self._known.blind
+            return self._coverage.ever or self._coverage.blind
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request) is not None
         if effect not in SPARED and effect not in _UNCLEAR:
             return False
         keys = command.keys(request.arguments)
         return keys is not None and self._concerns(keys) and self._server.accepts(command.name, request.count)
+
+    def settles(self, command: Command | None, request: Request, *, amends: bool) -> bool:
+        """Return whether what stands in for a request removes what is due itself, and voids what it has to.
+
+        `amends`: whether the request's reply can be amended.
+        """
+        if command is None or command.name not in COMMANDS:
+            return False
+        arguments, effect = request.arguments, command.effect
+        if effect in (Effect.EXPIRE, Effect.LIFETIME):
+            return is_own(command, request)
+        if request.count > UNPACKED or not self._server.accepts(command.name, request.count):
+            return not self._server.accepts(command.name, request.count)
+        if effect in (Effect.ADD, Effect.REMOVE):
+            return command.members is not None and command.members(arguments, request.count) is not None
+        if effect is Effect.COUNT:
+            return amends and request.kind is Kind.WHOLE
+        if effect is Effect.VANISH:
+            if len(request.raw) > COPIED:
+                return False
+            return len(arguments) == 2 or set(self._server.keys(arguments)) <= set(command.keys(arguments) or ())
+        if effect is Effect.REMOVE_UNNAMED:
+            return command.keys(arguments) is not None and not _has_form_of_protocol(command, arguments)
+        return effect in (Effect.MOVE_MEMBER, Effect.RENAME) or (
+            effect is Effect.COPY and not goes_elsewhere(command, arguments)
+        )
 
     def unclear(self, command: Command, arguments: list[bytes]) -> list[bytes]:
         """Return the keys for which a request needs a script, if they have deadlines."""
@@ -275,9 +328,9 @@ class Rewriter:
         request: Request,
         now: float,
         *,
-        claims: Claims | None = None,
+        owner: Pipeline | None = None,
         limited: bool = False,
-        certain: bool = False,
+        having: Set[bytes] | None = None,
         counts: bool = False,
         sure: bool = True,
         transaction: Transaction | None = None,
@@ -288,9 +341,9 @@ class Rewriter:
             command: what the table says of it.
             request: a whole request.
             now: the server's clock, in Unix ms.
-            claims: the keys to which this connection's requests may give deadlines.
+            owner: stands for this connection.
             limited: whether its user may not run every script: then none stands in where it can be done without.
-            certain: whether it has just been asked which of its keys have deadlines.
+            having: those of its keys that have deadlines, if that has just been asked.
             counts: whether its reply is made an integer if it is a status.
             sure: whether the server is known to let the user give its keys deadlines; if not, they are not marked.
             transaction: the open one, in which it is about to be queued.
@@ -300,10 +353,10 @@ class Rewriter:
         """
         effect, arguments = command.effect, request.arguments
         if effect is Effect.EXPIRE:
-            return self._expire(command, arguments, now, claims, transaction, marks=sure)
+            return self._expire(command, arguments, now, owner, transaction, marks=sure)
         if effect is Effect.LIFETIME:
             return self._lifetime(command, arguments, transaction)
-        if limited and effect in SPARED:
+        if (limited and effect in SPARED) or (effect is Effect.VANISH and is_indifferent(arguments)):
             return None
         if effect is Effect.KEYSPACE:
             return self._keyspace(command, request)
@@ -313,7 +366,7 @@ class Rewriter:
         if (
             keys is None
             or self.moves.are_made_by(command.name)
-            or not (self._concerns(keys, certain=certain) or (transaction is not None and transaction.anticipates))
+            or not (self._concerns(keys, having) or (transaction is not None and transaction.anticipates))
             or not self._server.accepts(command.name, request.count)
             or self._is_of_many_slots(command, request)
         ):
@@ -333,22 +386,27 @@ class Rewriter:
                 if len(arguments) != 3:
                     return None
                 if sure:
-                    self._mark_like(keys[0], keys[1], now, claims, queued=transaction is not None)
+                    self._cover(keys[1], owner, transaction)
                 return self._run(command, "rename", self._pairs(keys), [], request)
             case Effect.COPY:
-                return self._copy(command, keys, request, now, claims, transaction, marks=sure)
+                return self._copy(command, keys, request, owner, transaction, marks=sure)
             case Effect.MOVE:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
-                self._known.visit((int(arguments[2]),))
+                self._coverage.visit((int(arguments[2]),))
                 if sure:
-                    self._mark_like(keys[0], keys[0], now, claims, queued=transaction is not None)
+                    self._cover(keys[0], owner, transaction)
                 return self._run(command, "move", self._triple(keys[0]), [arguments[2]], request)
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
                 return None  # the engine has voided what the request may add: see `Session`
-            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.READ | Effect.WAIT | Effect.WATCH:
+            case Effect.REMOVE_UNNAMED:
+                if _has_form_of_protocol(command, arguments):
+                    return None
+                cleared = [b"cleared" if _is_cleared(keys[0], transaction) else b""]
+                return self._run(command, "settled", self._triple(keys[0]), cleared, request)
+            case Effect.FIELD_EXPIRY | Effect.READ | Effect.WAIT | Effect.WATCH:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return None
@@ -424,11 +482,10 @@ class Rewriter:
             return False
         return True
 
-    def _concerns(self, keys: list[bytes], *, certain: bool = False) -> bool:
-        deadlines = self._known.deadlines
-        if certain:
-            return any(deadlines.get(key, math.inf) < math.inf for key in keys)
-        return self._known.blind or not deadlines.keys().isdisjoint(keys)
+    def _concerns(self, keys: list[bytes], having: Set[bytes] | None = None) -> bool:
+        if having is not None:
+            return not having.isdisjoint(keys)
+        return any(map(self._coverage.covers, keys))
 
     def _triple(self, key: bytes) -> list[bytes]:
         return [key, self._names.shadow(key), self._names.index_for(key)]
@@ -453,9 +510,10 @@ class Rewriter:
         keys = command.keys(arguments) or []
         return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
 
-    def _mark_like(self, source: bytes, target: bytes, now: float, claims: Claims | None, *, queued: bool) -> None:
-        deadline = self._known.deadlines.get(source, now)
-        self._known.mark(target, deadline, now, claims, queued=queued)
+    def _cover(self, key: bytes, owner: Pipeline | None, transaction: Transaction | None) -> None:
+        """Have what follows in a transaction judged as if a key had deadlines; others are told before EXEC."""
+        if transaction is not None:
+            self._coverage.begin((key,), owner.mark if owner is not None else self, queued=True)
 
     def _run(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
         """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
@@ -471,7 +529,7 @@ class Rewriter:
         command: Command,
         arguments: list[bytes],
         now: float,
-        claims: Claims | None,
+        owner: Pipeline | None,
         transaction: Transaction | None,
         *,
         marks: bool,
@@ -485,7 +543,9 @@ class Rewriter:
             return self._script(self._server.terms(name), "fail", [], [error.message])
         key, member, deadline = arguments[1], arguments[2], lifetime.deadline(now)
         if marks:
-            self._known.mark(key, deadline, now, claims, queued=transaction is not None)
+            self._cover(key, owner, transaction)
+        if transaction is None:
+            self.expect([key], deadline)
         # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
         mode = b"relative" if lifetime.is_relative else b"absolute"
         terms = b"%d %b %b %b" % (lifetime.milliseconds, mode, name.lower(), lifetime.condition)
@@ -534,7 +594,12 @@ class Rewriter:
     def _shadows(self, keys: list[bytes]) -> str:
         """Return the places, from 1 on, of the shadows among a script's keys that have to be at the node."""
         found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
-        return " ".join(str(place) for place, key in found if key is not None and self._known.has_had(key))
+        return " ".join(str(place) for place, key in found if key is not None and self._has_had(key))
+
+    def _has_had(self, key: bytes) -> bool:
+        """Return whether a key has, or had, deadlines, if its slot is on its way; elsewhere that does not matter."""
+        slots = self._names.slots
+        return slots is None or slot(key) not in slots.moving or key in slots.had
 
     def _declared(self, keys: list[bytes]) -> list[bytes] | None:
         """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request."""
@@ -583,7 +648,7 @@ class Rewriter:
         )
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
-        if not self._known.ever and not self._known.blind:
+        if not self._coverage.ever and not self._coverage.blind:
             return None
         name, size, terms = command.name, request.count, self._server.terms(command.name)
         if name == b"DBSIZE" and size == 1 and (slots := self._names.slots) is not None:
@@ -594,7 +659,7 @@ class Rewriter:
                 [self._names.lease, *map(self._names.index_of, slots.indexed)],
             )
         if name == b"DBSIZE" and size == 1:
-            own = [self._names.index, self._names.lease, self._names.events]
+            own = [self._names.index, self._names.lease, self._names.events, self._names.covered]
             return self._script(terms, "dbsize", own, [])
         if name == b"RANDOMKEY" and size == 1:
             return self._script(terms, "randomkey", [], [self._names.prefix])
@@ -627,12 +692,12 @@ class Rewriter:
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
-        if script == "add" and _is_cleared(key, transaction):
+        if script in ("add", "remove") and _is_cleared(key, transaction):
             extra[0] += _CLEARED
         return self._run(command, script, self._triple(key), extra, request)
 
     def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
-        concerned = [key for key in keys if key in self._known.deadlines]
+        concerned = [key for key in keys if self._coverage.is_certain(key)]
         if not concerned or len(request.raw) > COPIED:
             return None  # nothing is known for certain; what is left over is void as soon as a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self._names.shadow(key))]
@@ -655,8 +720,7 @@ class Rewriter:
         command: Command,
         keys: list[bytes],
         request: Request,
-        now: float,
-        claims: Claims | None,
+        owner: Pipeline | None,
         transaction: Transaction | None,
         *,
         marks: bool,
@@ -673,7 +737,7 @@ class Rewriter:
         if database and strict_integer(database) is None:
             return None
         if database:
-            self._known.visit((int(database),))
+            self._coverage.visit((int(database),))
         if marks:
-            self._mark_like(keys[0], keys[1], now, claims, queued=transaction is not None)
+            self._cover(keys[1], owner, transaction)
         return self._run(command, "copy", self._pairs(keys), [database], request)

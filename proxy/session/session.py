@@ -11,24 +11,26 @@ from collections import deque
 from collections.abc import Callable, Collection, Set
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from proxy.commands.lifetime import deadline_of
-from proxy.commands.table import BLIND, JUDGED, Command, Effect
+from proxy.commands.table import BLIND, JUDGED, Command, Effect, is_indifferent
+from proxy.coverage.coverage import DATABASES
 from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing, keys_expected
-from proxy.session.claims import Claims, weight
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
-from proxy.session.ground import NAMES, Ground
+from proxy.session.fronts import Fronts
+from proxy.session.ground import PLAIN, Ground
 from proxy.session.hearing import Hearing, speaks_of_next
 from proxy.session.identity import WHO, Identity, who
 from proxy.session.inquiry import Inquiry
-from proxy.session.known import DATABASES, STIRRED_SECONDS, lease_clock
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.permits import TOGETHER
-from proxy.session.plain import LARGEST, is_nothing_due
+from proxy.session.pipeline import Pipeline
+from proxy.session.plain import FREE, FREE_OF_BLIND, LARGEST
 from proxy.session.question import Question
+from proxy.session.reads import Late, Reads
 from proxy.session.remaining import Remaining
 from proxy.session.rewrite import LONGEST_NAME, Refusal, is_own
 from proxy.session.rights import Rights, named_user, short_name
@@ -38,7 +40,7 @@ from proxy.session.together import Together
 from proxy.session.turns import REQUESTS, RUNS, STRANGERS_BYTES
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
-from proxy.wire.batch import is_disjoint, request_size
+from proxy.wire.batch import request_size
 from proxy.wire.frames import frames
 from proxy.wire.lines import is_begun
 from proxy.wire.reply import ReplySubstitution
@@ -62,27 +64,6 @@ _OPEN: Final = Login.OPEN
 _STRANGER: Final = Login.STRANGER
 
 
-class Done(NamedTuple):
-    """What has been done for a request that was held up, so that it does not wait for the same again.
-
-    Attributes:
-        replied: what the client had sent before it has been answered.
-        waited: what others have to finish before it has been waited for.
-        told: other proxies have been told of near deadlines, as far as they could be.
-        told_late: they had been told, but some only long after others, who may ask about the key no more.
-        stood: the proxy has stood still meanwhile, so that it has been judged once more.
-    """
-
-    replied: bool = False
-    waited: bool = False
-    told: bool = False
-    told_late: bool = False
-    stood: bool = False
-
-
-_NOTHING_DONE: Final = Done()
-
-
 class Session:
     """The state of one client connection.
 
@@ -96,42 +77,41 @@ class Session:
             what `ground.is_plain` accepts can go upstream without `receive`.
         question: what the engine is to do before the session can go on; None while it is not held up.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
-        claims: the keys to which requests may give deadlines that have not been answered yet.
+        pipeline: stands for the connection where others wait for what it has sent.
         turns: how much is judged at once.
     """
 
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
-        self.ordinary = not stranger
+        self.ordinary = self._is_between = not stranger
         self.question: Question | None = None
-        self.claims = Claims()
+        self.pipeline = Pipeline()
         self.turns = ground.turns
         self._stopped = False  # whether the reader may have more that can be judged at once
         self._waiting: deque[bytes] = deque()  # what has come, and has not got its turn
         self._waiting_size = 0
         self._ground = ground
-        self._known = ground.known
+        self._coverage = ground.coverage
         self._rewriter = ground.rewriter
         self._reader = ground.rewriter.new_reader()
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
         self._pending: Request | None = None  # what is held up by the question
-        self._done = _NOTHING_DONE  # for it already
-        self._asked = -math.inf  # when its question came up (`lease_clock`)
-        self._standstills = 0  # that there had been then
+        self._replied = False  # whether what was sent before it has been answered since it came
         self._expected: Set[bytes] = frozenset()  # keys to which the last bytes that came may give deadlines
-        self._promised: Callable[[], None] | None = None  # for whom a sign is put as soon as one may stand
         # None of these knows the session, which therefore goes with the last reference to it.
         self._standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
         self.replies = self._standing.replies
-        self._out = Outgoing(ground.known, self._standing)
+        self._out = Outgoing(ground.coverage, self._standing)
         self._hearing = Hearing(self._standing, self._out)
-        self._multi = Multi(ground, self._standing, self._out, self._hearing, self.claims)
+        self._multi = Multi(ground, self._standing, self._out, self._hearing, self.pipeline)
         self._upload = Upload(ground, self._standing, self._out)
-        self._announcing = Announcing(ground, self._standing, self._reader)
+        self._announcing = Announcing(ground, self._standing, self._reader, self.pipeline)
         self._without = WithoutEngine(ground, self._standing, self._out)
-        self._inquiry = Inquiry(ground, self._standing, self._without, self.claims, self._announcing, self._out)
+        self._fronts = Fronts(ground, self._standing, self._out, self._without)
+        self._inquiry = Inquiry(ground, self._standing, self._without, self._announcing, self._out, self._fronts)
+        self._reads = Reads(ground, self._standing, self._out, self._without)
         self._remaining = Remaining(ground.names, self._standing, ground.now)
-        self._together = Together(ground, self._standing, self._out, self.claims)
+        self._together = Together(ground, self._standing, self._out, self._reads)
         self._strangers = Strangers(ground, self._standing, self._out, self._without, self._inquiry)
 
     @property
@@ -151,7 +131,8 @@ class Session:
         pending = len(request.raw) + ARGUMENT_SIZE * len(request.arguments) if request else 0
         transaction = self._standing.transaction
         queued = self._standing.watched.size + (transaction.size if transaction is not None else 0)
-        return self._reader.memory + len(self._tail) + self._waiting_size + pending + queued
+        waiting = self._waiting_size + self.replies.waiting
+        return self._reader.memory + len(self._tail) + waiting + pending + queued
 
     @property
     def hears_unasked(self) -> bool:
@@ -170,12 +151,6 @@ class Session:
         return self._standing.answers
 
     @property
-    def queued_claims(self) -> int:
-        """What the keys weigh that something queued may give deadlines; `held` counts them."""
-        transaction = self._standing.transaction
-        return sum(map(weight, transaction.marked)) if transaction is not None else 0
-
-    @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
         """Returns whether all that was sent before the open transaction has been answered; None: see `sign`."""
         transaction = self._standing.transaction
@@ -190,7 +165,7 @@ class Session:
         """Note that the server's replies have shown the client to be logged in."""
         if self.stranger:
             self._standing.login = Login.ADMITTED
-            self._known.visit(self._strangers.visited)
+            self._coverage.visit(self._strangers.visited)
         self._note_state()
 
     def receive(self, data: bytes, now: float) -> bytes:
@@ -270,11 +245,9 @@ class Session:
             RefusedAtItsHeadError: it is to be refused before it is complete.
             OvertakenError: it must not be completed any more.
         """
-        self._known.look()
+        self._coverage.look()
         question, self.question = self.question, None
         pending, self._pending = self._pending, None
-        if question is not None and question.behind:
-            self._ground.streams.let_go(question.arriving)
         if question is not None and question.login and self.stranger:
             if pending is None:
                 what, beginning = strangers.what_is_too_much(self._reader)
@@ -292,7 +265,7 @@ class Session:
     def go_on(self, now: float) -> bytes:
         """Judge more of what has come, while `unfinished`; as `receive`."""
         if self._stopped or not self._waiting:
-            self._known.look()
+            self._coverage.look()
             out = self._read_exactly(now)
         else:
             out = self._receive_slice(now)
@@ -301,8 +274,6 @@ class Session:
 
     def close(self) -> None:
         """Let go of what outlives requests: the client has gone."""
-        if self.question is not None and self.question.behind:
-            self._ground.streams.let_go(self.question.arriving)
         self._multi.end()
         self._upload.close()
         self.replies = self._standing.replies = ReplySubstitution()  # those expected refer to parts of this session
@@ -317,7 +288,7 @@ class Session:
             if standing.transaction.is_long:
                 return
             standing.transaction.is_long = True  # this chunk may have begun before it
-        self._ground.streams.lengthen(self.claims)
+        self._ground.streams.lengthen(self.pipeline)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
@@ -326,13 +297,25 @@ class Session:
         return self._take_out() + self._out.expect(b"", found=found)
 
     @property
-    def has_promised(self) -> bool:
-        """Whether a sign is promised, and has not been put."""
-        return self._promised is not None
+    def reads_under_way(self) -> bool:
+        """Whether reads have been sent that may have to be sent once more."""
+        return self._reads.under_way > 0
 
-    def promise_sign(self, found: Callable[[], None] | None) -> None:
-        """Put such a request in front of the next one that goes when one may stand. Only one is promised at a time."""
-        self._promised = found
+    def take_late(self) -> list[Late]:
+        """Return the reads whose replies have come too late. What is due in their keys has to be removed first."""
+        return self._reads.take_late()
+
+    def read_again(self, late: list[Late], now: float) -> bytes:
+        """Return what sends such reads once more; `now` in Unix ms."""
+        self._reads.send_again(late, now)
+        return self._take_out()
+
+    def take_settled(self) -> bool:
+        """Return whether the last of the reads under way has been answered since this was last asked."""
+        if not self._reads.take_settled():
+            return False
+        self._note_state()
+        return True
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
         """Ask upstream for a sign that every request so far has been answered.
@@ -360,7 +343,7 @@ class Session:
             What to send. None where it cannot be asked now.
         """
         standing = self._standing
-        if not self.ordinary or not standing.askable or standing.caches or standing.unlike or standing.has_quit:
+        if not self._is_between or not standing.askable or standing.caches or standing.unlike or standing.has_quit:
             return None
 
         def take(said: bytes) -> bytes:
@@ -404,7 +387,7 @@ class Session:
 
     def _note_state(self) -> None:
         standing = self._standing
-        self.ordinary = not (
+        self._is_between = not (
             self._exact
             or self._tail
             or self._waiting
@@ -413,6 +396,7 @@ class Session:
             or standing.next is not _FREE
             or standing.is_link
         )
+        self.ordinary = self._is_between and not self._reads.under_way
         if self._expected and self.question is None and not self.unfinished:
             self._expected = frozenset()
 
@@ -423,7 +407,7 @@ class Session:
     # The stream is cut into requests.
 
     def _receive(self, data: bytes, now: float) -> bytes:
-        self._known.look()
+        self._coverage.look()
         if self._exact:
             self._reader.feed(data)
             if self.question is not None:
@@ -432,7 +416,7 @@ class Session:
         if self._tail:
             data = self._tail + data
             self._tail = b""
-        if data[0] != _STAR and (end := self._lines_front(data, now)):
+        if data[0] != _STAR and (end := self._lines_front(data)):
             return self._go_behind_lines(data, end, now)
         front = self._plain_front(data)
         if front == len(data):
@@ -469,12 +453,14 @@ class Session:
             return self._take_out()
         return self._parse(data[position:], now, progress=position > 0)
 
-    def _lines_front(self, data: bytes, now: float) -> int:
+    def _lines_front(self, data: bytes) -> int:
         """Return how many bytes at the front are inline requests that can go as they came."""
         standing = self._standing
-        if standing.transaction is not None or self._known.blind or standing.next is not _FREE or self.stranger:
+        if standing.transaction is not None or self._coverage.blind or standing.next is not _FREE or self.stranger:
             return 0
-        return self._ground.lines.front(data, now, self._most_of_lines)
+        if self._reads.under_way:
+            return 0
+        return self._ground.lines.front(data, self._most_of_lines)
 
     @property
     def _most_of_lines(self) -> int:
@@ -483,10 +469,10 @@ class Session:
 
     def _plain_front(self, data: bytes) -> int:
         """Return how many bytes at the front are frequent requests that can go as they came."""
-        known, standing = self._known, self._standing
-        if standing.transaction is not None or known.blind or standing.next is not _FREE:
+        coverage, standing = self._coverage, self._standing
+        if standing.transaction is not None or coverage.blind or standing.next is not _FREE or self._reads.under_way:
             return 0
-        if any(beginning in data for beginning in known.beginnings.found):
+        if coverage.search(data):
             return 0
         frequent = self._ground.frequent.match(data)
         return frequent.end() if frequent else 0
@@ -497,27 +483,34 @@ class Session:
             return self._switch_to_exact(data, now)
         requests, whole = parsed
         try:
-            if self._is_plain(requests, data, now):
+            if self._is_plain(requests, data):
                 end = len(data) if whole else sum(map(request_size, requests))
                 self._out.append(data[:end])
                 return self._keep(data[end:], now, progress=progress or end > 0)
+            if requests and self._ground.prefix not in data:
+                end = len(data) if whole else sum(map(request_size, requests))
+                if self._reads.guard(requests, data[:end], now) or self._fronts.take(requests, data[:end], now):
+                    return self._keep(data[end:], now, progress=True)
             if len(requests) > LEAST and self._together.may_take(data, now):
                 return self._switch_to_exact(data, now)
             return self._judge_batch(requests, data, now)
-        except TypeError:  # an array in the place of an argument
+        except (TypeError, AttributeError):  # an array in the place of an argument
             return self._switch_to_exact(data, now)
 
-    def _is_plain(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
-        """Return whether a chunk can go as it came. Raises TypeError where an element is an array."""
-        known, standing = self._known, self._standing
+    def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
+        """Return whether a chunk can go as it came. Raises TypeError or AttributeError where an element is an array."""
+        standing = self._standing
         used = {request[0] for request in requests}
-        if standing.transaction is not None or not used <= NAMES.plain:
+        if standing.transaction is not None or not used <= PLAIN:
             return False
-        if known.blind or standing.next is not _FREE or self._ground.prefix in data:
+        if standing.next is not _FREE or self._ground.prefix in data:
             return False
-        if not known.deadlines or is_disjoint(known.deadlines.keys(), requests):
-            return True
-        return used <= NAMES.untabled and is_nothing_due(known, requests, now)
+        free = FREE_OF_BLIND if self._coverage.blind and not self._coverage.search(data) else FREE
+        if not used <= free and self._coverage.touches(
+            request for request in requests if request[0] not in free and not is_indifferent(request)
+        ):
+            return False
+        return not self._reads.under_way or self._reads.lets_pass(requests)
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
         position = 0
@@ -598,6 +591,8 @@ class Session:
             self.question = Question(replied=True, login=True)
         elif not reader.oversized and reader.held <= TAIL_LIMIT:
             return
+        elif self._reads.under_way:
+            self.question = Question(replied=True)  # what is sent in part leaves no place for them
         elif self._rewriter.is_judged_by_its_head(reader.arguments, reader.count):
             head = reader.take_head()
             if head is not None:
@@ -621,13 +616,14 @@ class Session:
 
     # Each request is judged: first what it has to wait for.
 
-    def _judge(self, request: Request, now: float, done: Done = _NOTHING_DONE) -> None:
+    def _judge(self, request: Request, now: float, *, replied: bool = False, having: Set[bytes] | None = None) -> None:
         """Send a request on, refuse it, or ask the question that has to be answered before.
 
         Args:
             request: the request.
             now: the server's clock, in Unix ms.
-            done: what has been done for it.
+            replied: whether what the client had sent before it has been answered since it came.
+            having: those of its keys that have deadlines, if that has been asked.
         """
         standing = self._standing
         if standing.has_quit or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
@@ -639,7 +635,7 @@ class Session:
             self._out.append(request.raw)
             return
         stranger = standing.login is _STRANGER
-        if done is _NOTHING_DONE and standing.limited:
+        if not replied and standing.limited:
             standing.permits.begin()
         if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
             refusal = self._rewriter.reserved(request)
@@ -654,34 +650,44 @@ class Session:
                 self._out.note_queued()
                 self._refuse(request, refusal)
                 return
+        without = self._without
+        if not stranger and self._reads.guard_one(request, now):
+            return
         # Most requests have none of these reasons to wait: to look is cheaper than to call.
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
-            or (self._doubt(command, request, now, replied=done.replied) if standing.transaction is None else None)
-            or (self._permission(command, request) if standing.limited or standing.permits.unclear else None)
-            or (self._announcing.question(command, request, now, told=done.told) if self._known.shared else None)
-            or (self._without.question(command, request, now) if self._known.blind or self._without.unaided else None)
+            or (self._behind_reads(command, request) if self._reads.under_way and not replied else None)
+            or (self._doubt(command, request, now, replied=replied) if standing.transaction is None else None)
+            or (self._permission(command, request) if standing.limited else None)
+            or self._announcing.question(command, request)
+            or (without.question(command, request, now) if without.unaided else None)
             or (self._time_left(command, request) if standing.limited else None)
-            or self._inquiry.question(command, request, now, replied=done.replied, waited=done.waited)
+            or (self._inquiry.question(command, request, now, replied=replied) if having is None else None)
             or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
         )
         if question is not None:
             self.question = question
             self._pending = request
-            self._done, self._asked = done, lease_clock()
-            self._standstills = self._known.standstills
+            self._replied = replied
             self._exact = True
             return
-        self._forward(command, request, now)
+        self._forward(command, request, now, having=having)
+        if standing.permits.unclear and standing.transaction is None:
+            self._exact = True
+            self.question = Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
 
     def _pass(self, part: Request, now: float) -> None:
         """Send on what has been judged by its head, or will not run."""
         if part.kind is Kind.BODY and not self._reader.within:
-            self.question = self._upload.last_look(now)
+            self.question = self._upload.last_look()
         if self.question is None:
             self._out.append(part.raw)
         else:
             self._pending = part
+
+    def _behind_reads(self, command: Command | None, request: Request) -> Question | None:
+        """Wait for reads under way that a request may disturb."""
+        return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
 
     def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
         """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction.
@@ -707,19 +713,17 @@ class Session:
     def _first_may_be_set(self) -> bool:
         """Return whether a first deadline set in the transaction that begins may concern others, who are told of it
         only where the user may set it: then that has to be asked before."""
-        return self._known.shared or bool(self._expected)
+        return self._coverage.shared or bool(self._expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
         """Ask whether a user with few rights may give keys deadlines, before others have to do something about it.
 
-        Where that cannot be asked, see afterwards whether the keys have got any.
+        Where that cannot be asked, `_judge` sees afterwards whether the keys have got any.
         """
         standing = self._standing
         if standing.transaction is not None or standing.login is _STRANGER:
             return None
-        if standing.permits.unclear:
-            return Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
-        if command is None or not standing.limited or not standing.askable:
+        if command is None or not standing.askable:
             return None
         keys: Collection[bytes]
         if command.effect is Effect.MULTI:
@@ -747,31 +751,16 @@ class Session:
     def _judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
         """Go on with a request for which a question has been dealt with, or could not be."""
         command = self._ground.command(request.arguments[0])
-        self._known.stir(question.near, self._asked)
-        unannounced = self._announcing.unannounced(command, request)
-        done = self._done
-        # What the server has told may be of before that, and others may have set deadlines since.
-        stood = not done.stood and self._known.standstills != self._standstills
-        if question.first and unannounced:
+        replied = self._replied or question.replied
+        if question.covers and self._announcing.unconfirmed(command, request):
             self._fail_to_announce(command, request, now)
-        elif question.again or unannounced or stood:
-            late = bool(question.near) and lease_clock() > self._asked + STIRRED_SECONDS
-            self._judge(
-                request,
-                now,
-                Done(
-                    replied=done.replied or question.replied,
-                    waited=done.waited or bool(question.arriving),
-                    told=done.told or (bool(question.near) and (not late or done.told_late)),
-                    told_late=done.told_late or late,
-                    stood=done.stood or stood,
-                ),
-            )
+        elif question.again or self._announcing.unconfirmed(command, request):
+            self._judge(request, now, replied=replied)
         elif not answered and not self._standing.limited:
             self._without.unaided = True
             self._judge(request, now)
         else:
-            self._forward(command, request, now, certain=bool(question.unclear))
+            self._forward(command, request, now, having=question.found if question.unclear else None)
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
         """Tell a client that a key cannot get its first deadline at present."""
@@ -788,15 +777,13 @@ class Session:
         skips, self._standing.next = self._standing.next is _SKIPPED, _FREE
         self._out.refuse(request, refusal, skips=skips)
 
-    def _forward(self, command: Command | None, request: Request, now: float, *, certain: bool = False) -> None:
+    def _forward(
+        self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None
+    ) -> None:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable
         counts = command is not None and additions.counts(command, request) and out.amends
         effect = None if command is None else command.effect
-        if self._promised is not None and askable and standing.transaction is None and effect is not Effect.LOGIN:
-            # (Valkey 8.0 loses the reply to a login that it refuses and reads together with what it does not know.)
-            out.append(out.expect(b"", found=self._promised))
-            self._promised = None
         limited = standing.next is not _FREE and standing.limited  # nobody can be asked in between
         skips = standing.next is _SKIPPED
         if effect is not Effect.CONNECTION or standing.next is not _JOINED:  # CLIENT CACHING outlasts other CLIENT
@@ -805,9 +792,9 @@ class Session:
         standing.rights.note(effect)
         if standing.transaction is not None:
             self._multi.queue(standing.transaction, command, request, self._expected)
-            if self._known.deadlines:
+            if self._coverage.ever or self._coverage.blind:
                 ahead = self._announcing.requests_ahead
-                self._multi.clear_front(standing.transaction, command, request, now, ahead)
+                self._multi.clear_front(standing.transaction, command, request, ahead)
         if command is None:
             out.append(request.raw)
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
@@ -847,9 +834,9 @@ class Session:
                 command,
                 request,
                 now,
-                claims=self.claims,
+                owner=self.pipeline,
                 limited=limited,
-                certain=certain,
+                having=having,
                 counts=counts,
                 sure=sure,
                 transaction=standing.transaction,
@@ -929,7 +916,7 @@ class Session:
             if standing.login is _STRANGER:
                 self._strangers.visited |= visited & DATABASES
             else:
-                self._known.visit(visited)
+                self._coverage.visit(visited)
         if name == b"RESET" and request.count == 1:
             self._strangers.reset()
             standing.watched.clear()
@@ -943,7 +930,7 @@ class Session:
             self._out.shut()  # a subscription to several is answered several times
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":
-                standing.watched.add(request.arguments[1:], now)
+                standing.watched.add(request.arguments[1:])
             elif request.count == 1:
                 standing.watched.clear()
         elif name == b"MONITOR":
@@ -959,7 +946,7 @@ class Session:
             and (transaction.follows_writes or command.effect is Effect.COUNT)
         ):
             # What is queued before it, or comes between, may remove members that it adds without looking.
-            absent = additions.absent(self._known, command, request, limited=standing.limited)
+            absent = additions.absent(self._coverage, command, request, limited=standing.limited)
             for key, members in absent:
                 out.put_aside(self._rewriter.void(key, members))
         out.append(request.raw)

@@ -67,7 +67,7 @@ class Strangers:
         if (
             concerns
             or self._without.shows(command, request)
-            or self._inquiry.question(command, request, now, replied=True, waited=True) is not None
+            or self._inquiry.question(command, request, now, replied=True) is not None
         ):
             return Question(replied=True, again=True, login=True)
         return None

@@ -1,21 +1,20 @@
-"""Requests that are on their way when a key gets its first deadline, so that they were judged as if it had none.
+"""Requests that are on their way when a prefix becomes covered, so that they were judged as if it were not.
 
-One that still arrives was judged by its head. Would one of its keys have a deadline when its last byte comes, what it
-adds would keep it. So whoever is about to give a key its first deadline waits for it, for a time; then the request is
-cut off, which the server does not run.
+One that still arrives was judged by its head. If a key gains a deadline during an upload, members that it adds would
+wrongly inherit it. So whoever is about to cover a prefix waits for it, for a time; then the request is cut off, which
+the server does not run.
 
-One that has been sent may wait in the server behind many others of its pipeline, which runs in turns with other
-clients. Which keys these name nobody has noted: so whoever is about to give any key its first deadline waits, for a
-time, until the long pipelines of the others have run.
+One that has been sent may wait in the server behind many others of its pipeline, which runs in turns with others'.
+Which keys these name nobody has noted: so the long pipelines of all others are waited for, for a time.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from proxy.session.claims import Claims
+from proxy.coverage.coverage import covers_any
+from proxy.session.pipeline import Pipeline
 
 LONG: Final = 4 * 1024
 """Bytes of a chunk behind which a connection counts as having a long pipeline. The servers read 16 KB of a connection
@@ -65,68 +64,38 @@ class Streams:
     """All such requests of a proxy.
 
     Attributes:
-        keys: those that some request on its way may add members to.
+        uploads: those that still arrive.
         pipelines: the connections that have sent long chunks which may not have run, with the number of the last one.
-        awaited: the keys whose first deadlines wait for pipelines, and how often.
     """
 
     def __init__(self) -> None:
-        self.keys: dict[bytes, list[Stream]] = {}
-        self.pipelines: dict[Claims, int] = {}
+        self.uploads: dict[Stream, None] = {}
+        self.pipelines: dict[Pipeline, int] = {}
         self._chunks = 0  # long ones, of all connections: no number comes again
-        self.awaited: Counter[bytes] = Counter()
 
-    def lengthen(self, owner: Claims) -> None:
+    def lengthen(self, owner: Pipeline) -> None:
         """Note that a connection has sent a long chunk."""
         self._chunks += 1
         self.pipelines[owner] = self._chunks
 
-    def ran(self, owner: Claims, chunk: int | None = None) -> None:
+    def ran(self, owner: Pipeline, chunk: int | None = None) -> None:
         """Note that what a connection had sent has run, or may be taken to; if that long chunk is its last one."""
         if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
-    def of_others(self, owner: Claims) -> tuple[Claims, ...]:
-        """Return the connections that have long pipelines, but for one."""
+    def of_others(self, owner: Pipeline | None) -> tuple[Pipeline, ...]:
+        """Return the connections that have long pipelines, but for one, if any."""
         return tuple(other for other in self.pipelines if other is not owner)
-
-    def held_up(self, keys: Iterable[bytes], known: Container[bytes], owner: Claims) -> list[bytes]:
-        """Return those keys whose first deadlines, by one connection, have to wait for the pipelines of others.
-
-        Of a key that is known all that has been sent has been judged; unless it has only just become so.
-        """
-        if self.pipelines.keys() <= {owner}:
-            return []
-        return [key for key in keys if key not in known or key in self.awaited]
-
-    def let_wait(self, keys: Iterable[bytes]) -> None:
-        """Note that the first deadlines of keys wait for pipelines."""
-        self.awaited.update(keys)
-
-    def let_go(self, keys: Iterable[bytes]) -> None:
-        """Note that they wait no more."""
-        awaited = self.awaited
-        for key in keys:
-            if awaited[key] > 1:
-                awaited[key] -= 1
-            else:
-                del awaited[key]
 
     def begin(self, owner: object, keys: Iterable[bytes], *, is_waited_for: bool = True) -> Stream:
         """Note a request whose head is about to be sent."""
         stream = Stream(owner, tuple(dict.fromkeys(keys)), is_waited_for=is_waited_for)
-        for key in stream.keys:
-            self.keys.setdefault(key, []).append(stream)
+        self.uploads[stream] = None
         return stream
 
     def end(self, stream: Stream) -> None:
         """Note that a request has run, or never will; more than once does no harm."""
-        for key in stream.keys:
-            streams = self.keys.get(key, [])
-            if stream in streams:
-                streams.remove(stream)
-                if not streams:
-                    del self.keys[key]
+        self.uploads.pop(stream, None)
         stream.ended()
 
     def cut(self, stream: Stream) -> None:
@@ -134,12 +103,13 @@ class Streams:
         stream.is_cut = True
         self.end(stream)
 
-    def cut_all(self, keys: Iterable[bytes]) -> None:
-        """Let nothing more be sent of any request that may add members to some keys."""
-        for stream in self.of(keys):
+    def cut_all(self, entries: Iterable[bytes]) -> None:
+        """Let nothing more be sent of any request that may add members to keys that some entries cover."""
+        for stream in self.under(entries):
             self.cut(stream)
 
-    def of(self, keys: Iterable[bytes], *, but: object = None) -> list[Stream]:
-        """Return the requests that may add members to some keys, without those of one owner, whose come in order."""
-        found = dict.fromkeys(stream for key in keys for stream in self.keys.get(key, ()) if stream.owner is not but)
-        return list(found)
+    def under(self, entries: Iterable[bytes], *, but: object = None) -> list[Stream]:
+        """Return the requests that may add members to keys that some entries cover, without those of one owner, whose
+        come in order."""
+        entries = tuple(entries)
+        return [stream for stream in self.uploads if stream.owner is not but and covers_any(entries, stream.keys)]

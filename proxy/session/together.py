@@ -12,11 +12,10 @@ from typing import Final
 
 from proxy.commands.lifetime import EXACT, UNITS
 from proxy.commands.table import COMMANDS, Command, Effect
-from proxy.session.claims import Claims
 from proxy.session.ground import Ground
-from proxy.session.known import NEAR_MS
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
+from proxy.session.reads import Reads
 from proxy.session.standing import Login, Next, Standing
 from proxy.wire.request import RequestReader
 from proxy.wire.runs import LEAST, MOST_BYTES, Run
@@ -44,18 +43,18 @@ class Together:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        claims: the keys to which the connection's requests may give deadlines.
+        reads: those that must not be disturbed.
     """
 
-    __slots__ = ("_claims", "_ground", "_known", "_left", "_out", "_rewriter", "_standing")
+    __slots__ = ("_coverage", "_ground", "_left", "_out", "_reads", "_rewriter", "_standing")
 
-    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, claims: Claims) -> None:
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, reads: Reads) -> None:
         self._ground = ground
-        self._known = ground.known
+        self._coverage = ground.coverage
         self._rewriter = ground.rewriter
         self._standing = standing
         self._out = out
-        self._claims = claims
+        self._reads = reads
         self._left = 0  # requests that are to be judged one by one before the next are looked at
 
     def may_take(self, data: bytes, now: float) -> bool:
@@ -101,8 +100,9 @@ class Together:
         """Send a run on, or what of it can go; return how many bytes of the client's that was."""
         command = COMMANDS[run.name.upper()]
         keys = run.column(1)
-        if command.effect not in _OWN and not self._known.deadlines.keys() >= set(keys):
-            count = next(place for place, key in enumerate(keys) if key not in self._known.deadlines)
+        is_covered = self._coverage.covers
+        if command.effect not in _OWN and not all(map(is_covered, keys)):
+            count = next(place for place, key in enumerate(keys) if not is_covered(key))
             if count < LEAST:
                 return 0
             run, keys = run.beginning(count), keys[:count]
@@ -111,8 +111,6 @@ class Together:
                 return 0
             run, keys = run.beginning(count), keys[:count]
         names = list(dict.fromkeys(keys))
-        if self._known.to_ask_about(names, now):
-            return 0
         call = self._call(command, run, keys, names, now)
         if call is None:
             return 0
@@ -136,8 +134,7 @@ class Together:
             or standing.login is _STRANGER
             or standing.subscribed
             or standing.replies.silenced
-            or self._known.blind
-            or self._ground.streams.keys
+            or self._reads.under_way
             or rights.by_state
             or rights.unsure(now)
             or standing.limited
@@ -167,21 +164,12 @@ class Together:
         if not self._ground.long_lists.isdisjoint(names):
             return None
         terms = run.column(3)
-        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._known.unannounced(names):
-            return None
-        if self._ground.streams.held_up(names, self._known.deadlines, self._claims):
+        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
             return None
         delays = [int(term) * unit for term in terms]
-        if max(delays) > _LONGEST or (min(delays) <= NEAR_MS and self._known.unstirred(names)):
+        if max(delays) > _LONGEST:
             return None
-        if len(names) == 1:
-            self._known.mark_all(names[0], [now + delay for delay in delays], self._claims)
-        else:
-            deadlines: dict[bytes, list[float]] = {name: [] for name in names}
-            for key, delay in zip(keys, delays, strict=True):
-                deadlines[key].append(now + delay)
-            for key, those in deadlines.items():
-                self._known.mark_all(key, those, self._claims)
+        self._rewriter.expect(names, now + min(delays))
         return self._rewriter.together(
             command, "expire", names, keys, [b"%d" % unit], run.encoded(2, 4), 2 * run.count, takes_memory=True
         )

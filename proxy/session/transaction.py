@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Final
 
 from proxy.commands.table import BLIND, JUDGED, MARKING, Command, Effect
-from proxy.session.claims import Claims
-from proxy.session.known import KnownKeys
+from proxy.coverage.coverage import Coverage
+from proxy.session.pipeline import Pipeline
 
 REMEMBERED: Final = 100_000
 """Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
@@ -23,9 +23,6 @@ CLEARED_AT_MOST: Final = 100
 NAME_SIZE: Final = 96
 """Bytes that a remembered name takes, about, beside its own."""
 
-WATCH_SIZE: Final = 400
-"""Bytes that it takes, about, to be told of a key's first deadline."""
-
 MARK_SIZE: Final = 320
 """Bytes that a key takes which has been marked for a transaction, about, beside its name."""
 
@@ -34,8 +31,8 @@ class Transaction:
     """The requests between MULTI and EXEC.
 
     Args:
-        known: the keys with deadlines.
-        claims: the keys to which this connection's requests may give deadlines.
+        coverage: the covered keys.
+        owner: stands for the connection.
 
     Attributes:
         anticipates: whether the last request is judged as if its keys had deadlines: they are about to get some.
@@ -44,9 +41,9 @@ class Transaction:
             None where that cannot be told.
     """
 
-    def __init__(self, known: KnownKeys, claims: Claims) -> None:
-        self._known = known
-        self._claims = claims
+    def __init__(self, coverage: Coverage, owner: Pipeline) -> None:
+        self._coverage = coverage
+        self._owner = owner
         self._arguments: set[bytes] = set()
         self._marked: dict[bytes, float] = {}
         self._everywhere = False
@@ -54,8 +51,6 @@ class Transaction:
         self._cleared: set[bytes] = set()
         self._clearings = 0
         self._unjudged: set[bytes] = set()
-        self._watched: set[bytes] = set()  # those of them that requests of its own mark
-        self._overtaken = False
         self._writes = 0
         self._size = 0
         self.anticipates = False
@@ -86,7 +81,7 @@ class Transaction:
     @property
     def blind_keys(self) -> list[bytes]:
         """Known keys to which something queued may add members without looking which are absent."""
-        return self._known.known_among(self._blind)
+        return self._coverage.among(self._blind)
 
     @property
     def follows_writes(self) -> bool:
@@ -114,35 +109,17 @@ class Transaction:
         self._everywhere = self._everywhere or command.everywhere(arguments)
         self._keep(blind_keys, self._blind)
         keys = command.keys(arguments) or ()
-        if command.effect in MARKING:
-            self.watch(keys)
         voided = blind_keys and not self.follows_writes and command.effect is not Effect.IMPORT
         if command.effect in JUDGED | BLIND and not self.anticipates and not voided:
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
-            self._keep(set(keys).difference(self._known.known_among(keys)), self._unjudged)
-
-    def watch(self, keys: Iterable[bytes]) -> None:
-        """See to it that others' deadlines in keys are noticed, before requests of its own make these known.
-
-        What was queued goes as if they had none; once they are known nothing else shows who has given them some.
-        """
-        for key in self._unjudged.intersection(keys).difference(self._watched, self._marked):
-            if self._known.is_known(key):
-                self._overtaken = True
-            else:
-                self._watched.add(key)
-                self._size += WATCH_SIZE
-                self._known.watch(key, self._claims, self._overtake)
-
-    def _overtake(self) -> None:
-        self._overtaken = True
+            self._keep(set(keys).difference(self._coverage.among(keys)), self._unjudged)
 
     def _remember(self, arguments: list[bytes]) -> None:
         names = arguments[1:]
         if max(map(len, names), default=0) > LONGEST:
             # Values, in all likelihood, unless one stands where keys do.
             self._everywhere = self._everywhere or len(names[0]) > LONGEST
-            names = [name for name in names if len(name) <= LONGEST or name in self._known.deadlines]
+            names = [name for name in names if len(name) <= LONGEST or self._coverage.is_certain(name)]
         self._keep(names, self._arguments)
 
     def _keep(self, names: Iterable[bytes], where: set[bytes]) -> None:
@@ -167,13 +144,10 @@ class Transaction:
         """The keys from which what is due is removed in front of its requests, in the database that it is in."""
         return self._cleared
 
-    def to_clear(self, names: Iterable[bytes], now: float) -> list[bytes]:
-        """Return those of some names that are keys from which to remove what is due, as far as there is room for more.
-
-        `now`: the clock, in Unix ms.
-        """
-        soon = dict.fromkeys(self._known.soon_due(names, now))
-        return [key for key in soon if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
+    def to_clear(self, names: Iterable[bytes]) -> list[bytes]:
+        """Return those of some names that are keys from which to remove what is due, as far as there is room."""
+        covered = self._coverage.among(names)
+        return [key for key in covered if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
     def clear(self, keys: Collection[bytes]) -> None:
         """Note that what is due is removed from keys in front of the request that is about to be queued."""
@@ -187,17 +161,6 @@ class Transaction:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a key of a request that went as it came may have got its first deadline from elsewhere since."""
-        if self._known.blind:
-            return bool(self._unjudged)
-        return self._overtaken or bool(self._known.known_among(self._unjudged - self._marked.keys()))
-
-    def end(self) -> None:
-        """Have nothing told of its keys any more: it has been run, or dropped."""
-        self._known.unwatch(self._watched, self._claims)
-
-    def run(self, now: float) -> None:
-        """Renew the marks, which were made when the requests were queued, at `now` in Unix ms: they run at EXEC."""
-        for key, delay in self._marked.items():
-            deadline = min(self._known.deadlines.get(key, now), now + delay)
-            self._known.mark(key, deadline, now, self._claims)
+        """Whether a key of a request that went as it came has been covered since, not by a request of its own."""
+        unjudged = self._coverage.among(self._unjudged)
+        return bool(unjudged) and self._coverage.others_cover(unjudged, self._owner.mark)

@@ -30,10 +30,10 @@ class Upload:
         stream: the request, while others may have to wait for its end.
     """
 
-    __slots__ = ("_adding", "_keys", "_known", "_out", "_signed", "_standing", "_streams", "stream")
+    __slots__ = ("_adding", "_coverage", "_keys", "_out", "_signed", "_standing", "_streams", "stream")
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing) -> None:
-        self._known = ground.known
+        self._coverage = ground.coverage
         self._streams = ground.streams
         self._standing = standing
         self._out = out
@@ -56,12 +56,12 @@ class Upload:
         """Note the head of a request that the table does not name, with the key in front; or none, of a whole one."""
         self._keys, self._adding = keys, []
 
-    def last_look(self, now: float) -> Question | None:
+    def last_look(self) -> Question | None:
         """Return what has to be done before its last byte goes, with which it runs: more may be due, and absent."""
         keys, self._keys = self._keys, []
         adding, self._adding = self._adding, []
-        due = self._known.to_ask_about(keys, now)
-        absent = [(key, None) for key in adding if self._known.is_known(key)]
+        due = self._coverage.among(keys)
+        absent = [(key, None) for key in adding if self._coverage.covers(key)]
         tentative = bool(absent) and self._standing.limited
         return Question(due=tuple(due), absent=tuple(absent), tentative=tentative) if due or absent else None
 

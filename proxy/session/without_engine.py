@@ -27,11 +27,11 @@ class WithoutEngine:
         coming: keys that what has come together with it names.
     """
 
-    __slots__ = ("_alone", "_ground", "_known", "_out", "_standing", "coming", "unaided")
+    __slots__ = ("_alone", "_coverage", "_ground", "_out", "_standing", "coming", "unaided")
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing) -> None:
         self._ground = ground
-        self._known = ground.known
+        self._coverage = ground.coverage
         self._standing = standing
         self._out = out
         rewriter = ground.rewriter
@@ -44,9 +44,14 @@ class WithoutEngine:
         self.coming: list[bytes] = []
 
     @property
+    def alone(self) -> Alone | None:
+        """What does it, if anything can."""
+        return self._alone
+
+    @property
     def is_needed(self) -> bool:
         """Whether nobody but the client's own connection can be relied upon."""
-        return self._alone is not None and (self._known.blind or self.unaided)
+        return self._alone is not None and (self._coverage.blind or self.unaided)
 
     def go_elsewhere(self) -> None:
         """Note that another database or another user may be there from now on."""
@@ -94,20 +99,16 @@ class WithoutEngine:
             return None
         everywhere = command is not None and command.everywhere(request.arguments)
         keys = [*self._ground.rewriter.named(command, request.arguments), *self.coming]
-        if command is not None and command.effect is Effect.MULTI:
-            keys += standing.watched.keys
         if len(keys) > MOST_KEYS:
             return None
         absent = (
             []
             if command is None
-            else additions.absent(self._known, command, request, limited=False, amends=self._out.amends)
+            else additions.absent(self._coverage, command, request, limited=False, amends=self._out.amends)
         )
         script = alone.ask(keys, absent, standing.marked, now, everywhere=everywhere)
         if script is not None:
             self._out.append(script)
             return Question(replied=True, again=True)
-        self._out.append(alone.front(keys, standing.marked, now, everywhere=everywhere))
-        if command is not None and command.effect is Effect.MULTI:
-            standing.watched.seen(now)
+        self._out.append(alone.clear_before(keys, standing.marked, now, everywhere=everywhere))
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import cache
@@ -94,8 +95,12 @@ class Replies:
         self._within_line = False  # one so long that its beginning has been passed on
         self._unasked = False  # whether it is a push message
 
-    def cut(self, data: bytes) -> list[tuple[bytes, bool]]:
+    def cut(self, data: bytes, most: float = math.inf) -> list[tuple[bytes, bool]]:
         """Take bytes of the stream, and leave out the push messages between replies.
+
+        Args:
+            data: the bytes.
+            most: how many replies to look for the end of; what comes behind them is left as it is (`rest`).
 
         Returns:
             Pieces of replies, in order, each with whether a reply ends with it.
@@ -135,18 +140,29 @@ class Replies:
                 position = end
             if not (self.left or self._pending or self._within_line):
                 if self._unasked:
-                    self._take_unasked(data[begin:position])
+                    self._put_unasked(data[begin:position], pieces)
                 else:
                     pieces.append((data[begin:position], True))
+                    most -= 1
                 self._unasked = False
                 begin = position
+                if not most:
+                    break
         if position > begin and self._unasked:
-            self._take_unasked(data[begin:position])
+            self._put_unasked(data[begin:position], pieces)
         elif position > begin:
             pieces.append((data[begin:position], False))
         self._begun = data[position:]
         self.between = not (self._begun or self.left or self._pending or self._within_line)
         return pieces
+
+    def _put_unasked(self, piece: bytes, _pieces: list[tuple[bytes, bool]]) -> None:
+        self._take_unasked(piece)
+
+    def rest(self) -> bytes:
+        """Return what has come behind the replies that were looked for."""
+        rest, self._begun = self._begun, b""
+        return rest
 
     def _take(self, line: bytes) -> None:
         """Take a line, which is a reply or begins one or a part of one."""

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
+from proxy.wire.guard import Fronted, Guard, Repeated, Slot
 from proxy.wire.replies import Replies
 from proxy.wire.request import encode
 
@@ -104,8 +105,11 @@ class ReplySubstitution:
         self._framing: Replies  # of what is taken aside
         self._pushes: list[bytes] = []  # that came in between
         self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
-        self._opens: dict[bytes, Passage] = {}  # token in front of some requests: what their replies pass through
-        self._passage: Passage | None = None
+        self._opens: dict[
+            bytes, Passage | Guard | Repeated | Fronted
+        ] = {}  # token in front: what the replies go through
+        self._passage: Passage | Guard | Repeated | Fronted | None = None
+        self._waiting: deque[bytes | Slot] = deque()  # a reply that is asked for once more, and what is behind it
         self._silent: set[bytes] = set()  # tokens of silent signs
         self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
         self._awaited = 0  # how many replies are taken aside, behind the last sign
@@ -125,6 +129,11 @@ class ReplySubstitution:
     def settled(self) -> int:
         """How many have come, or will not come."""
         return self._settled
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for a reply that is asked for once more."""
+        return sum(len(part) if isinstance(part, bytes) else sum(map(len, part.parts)) for part in self._waiting)
 
     @property
     def crowded(self) -> bool:
@@ -191,7 +200,13 @@ class ReplySubstitution:
         self._hears[second] = hear
         return before + request + behind
 
-    def open(self, passage: Passage, *, found: Callable[[], None] | None = None, silent: bool | None = None) -> bytes:
+    def open(
+        self,
+        passage: Passage | Guard | Repeated | Fronted,
+        *,
+        found: Callable[[], None] | None = None,
+        silent: bool | None = None,
+    ) -> bytes:
         """Have the replies to what is sent next pass through something, until it is done.
 
         Args:
@@ -206,7 +221,7 @@ class ReplySubstitution:
         self._opens[self._expected[-1][0]] = passage
         return request
 
-    def _pass(self, data: bytes, passed: list[bytes]) -> None:
+    def _pass(self, data: bytes, passed: list[bytes | Slot]) -> None:
         """Pass bytes on, except for what is taken aside."""
         if not data:
             return
@@ -216,10 +231,14 @@ class ReplySubstitution:
             passed += self._pushes
             self._pushes.clear()
             return
-        if self._passage is not None:
-            kept, data = self._passage.receive(data)
-            passed.append(kept)
-            if self._passage.done:
+        passage = self._passage
+        if passage is not None:
+            if isinstance(passage, (Guard, Repeated, Fronted)):
+                data = passage.pass_on(data, passed)
+            else:
+                kept, data = passage.receive(data)
+                passed.append(kept)
+            if passage.done:
                 self._passage = None
         passed.append(data)
 
@@ -255,7 +274,7 @@ class ReplySubstitution:
             self._doubt = None
         stream = self._held + data
         self._held = b""
-        passed: list[bytes] = []
+        passed: list[bytes | Slot] = []
         position = 0
         self._is_held_back = False
         while self._expected:
@@ -266,7 +285,7 @@ class ReplySubstitution:
                     keep = min(keep, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._hold(stream[keep:])
-                return b"".join(passed)
+                return self._in_order(passed)
             begin, end, token = line
             place = self._places[token] - self._settled
             if end < 0:
@@ -275,19 +294,37 @@ class ReplySubstitution:
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._hold(stream[keep:])
-                return b"".join(passed)
+                return self._in_order(passed)
             if place and self._silent:
                 self._pass_with_refused(stream[position:begin], place, passed)
             else:
                 self._pass(stream[position:begin], passed)
             self._arrive(token, passed)
             position = end
-        self.outstanding = False
         self.trailed = position < len(stream)
         self._pass(stream[position:], passed)
-        return b"".join(passed)
+        out = self._in_order(passed)
+        self.outstanding = bool(self._waiting)
+        return out
 
-    def _arrive(self, token: bytes, passed: list[bytes]) -> None:
+    def _in_order(self, passed: list[bytes | Slot]) -> bytes:
+        """Return what the client can get of what has passed: nothing behind a reply that has still to come."""
+        waiting = self._waiting
+        waiting.extend(passed)
+        out: list[bytes] = []
+        while waiting:
+            part = waiting[0]
+            if isinstance(part, bytes):
+                out.append(part)
+            else:
+                out += part.parts
+                part.parts.clear()
+                if not part.done:
+                    break
+            waiting.popleft()
+        return b"".join(out)
+
+    def _arrive(self, token: bytes, passed: list[bytes | Slot]) -> None:
         """Put in place what the client is to get for a sign that has come."""
         place = self._places[token] - self._settled
         if (found := self._found.pop(token, None)) is not None:
@@ -299,7 +336,7 @@ class ReplySubstitution:
         if opens is not None:
             self._passage = opens
 
-    def _pass_with_refused(self, data: bytes, count: int, passed: list[bytes]) -> None:
+    def _pass_with_refused(self, data: bytes, count: int, passed: list[bytes | Slot]) -> None:
         """Pass on what has come in front of a sign; so many before it have not come, and those that are silent have
         been refused.
 
@@ -421,8 +458,8 @@ class ReplySubstitution:
             if self._silent:
                 self._silent.discard(token)
                 self._awaited = self._within.pop(token, 0)
-            if self._opens:
-                self._opens.pop(token, None)
+            if self._opens and isinstance(lost := self._opens.pop(token, None), (Guard, Repeated, Fronted)):
+                lost.abandon()
             passed += self._hear(token)
         self._settled += count
         return passed

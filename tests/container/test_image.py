@@ -93,7 +93,7 @@ def test_reads_the_password_from_a_mounted_file(pods: Pods, tmp_path: Path) -> N
     mounted = str(tmp_path / "password"), "/run/secrets/redis", "ro"
     settings = environment(listen="0.0.0.0:6380", upstream_password_file="/run/secrets/redis")
     proxy = pod.run(pods.image, env=settings, volumes=[mounted], read_only=True)
-    until_logged(proxy, '"deadlines loaded"')
+    until_logged(proxy, '"covered prefixes loaded"')
     with pod.connect(6380) as client:
         assert client.command("GET", "k").startswith(b"-NOAUTH")
         assert client.command("AUTH", "let me in") == b"+OK\r\n"

@@ -1,6 +1,6 @@
 -- Runs a command that adds members, after voiding the deadlines of those that are absent: they begin a new life. What is
 -- due goes first: the request may have been under way while a deadline passed.
--- uses: has, index, now, discard, overdue, renew, run
+-- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
 -- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one, with ' cleared' behind
 --   them in a transaction that has seen to what is due in the key (clear_front.lua); the client's request
@@ -8,5 +8,6 @@
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+settle(key, shadow, index, cleared ~= '')
 renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared ~= '')
 return run(2)

@@ -1,5 +1,5 @@
 -- Runs a command that adds members, for many requests of one form in their order: as add.lua for each.
--- uses: has, index, now, discard, overdue, each, segments
+-- uses: has, index, now, discard, overdue, passed, settle, each, segments
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the command; in one, how many arguments each request has behind its key, and positions among them of the first
 --   member and of the last, and the step between them; the keys in turn (see segments); then those arguments
@@ -41,6 +41,7 @@ local function void_absent(key, shadow, first, count)
   end
 end
 local function work(replies, key, shadow, first, count)
+  settle(key, shadow, index)
   if call('exists', shadow) == 1 then void_absent(key, shadow, first, count) end
   local size = #replies
   redis.setresp(3)

@@ -1,5 +1,5 @@
 -- Runs COPY: the copy's members have the deadlines of the original's.
--- uses: index, run, need
+-- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the target's database, or ''; then the client's request
 -- Result: the request's own
@@ -14,6 +14,8 @@ copy[#copy + 1] = 'replace'
 need(unpack(copy))
 need('unlink', KEYS[4])
 need_refresh(KEYS[4])
+settle(KEYS[1], KEYS[2], KEYS[5])
+if database == '' then settle(KEYS[3], KEYS[4], KEYS[5]) end
 local reply = run(2)
 if reply ~= 1 then return reply end
 local copied = call(unpack(copy))

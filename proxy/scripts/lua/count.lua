@@ -1,11 +1,12 @@
 -- Runs HINCRBY as add.lua does, and answers with a line in the place of the integer: as a number it would lose digits.
--- uses: has, index, now, discard, overdue, renew, run
+-- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
 -- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
 -- Result: the request's own, as a status
 -- Complexity: O(log n), beside the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local place = tonumber(ARGV[1]:match('%d+'))
+local place, cleared = tonumber(ARGV[1]:match('%d+')), ARGV[1]:find('cleared', 1, true) ~= nil
+settle(key, shadow, index, cleared)
 renew(key, shadow, index, place, place, 1)
 local reply = run(2)
 if type(reply) ~= 'number' then return reply end

@@ -1,5 +1,5 @@
 -- Runs MOVE: the deadlines go with their key to the other database.
--- uses: index, run, need
+-- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: key, its shadow, the index
 -- ARGV: the other database; then the client's request
 -- Result: the request's own
@@ -9,6 +9,7 @@ need('move', KEYS[2], ARGV[1])
 need('unlink', KEYS[2])
 need('select', ARGV[1])
 need_refresh(KEYS[2])
+settle(KEYS[1], KEYS[2], KEYS[3])
 local reply = run(2)
 if reply ~= 1 then return reply end
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]

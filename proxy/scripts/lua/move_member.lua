@@ -1,11 +1,13 @@
 -- Runs a command that moves one member from a collection to another: its deadline stays behind, and is void.
--- uses: has, index, void, run
+-- uses: has, index, now, discard, overdue, passed, settle, void, run
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: where the member is: 'member' and the member, or 'end' and its place in the source list (0 or -1); then the
 --   client's request
 -- Result: the request's own
 -- Complexity: O(log n) (O(n) for lists)
 local source, left, target, right, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+settle(source, left, index)
+if source ~= target then settle(target, right, index) end
 local member = ARGV[2]
 if ARGV[1] == 'end' then
   member = redis.pcall('lindex', source, member)

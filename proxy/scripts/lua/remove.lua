@@ -1,11 +1,12 @@
 -- Runs a command that removes members, and voids the deadlines of those that are gone.
--- uses: has, index, void, run
+-- uses: has, index, now, discard, overdue, passed, settle, void, run
 -- KEYS: key, its shadow, the index
 -- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
+local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+settle(key, shadow, index, cleared ~= '')
 local kind, forgotten = call('type', key).ok, false
 for position = tonumber(first), tonumber(last), tonumber(step) do
   forgotten = forget(kind, key, shadow, ARGV[position]) or forgotten

@@ -1,5 +1,5 @@
 -- Runs a command that removes members, for many requests of one form in their order: as remove.lua for each.
--- uses: has, index, void, each, segments
+-- uses: has, index, now, discard, overdue, passed, settle, void, each, segments
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the command; how many members each request has, which is all there is behind its key; the keys in turn (see
 --   segments); then the members
@@ -9,6 +9,7 @@ local index, name, width = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local function work(replies, key, shadow, first, count)
   local members, timed, deadlines = {}, {}, {}
   for place = 1, count * width do members[place] = ARGV[first + place - 1] end
+  settle(key, shadow, index)
   local shadowed, size = call('exists', shadow) == 1, #replies
   if shadowed then
     local kind, forgotten = call('type', key).ok, false

@@ -1,5 +1,5 @@
 -- Runs RENAME or RENAMENX: deadlines go with their key, those of the name that it replaces are void.
--- uses: index, run, need
+-- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the client's request
 -- Result: the request's own
@@ -9,6 +9,8 @@ need('exists', KEYS[2])
 need(ARGV[1], KEYS[2], KEYS[4])
 need('unlink', KEYS[4])
 need_refresh(KEYS[4])
+settle(KEYS[1], KEYS[2], KEYS[5])
+settle(KEYS[3], KEYS[4], KEYS[5])
 local reply = run(1)
 if failed(reply) or reply == 0 or KEYS[1] == KEYS[3] then return reply end
 if call('exists', KEYS[2]) == 1 then

@@ -1,5 +1,5 @@
 -- Tells how long a member has still to live; of a removed member, as KeyDB does, how long it would have had.
--- uses: has, now
+-- uses: has, now, alive
 -- KEYS: key, its shadow
 -- ARGV: member; the unit of the result in milliseconds (1000 or 1)
 -- Result: -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
@@ -7,12 +7,14 @@
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end
+local moment = (now())
+if not alive(kind, KEYS[1], KEYS[2], moment) then return -2 end
 local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
 if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
   deadline = math.floor(-deadline)  -- (void_page.lua)
 end
-local left, unit = deadline - (now()), tonumber(ARGV[2])
+local left, unit = deadline - moment, tonumber(ARGV[2])
 if left <= 0 then return -1 end
 return math.floor((left + unit / 2) / unit)

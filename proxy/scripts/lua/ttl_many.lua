@@ -1,5 +1,5 @@
 -- Tells how long members have still to live, for many requests in their order: as ttl.lua for each.
--- uses: has, now, each, segments
+-- uses: has, now, alive, each, segments
 -- KEYS: each key followed by its shadow
 -- ARGV: the unit of the results in milliseconds (1000 or 1); the keys in turn (see segments); then each request's member
 -- Result: for each request -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
@@ -10,7 +10,7 @@ local function work(replies, key, shadow, first, count)
   local kind = call('type', key).ok
   local members = {}
   for place = 1, count do members[place] = ARGV[first + place - 1] end
-  local scores = kind ~= 'none' and score_each(shadow, members)
+  local scores = kind ~= 'none' and alive(kind, key, shadow, moment) and score_each(shadow, members)
   local proper = kind == 'set' or kind == 'hash' or kind == 'zset' or kind == 'list'
   for place = 1, count do
     local left = -2

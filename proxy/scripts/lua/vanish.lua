@@ -1,9 +1,10 @@
 -- Runs a command that may end collections (DEL, SET …), and voids all deadlines of those that are gone.
--- uses: index, run
+-- uses: has, index, now, discard, overdue, passed, settle, run
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each key, beside the request's own; shadows are freed lazily
+for position = 2, #KEYS, 2 do settle(KEYS[position], KEYS[position + 1], KEYS[1]) end
 local reply = run(1)
 for position = 2, #KEYS, 2 do
   local kind = call('type', KEYS[position]).ok

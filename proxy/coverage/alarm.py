@@ -1,0 +1,84 @@
+"""When the next deadline passes, as far as one proxy knows: what wakes its sweeper."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+LASTING_SECONDS: Final = 5.0
+"""How long a deadline counts that a request is about to set: it may not have run when the server is asked."""
+
+_TOGETHER_SECONDS: Final = 0.5
+"""Deadlines that are set within such a time count as one, the earliest."""
+
+
+class Alarm:
+    """The earliest deadline that is known of.
+
+    Attributes:
+        next_deadline: the earliest of all when the sweeper last looked, in Unix ms.
+        is_idle: whether there was none then, and none has been set here or announced since.
+        on_first: is called when one is set then: others may be as idle.
+    """
+
+    def __init__(self) -> None:
+        self.next_deadline = -math.inf
+        self.is_idle = False
+        self.on_first: Callable[[], None] = lambda: None
+        self._set: list[list[float]] = []  # when such ones were set (time.monotonic), and the earliest, in Unix ms
+        self._rung = -math.inf  # when others' deadlines were announced last
+        self._wake: Callable[[], None] | None = None
+
+    def set(self, deadline: float) -> None:
+        """Note a deadline, in Unix ms, that a request is about to set."""
+        moment = time.monotonic()
+        if self._set and moment < self._set[-1][0] + _TOGETHER_SECONDS:
+            self._set[-1][1] = min(self._set[-1][1], deadline)
+        else:
+            self._set.append([moment, deadline])
+        if self.is_idle:
+            self.is_idle = False
+            self.on_first()
+        if deadline < self.next_deadline:
+            self.next_deadline = deadline
+            if self._wake is not None:
+                self._wake()
+
+    @property
+    def set_lately(self) -> float:
+        """The earliest deadline that has been set within the last moment, in Unix ms; infinite: none has."""
+        return min((deadline for _, deadline in self._set[-2:]), default=math.inf)
+
+    def ring(self) -> None:
+        """Have the sweeper look: others may set deadlines from now on."""
+        self._rung = time.monotonic()
+        self.is_idle = False
+        if self._wake is not None:
+            self._wake()
+
+    def hear(self, deadline: float) -> None:
+        """Note a deadline, in Unix ms, that the server tells of; infinite: there is none."""
+        if deadline < self.next_deadline:
+            self.next_deadline, self.is_idle = deadline, False
+            if self._wake is not None:
+                self._wake()
+
+    def begin_watch(self) -> None:
+        """Wake nobody until `end_watch`."""
+        self._wake = None
+
+    def end_watch(self, earliest: float, now: float, wake: Callable[[], None]) -> None:
+        """Set the next deadline, and have `wake` called when an earlier one is set.
+
+        Args:
+            earliest: the earliest deadline that the server has told since `begin_watch`, in Unix ms.
+            now: the server's clock then, in Unix ms: what has been set for before is no more.
+            wake: the alarm.
+        """
+        since = time.monotonic() - LASTING_SECONDS
+        self._set = [one for one in self._set if one[0] > since]
+        self.next_deadline = min([earliest, *(deadline for _, deadline in self._set if deadline > now)])
+        self.is_idle = self.next_deadline == math.inf and not self._set and self._rung <= since
+        self._wake = wake

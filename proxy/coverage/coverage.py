@@ -1,0 +1,268 @@
+"""Which keys may have members with deadlines: those that begin with a covered prefix. Everything else is the server's.
+
+A covered prefix is announced to all proxies before the first deadline is set under it. From then on each of them looks:
+it has every request on such a key judged by the server, where the deadlines are. A proxy that cannot be sure to have
+heard of all prefixes covers every key.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from proxy.coverage.clearance import Clearance
+from proxy.coverage.prefixes import MOST, merged, prefix_of
+
+DATABASES: Final = frozenset(range(1024))
+"""The numbers of databases that a client's word makes known. The server leaves those out that it has not."""
+
+_WHOLE: Final = b"!"
+_PREFIX: Final = b"="
+"""How messages, and the list in the server, mark an entry: a name that counts whole, and a prefix."""
+
+
+def lease_clock() -> float:
+    """Return the clock by which leases are counted, in seconds: one that goes on while the machine is suspended."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _nothing(_chunk: bytes) -> None:
+    return None
+
+
+class Coverage:
+    """The covered prefixes, and whether they are all.
+
+    Attributes:
+        entries: the prefixes, each with its mark.
+        blind: whether others may have been announced that are not known, so that every key is covered.
+        loaded: whether they have been read since the control connection was made.
+        trusted_until: until when (`lease_clock`) other proxies' announcements are sure to be known here.
+        shared: whether there may be other proxies, which have to know a prefix before a first deadline is set under it.
+        cut_off: whether there is no connection by which they could be told.
+        databases: the numbers of those that may hold deadlines.
+        search: finds in a chunk what may be the beginning of a covered key; it may be none.
+        on_announced: is called when another proxy has announced any.
+        on_covered: is called with entries that come from elsewhere.
+        ever: whether there has been any, so that the proxy's own keys may be in a database.
+        told: whether somebody has asked to be told of members that expire, in any database.
+        cleared: the keys from which the engine has just removed what is due, in all databases.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, object] = {}
+        self.blind = True
+        self.loaded = False
+        self.trusted_until = math.inf
+        self.shared = False
+        self.cut_off = False
+        self.databases: set[int] = {0}
+        self.ever = False
+        self.told = False
+        self.cleared = Clearance()
+        self.search: Callable[[bytes], object] = _nothing
+        self.on_announced: Callable[[], None] = lambda: None
+        self.on_covered: Callable[[list[bytes]], None] = lambda _: None
+        self._begun: set[bytes] = set()  # by connections here, and not confirmed
+        self._confirmed: set[bytes] = set()
+        self._confirmed_prefixes: tuple[bytes, ...] = ()
+        self._confirmed_whole: frozenset[bytes] = frozenset()
+        self._prefixes: tuple[bytes, ...] = ()
+        self._whole: frozenset[bytes] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # What sessions ask.
+
+    def is_certain(self, key: bytes) -> bool:
+        """Return whether a key is covered by an entry, and not for want of trust."""
+        return key.startswith(self._prefixes) or key in self._whole
+
+    def covers(self, key: bytes) -> bool:
+        """Return whether a key may have members with deadlines."""
+        return self.blind or key.startswith(self._prefixes) or key in self._whole
+
+    def among(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those of some keys that may have members with deadlines, each once."""
+        found = dict.fromkeys(keys)
+        if self.blind:
+            return list(found)
+        prefixes, whole = self._prefixes, self._whole
+        return [key for key in found if key.startswith(prefixes) or key in whole]
+
+    def touches(self, requests: Iterable[list[bytes]]) -> bool:
+        """Return whether some argument of some requests is the name of a covered key.
+
+        Raises:
+            AttributeError: an element of a request is not bytes.
+        """
+        if self.blind:
+            return True
+        prefixes, whole = self._prefixes, self._whole
+        if not prefixes and not whole:
+            return False
+        for request in requests:
+            for argument in request:
+                if argument.startswith(prefixes) or argument in whole:
+                    return True
+        return False
+
+    def look(self) -> None:
+        """See whether the lease has run out. To be called whenever requests are about to be judged: timers are no use
+        for it, as a process that was stopped serves its sockets before its timers."""
+        if self.trusted_until < math.inf and lease_clock() >= self.trusted_until:
+            self.distrust()
+
+    def distrust(self) -> None:
+        """Become blind until the other proxies have been heard again."""
+        self.blind = self.shared = True
+
+    def see(self) -> None:
+        """See again: the prefixes have been read, or the other proxies have been heard."""
+        self.blind = not self.loaded or (self.trusted_until < math.inf and lease_clock() >= self.trusted_until)
+
+    def visit(self, databases: Iterable[int]) -> None:
+        """Make databases known because a client goes there, or sends keys there."""
+        new = DATABASES.intersection(databases) - self.databases
+        if new:
+            self.databases |= new
+            self.cleared.forget()
+
+    # First deadlines.
+
+    def unconfirmed(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those keys that may get deadlines only when an entry for them has been announced."""
+        prefixes, whole = self._confirmed_prefixes, self._confirmed_whole
+        return [key for key in keys if not (key.startswith(prefixes) or key in whole)]
+
+    def begin(self, keys: Iterable[bytes], by: object, *, queued: bool = False) -> list[bytes]:
+        """Cover keys to which a request is about to give their first deadlines.
+
+        Args:
+            keys: the keys.
+            by: stands for the connection whose request it is.
+            queued: whether it does not run before the EXEC of an open transaction.
+
+        Returns:
+            The entries that have to be announced before it goes.
+        """
+        wanted: dict[bytes, None] = {}
+        for key in self.unconfirmed(keys):
+            if not self.is_certain(key):
+                entries = self._entries_for(key)
+                self._add(entries, by)
+                wanted.update(dict.fromkeys(entries))
+            covering = [entry for entry in self.entries if _covers(entry, key)]
+            for entry in () if queued else covering:
+                if self.entries[entry] is not by:
+                    self.entries[entry] = None  # who has begun it is not the only one who sets deadlines under it
+            wanted.update(dict.fromkeys(covering))
+        self._begun.update(wanted)
+        return list(wanted)
+
+    def want(self, prefixes: Iterable[bytes]) -> list[bytes]:
+        """Cover prefixes that are known before any key; return the entries that have to be announced for them."""
+        wanted: dict[bytes, None] = {}
+        for prefix in self.unconfirmed(prefixes):
+            if not self.is_certain(prefix):
+                self._add([_PREFIX + prefix], None)
+            wanted.update(dict.fromkeys(entry for entry in self.entries if _covers(entry, prefix)))
+        return list(wanted)
+
+    def _entries_for(self, key: bytes) -> list[bytes]:
+        """Return the entry that is to cover a key, and wider ones in the place of others, where there are too many."""
+        prefix = prefix_of(key)
+        if not prefix:
+            return [_WHOLE + key]
+        prefixes, wider = {*self._prefixes, prefix}, set()
+        while len(prefixes) > MOST:
+            common = merged(prefixes)[2]
+            prefixes = {common, *(one for one in prefixes if not one.startswith(common))}
+            wider.add(common)
+        covering = next(prefix for prefix in prefixes if key.startswith(prefix))
+        return [_PREFIX + prefix for prefix in {covering, *(wider & prefixes)}]
+
+    def confirm(self, entries: Iterable[bytes]) -> None:
+        """Note that all proxies know entries, and that they are in the server."""
+        self._begun.difference_update(entries)
+        self._confirmed.update(entries)
+        prefixes = [entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX]
+        for prefix in prefixes:
+            if any(prefix != other and prefix.startswith(other) for other in prefixes):
+                self._confirmed.discard(_PREFIX + prefix)  # a wider one is
+        self._confirmed_prefixes = tuple(entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX)
+        self._confirmed_whole = frozenset(entry[1:] for entry in self._confirmed if entry[:1] == _WHOLE)
+
+    def learn(self, keys: Iterable[bytes]) -> None:
+        """Cover keys that the server has deadlines of: other proxies learn them likewise."""
+        for key in keys:
+            if not self.is_certain(key):
+                self._add(self._entries_for(key), None)
+
+    def add(self, entries: Collection[bytes]) -> None:
+        """Cover what the server has listed; anything else is left out."""
+        self._add([entry for entry in entries if entry[:1] in (_PREFIX, _WHOLE)], None)
+
+    def hear(self, entries: Collection[bytes]) -> None:
+        """Cover what another proxy has announced: its requests may set deadlines under that from now on.
+
+        So may those of connections here that have begun it, and wait: it is not theirs alone any more.
+        """
+        begun = [entry for entry in entries if entry in self._begun and entry in self.entries]
+        self._begun.difference_update(begun)
+        self.entries.update(dict.fromkeys(begun))
+        self.add(entries)
+        if begun:
+            self.on_covered(begun)
+
+    def _add(self, entries: Collection[bytes], by: object) -> None:
+        new = [entry for entry in entries if entry not in self.entries]
+        if not new:
+            return
+        self.ever = True
+        for entry in new:
+            self.entries[entry] = by
+        self._drop_narrower()
+        self._prefixes = tuple(entry[1:] for entry in self.entries if entry[:1] == _PREFIX)
+        self._whole = frozenset(entry[1:] for entry in self.entries if entry[:1] == _WHOLE)
+        names = b"|".join(map(re.escape, (*self._prefixes, *self._whole)))
+        self.search = re.compile(b"\n(?:" + names + b")").search if self.entries else _nothing
+        if by is None:
+            self.on_covered(new)
+
+    def _drop_narrower(self) -> None:
+        """Forget prefixes of which a shorter one has come, where there are too many."""
+        if len(self.entries) <= MOST:
+            return
+        prefixes = [entry[1:] for entry in self.entries if entry[:1] == _PREFIX]
+        for prefix in prefixes:
+            wider = [other for other in prefixes if prefix != other and prefix.startswith(other)]
+            if wider:
+                by = self.entries.pop(_PREFIX + prefix)
+                for other in wider:
+                    if self.entries.get(_PREFIX + other) is not by and _PREFIX + other in self.entries:
+                        self.entries[_PREFIX + other] = None
+
+    def others_cover(self, keys: Iterable[bytes], by: object) -> bool:
+        """Return whether some key has been covered by anybody else than a connection."""
+        if self.blind:
+            return True
+        return any(
+            owner is not by and any(_covers(entry, key) for key in keys) for entry, owner in self.entries.items()
+        )
+
+
+def _covers(entry: bytes, key: bytes) -> bool:
+    return key.startswith(entry[1:]) if entry[:1] == _PREFIX else entry[1:] == key
+
+
+def covers_any(entries: Iterable[bytes], keys: Iterable[bytes]) -> bool:
+    """Return whether some entry covers some key."""
+    return any(_covers(entry, key) for entry in entries for key in keys)

@@ -1,0 +1,49 @@
+"""Chooses the beginnings of names by which keys with deadlines are covered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from itertools import combinations, pairwise
+from typing import Final
+
+MOST: Final = 64
+"""Prefixes at most: each is looked for in every chunk. Beyond, two that begin alike become one."""
+
+LONGEST: Final = 64
+"""Bytes of a prefix at most."""
+
+_SEPARATOR: Final = re.compile(rb"[:/.\-_|#{}]")
+_IDENTIFIER: Final = re.compile(rb".*[0-9].*|[A-Za-z0-9+/=]{16,}", re.DOTALL)
+_TELLING: Final = re.compile(rb"[^:/.\-_|#{}]")
+_DIGITS: Final = b"0123456789"
+
+
+def prefix_of(key: bytes) -> bytes:
+    """Return the beginning of a key by which others of its kind are covered too: `cart:` of `cart:123`.
+
+    It ends in front of the first part that looks like an identifier, or of the last part. A name of one part goes
+    without the digits at its end. What would say nothing of the kind stays whole, up to `LONGEST`.
+    """
+    begin = 0
+    for separator in _SEPARATOR.finditer(key):
+        if _IDENTIFIER.fullmatch(key, begin, separator.start()):
+            break
+        begin = separator.end()
+    prefix = key[:begin] if begin else key.rstrip(_DIGITS)
+    return (prefix if _TELLING.search(prefix) else key)[:LONGEST]
+
+
+def merged(prefixes: Collection[bytes]) -> tuple[bytes, bytes, bytes]:
+    """Return the two of some prefixes that begin alike for longest, and their common beginning."""
+    ordered = sorted(prefixes)
+    pairs = pairwise(ordered) if len(ordered) > 2 else combinations(ordered, 2)
+    one, other = max(pairs, key=lambda pair: len(_common(*pair)))
+    return one, other, _common(one, other)
+
+
+def _common(one: bytes, other: bytes) -> bytes:
+    size = next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+    return one[:size]

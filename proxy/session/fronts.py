@@ -1,0 +1,181 @@
+"""Puts what removes what is due, and voids deadlines of absent members, in front of requests, in the same write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from proxy.commands.table import COMMANDS, Command, Effect, is_indifferent
+from proxy.session.alone import KEYS_AT_ONCE
+from proxy.session.ground import PLAIN, Ground
+from proxy.session.outgoing import Outgoing
+from proxy.session.plain import FREE_OF_BLIND
+from proxy.session.question import Question
+from proxy.session.rewrite import goes_elsewhere
+from proxy.session.standing import Next, Standing
+from proxy.session.voiding import Absent
+from proxy.session.without_engine import WithoutEngine
+from proxy.wire.batch import request_size
+from proxy.wire.guard import Fronted
+from proxy.wire.request import Request, encode
+
+_SCRIPTS: Final = {
+    spelled: command
+    for name, command in COMMANDS.items()
+    if command.effect is Effect.SCRIPT
+    for spelled in (name, name.lower(), name.title())
+}
+_READ_AT_ONCE: Final = 15 * 1024
+"""Bytes that a server reads and runs at once, without others' requests in between, about."""
+
+_FREE: Final = Next.FREE
+
+
+class Fronts:
+    """What is put in front of the requests of one connection.
+
+    Only where its keys have few deadlines, and few that are due soon, as a look just before has shown; of others the
+    engine sees to all.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+        without: makes what is put there.
+    """
+
+    __slots__ = ("_coverage", "_ground", "_out", "_standing", "_without")
+
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine) -> None:
+        self._ground = ground
+        self._coverage = ground.coverage
+        self._standing = standing
+        self._out = out
+        self._without = without
+
+    def may_be_put(self, now: float) -> bool:
+        """Return whether a script may go directly in front of a request of the client's, as its user and unnoticed."""
+        standing, alone = self._standing, self._without.alone
+        return (
+            alone is not None
+            and not alone.has_given_up(now)
+            and standing.transaction is None
+            and standing.next is _FREE
+            and standing.hears_echoes
+            and not (standing.caches or standing.limited or standing.is_link or standing.rights.unsure(now))
+        )
+
+    def question(
+        self, command: Command | None, request: Request, absent: Absent, now: float, *, asked: bool
+    ) -> Question | None:
+        """Put what is needed in front of the request that goes next; only where `may_be_put`.
+
+        Args:
+            command: what the table says of it.
+            request: the request.
+            absent: the keys in which to void deadlines, as of a `Question`.
+            now: the server's clock, in Unix ms.
+            asked: whether what was put last has been answered since this request came.
+
+        Returns:
+            What has to be done before; None where nothing has.
+        """
+        ground, coverage, alone = self._ground, self._coverage, self._without.alone
+        assert alone is not None
+        if is_indifferent(request.arguments) and not absent:
+            return None
+        if coverage.blind and request.arguments[0] in FREE_OF_BLIND:
+            named = ground.rewriter.named(command, request.arguments)
+            if not any(map(coverage.is_certain, named)):
+                return None
+        if command is not None and command.effect is Effect.MULTI:
+            self._before_watched(now)
+            return None
+        covered = coverage.among(ground.rewriter.named(command, request.arguments))
+        if not covered:
+            return None
+        moving = self._are_moving(covered)
+        if not moving and not coverage.told and ground.rewriter.settles(command, request, amends=self._out.amends):
+            return None
+        voided = tuple(key for key, members in absent if members is None)
+        few: bool | None = False
+        elsewhere = command is not None and goes_elsewhere(command, request.arguments)
+        if not (moving or elsewhere or coverage.told or len(voided) < len(absent) or len(covered) > KEYS_AT_ONCE):
+            keys = (*voided, *(key for key in covered if key not in voided))
+            few = alone.have_few(keys, now, asked=asked)
+            if few or (few is None and not asked):
+                take = partial(alone.take_count, keys, now)
+                self._out.append(self._standing.marked.open(Fronted([take] if few is None else [take, None])))
+                self._out.append(alone.front(keys, len(voided))[0])
+                return Question(replied=True, again=True) if few is None else None
+        if absent and not asked:
+            return Question(replied=True, again=True)  # what has been sent before may remove what this brings back
+        due = tuple(key for key in covered if not coverage.cleared.holds(key, now, ground.alarm.set_lately))
+        return Question(due=due, absent=tuple(absent)) if due or absent else None
+
+    def _before_watched(self, now: float) -> None:
+        """See to what is due in watched keys before a transaction begins, and when more is due in them."""
+        alone, names, watched = self._without.alone, self._ground.names, self._standing.watched
+        keys = tuple(self._coverage.among(watched.keys)[:KEYS_AT_ONCE])
+        if not keys or alone is None or names is None or self._are_moving(keys):
+            return
+        take = partial(alone.take_count, keys, now)
+        self._out.append(self._standing.marked.open(Fronted([take, watched.hear])))
+        self._out.append(alone.front(keys, 0)[0])
+        self._out.append(encode([b"ZMSCORE", names.index_for(keys[0]), *keys]))
+
+    def _are_moving(self, keys: Collection[bytes]) -> bool:
+        """Return whether some keys are of a slot that is on its way, or of several."""
+        names = self._ground.names
+        if names is None or names.slots is None or not keys:
+            return False
+        return len(names.by_slot(keys)) > 1 or names.is_moving(next(iter(keys)))
+
+    def take(self, requests: list[list[bytes]], raw: bytes, now: float) -> bool:
+        """Send requests on that came together, if those of covered keys are calls of scripts that need no more.
+
+        Args:
+            requests: the requests, without any of the proxy's own keys.
+            raw: the bytes that they came as.
+            now: the server's clock, in Unix ms.
+
+        Returns:
+            Whether they have been sent on.
+
+        Raises:
+            TypeError, AttributeError: an element of a request is not bytes.
+        """
+        alone, coverage = self._without.alone, self._coverage
+        if coverage.told or not all(request[0] in _SCRIPTS or request[0] in PLAIN for request in requests):
+            return False
+        if coverage.blind or alone is None or not self.may_be_put(now):
+            return False
+        named = coverage.among(chain.from_iterable(requests))
+        if not named or not alone.have_few(named, now, asked=False) or self._are_moving(named):
+            return False
+        takers: list[Callable[[bytes], None] | None] = []
+        parts: list[bytes] = []
+        position = size = 0
+        loaded = -_READ_AT_ONCE  # where the script's text has gone, in bytes
+        for request in requests:
+            command, end = _SCRIPTS.get(request[0]), position + request_size(request)
+            if coverage.touches((request,)):
+                if command is None and not is_indifferent(request):
+                    return False
+                keys = () if command is None else tuple(coverage.among(command.keys(request) or ()))
+                if keys:
+                    takers.append(partial(alone.take_count, keys, now))
+                    whole, short = alone.front(keys, len(keys))
+                    if size + end - position + len(whole) > loaded + _READ_AT_ONCE:
+                        loaded, short = size, whole
+                    parts.append(short)
+                    size += len(short)
+            takers.append(None)
+            parts.append(raw[position:end])
+            size += end - position
+            position = end
+        self._out.append(self._standing.marked.open(Fronted(takers)))
+        self._out.append(b"".join(parts))
+        return True

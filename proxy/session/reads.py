@@ -1,0 +1,293 @@
+"""Reads of covered keys: sent on at once, and once more where the reply turns out to be too late.
+
+In front of them the server is asked, in the same write, for the earliest deadline of their keys. A late reply is
+dropped, and the read sent again behind a script that removes what is due. What the client has sent behind a read must
+not change what it is to see then, so such requests wait for the reply.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple
+
+from proxy.commands.table import FREQUENT, Command, Effect, is_indifferent
+from proxy.session.alone import KEYS_AT_ONCE
+from proxy.session.ground import PLAIN, Ground
+from proxy.session.outgoing import Outgoing
+from proxy.session.plain import FREE, FREE_OF_BLIND, PURE, REPEATABLE, STRINGS
+from proxy.session.standing import Next, Standing
+from proxy.session.without_engine import WithoutEngine
+from proxy.wire.guard import Guard, Repeated, Slot, is_refused, is_refused_by_zero, may_be_late
+from proxy.wire.request import Kind, Request, encode
+
+MOST_REPEATS: Final = 5
+"""How often a read is sent again because a deadline has passed before its reply came, while nothing was left due when
+it was sent: it was sent together with what removes it, so that cannot go on for long."""
+
+_NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
+_EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
+_SECONDS: Final = re.compile(rb"[1-9][0-9]{0,9}").fullmatch
+_NAMES: Final = REPEATABLE | STRINGS | _EXPIRE
+_ZERO: Final = frozenset(spelled for name in (b"SETNX", b"MSETNX") for spelled in (name, name.lower(), name.title()))
+_ORDINARY: Final = _NAMES | FREE | {spelled for name in FREQUENT for spelled in (name, name.lower(), name.title())}
+_FREE: Final = Next.FREE
+
+
+_LIFETIMES: Final = frozenset(spelled for name in (b"TTL", b"PTTL") for spelled in (name, name.lower(), name.title()))
+
+
+def _is_guarded(request: list[bytes]) -> bool:
+    """Return whether a request can be sent twice, or at least if a collection is in its way.
+
+    EXPIRE answers the same the second time, where it tells no condition and does not remove the key.
+    """
+    if request[0] in _EXPIRE:
+        return len(request) == 3 and _SECONDS(request[2]) is not None
+    return request[0] in _NAMES
+
+
+def _what_matters(name: bytes) -> Callable[[bytes], bool]:
+    """Return what tells of the beginning of a late reply to a command whether it may show what was due."""
+    if name in STRINGS:
+        return is_refused_by_zero if name in _ZERO else is_refused
+    return may_be_late
+
+
+class Late(NamedTuple):
+    """A read that is to be sent once more.
+
+    Attributes:
+        arguments: the request.
+        keys: those of its keys in which something may be due.
+        slot: the place of its reply.
+        repeats: how often it has been.
+    """
+
+    arguments: list[bytes]
+    keys: list[bytes]
+    slot: Slot
+    repeats: int
+
+
+class Reads:
+    """The guarded reads of one connection.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+        without: what removes what is due on the connection.
+
+    Attributes:
+        under_way: how many of them, or of those sent together, have not been answered.
+    """
+
+    __slots__ = (
+        "_coverage",
+        "_ground",
+        "_named",
+        "_out",
+        "_settled",
+        "_standing",
+        "_wanted",
+        "_without",
+        "_written",
+        "under_way",
+    )
+
+    def __init__(self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine) -> None:
+        self._ground = ground
+        self._coverage = ground.coverage
+        self._standing = standing
+        self._out = out
+        self._without = without
+        self._named: set[bytes] = set()  # all that those under way name, their keys among it
+        self._written: set[bytes] = set()  # what those among them name that write
+        self._wanted: list[Late] = []
+        self._settled = False
+        self.under_way = 0
+
+    def take_late(self) -> list[Late]:
+        """Return those that have come too late, and are to be sent once more by `send_again`."""
+        late = list(self._wanted)
+        self._wanted.clear()
+        return late
+
+    def take_settled(self) -> bool:
+        """Return whether all have been answered since this was last asked."""
+        settled, self._settled = self._settled and not self.under_way, False
+        return settled
+
+    def may_be_guarded(self, now: float) -> bool:
+        """Return whether the connection is in a state in which reads can be asked about, and sent again."""
+        standing, names = self._standing, self._ground.names
+        return (
+            names is not None
+            and names.slots is None
+            and self._without.alone is not None
+            and standing.transaction is None
+            and standing.next is _FREE
+            and standing.hears_echoes
+            and not (standing.caches or standing.is_link or standing.has_quit)
+            and not standing.rights.unsure(now)
+            and not standing.limited
+        )
+
+    def lets_pass(self, requests: Sequence[list[bytes]]) -> bool:
+        """Return whether some requests that touch no covered key change nothing that reads under way may see."""
+        return all(request[0] in _ORDINARY and self._named.isdisjoint(request) for request in requests)
+
+    def disturbs(self, command: Command | None, request: Request) -> bool:
+        """Return whether a request may change what reads under way may see, or where they would be sent again."""
+        arguments = request.arguments
+        if request.kind is not Kind.WHOLE:
+            return True
+        if arguments[0] in PURE and arguments[0] in PLAIN:
+            return not self._written.isdisjoint(arguments)
+        if arguments[0] in _ORDINARY or (command is not None and command.effect in _NAMED):
+            return not self._named.isdisjoint(arguments)
+        return True
+
+    def guard(self, requests: Sequence[list[bytes]], raw: bytes, now: float) -> bool:
+        """Send requests on that came together, if all are frequent ones, and those of covered keys are reads.
+
+        Args:
+            requests: the requests, without any of the proxy's own keys.
+            raw: the bytes that they came as.
+            now: the server's clock, in Unix ms.
+
+        Returns:
+            Whether they have been sent on.
+
+        Raises:
+            TypeError: an element of a request is not bytes.
+        """
+        used = {request[0] for request in requests}
+        if not used <= _ORDINARY or used.isdisjoint(_NAMES):
+            return False
+        keys = self._covered(requests)
+        if not 0 < len(keys) <= KEYS_AT_ONCE or not self.may_be_guarded(now):
+            return False
+        for name in used - PLAIN:
+            self._ground.command(name)
+        if not used <= PLAIN | _LIFETIMES or any(len(request) != 2 for request in requests if request[0] in _LIFETIMES):
+            return False
+        late = [
+            _what_matters(request[0]) if _is_guarded(request) and not keys.isdisjoint(request) else None
+            for request in requests
+        ]
+        guarded = [request for request, one in zip(requests, late, strict=True) if one]
+        if not (used <= PURE and not self._written) and not self._may_follow(requests, keys):
+            return False
+        names = self._ground.names
+        assert names is not None
+        ends = self._begin(guarded)
+        guard = Guard(late, self._ground.now, partial(self._repeat_first, requests, keys), ends)
+        self._out.append(self._standing.marked.open(guard))
+        self._out.append(encode([b"ZMSCORE", names.index, *keys]))
+        self._out.append(raw)
+        return True
+
+    def _covered(self, requests: Sequence[list[bytes]]) -> set[bytes]:
+        """Return the covered keys that some requests name, with values perhaps that are called alike."""
+        if not self._coverage.blind:
+            return set(self._coverage.among(chain.from_iterable(requests)))
+        named, command, is_certain = self._ground.rewriter.named, self._ground.command, self._coverage.is_certain
+        return {
+            key
+            for request in requests
+            if request[0] not in FREE
+            for key in named(command(request[0]), request)
+            if request[0] not in FREE_OF_BLIND or is_certain(key)
+        }
+
+    def guard_one(self, request: Request, now: float) -> bool:
+        """Send one request on likewise, if it is such a read."""
+        return (
+            request.kind is Kind.WHOLE
+            and request.arguments[0] in _NAMES
+            and self.guard([request.arguments], request.raw, now)
+        )
+
+    def send_again(self, late: list[Late], now: float) -> None:
+        """Send some once more, now that what was due in their keys has been removed, all or nearly so."""
+        together: list[Late] = []
+        keys: dict[bytes, None] = {}
+        for again in late:
+            if together and len(keys) + len(again.keys) > KEYS_AT_ONCE:
+                self._send_together(together, list(keys), now)
+                together, keys = [], {}
+            together.append(again)
+            keys.update(dict.fromkeys(again.keys))
+        if together:
+            self._send_together(together, list(keys), now)
+
+    def _send_together(self, late: list[Late], keys: list[bytes], now: float) -> None:
+        """Send some once more, behind one script for all of their keys."""
+        alone, replies = self._without.alone, self._standing.marked
+        assert alone is not None
+        repeated = [
+            Repeated(
+                again.slot,
+                _what_matters(again.arguments[0]),
+                self._ground.now,
+                partial(self._repeat, again._replace(repeats=again.repeats + 1)),
+                self._end,
+            )
+            for again in late
+        ]
+
+        def tell(earliest: float) -> None:
+            for again, one in zip(late, repeated, strict=True):
+                one.earliest = earliest if again.repeats < MOST_REPEATS or earliest == -math.inf else math.inf
+
+        self._out.append(alone.clear(keys, replies, now, tell))
+        for again, one in zip(late, repeated, strict=True):
+            self._out.append(replies.open(one))
+            self._out.append(encode(again.arguments))
+
+    def _may_follow(self, requests: Sequence[list[bytes]], keys: set[bytes]) -> bool:
+        """Return whether none of some requests changes what one in front of it is to see when it is sent once more.
+
+        `keys`: the covered keys of those that are guarded.
+        """
+        named, written = set(self._named), set(self._written)
+        for request in requests:
+            if not (written if request[0] in PURE else named).isdisjoint(request[1:]):
+                return False
+            if not keys.isdisjoint(request):
+                if _is_guarded(request):
+                    named.update(request[1:])
+                    if request[0] not in PURE:
+                        written.update(request[1:])
+                elif not is_indifferent(request):
+                    return False
+        return True
+
+    def _begin(self, guarded: list[list[bytes]]) -> Callable[[], None]:
+        self.under_way += 1
+        for request in guarded:
+            self._named.update(request[1:])
+            if request[0] not in PURE:
+                self._written.update(request[1:])
+        return self._end
+
+    def _end(self) -> None:
+        self.under_way -= 1
+        if not self.under_way:
+            self._named.clear()
+            self._written.clear()
+            self._settled = True
+
+    def _repeat_first(self, requests: Sequence[list[bytes]], keys: set[bytes], place: int) -> Slot:
+        arguments, slot = requests[place], Slot()
+        self._repeat(Late(arguments, [key for key in dict.fromkeys(arguments) if key in keys], slot, 0))
+        return slot
+
+    def _repeat(self, again: Late) -> None:
+        self.under_way += 1
+        self._wanted.append(again)

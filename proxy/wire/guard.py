@@ -1,0 +1,266 @@
+"""Replies to reads that may have come too late: those that have are dropped as they come, and asked for once more.
+
+In front of some reads the server is asked when the next members of their keys are due. If that moment has not come when
+a reply begins, nothing that was due can be in it, however long the server was busy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from proxy.wire.replies import Replies, short_arrays
+
+_IN_THE_WAY: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
+"""Errors that say that there is a collection (the second one is of LCS)."""
+
+_at_once: Final = short_arrays()
+
+_SCORES: Final = re.compile(rb"(?:\$[0-9]+\r\n|,)([^\r\n]+)\r\n")
+
+
+class Slot:
+    """The place in a client's stream of a reply that is asked for once more.
+
+    Attributes:
+        parts: what has come of it, and has not been passed on.
+        done: whether all of it has come.
+    """
+
+    __slots__ = ("done", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.done = False
+
+
+def earliest_of(scores: bytes) -> float:
+    """Return the earliest deadline in a reply to ZMSCORE, in Unix ms; minus infinity, if it is no such reply."""
+    if scores[:1] != b"*":
+        return -math.inf
+    return min(map(float, _SCORES.findall(scores)), default=math.inf)
+
+
+def may_be_late(beginning: bytes) -> bool:
+    """Return whether a reply that begins so may show what was due: an error that says that there is something can."""
+    return beginning[:1] != b"-" or beginning.startswith(_IN_THE_WAY)
+
+
+def is_refused(beginning: bytes) -> bool:
+    """Return whether a reply that begins so says that a collection is in the way, so that nothing has changed."""
+    return beginning.startswith(_IN_THE_WAY)
+
+
+def is_refused_by_zero(beginning: bytes) -> bool:
+    """Likewise, of a request that a key in its way makes answer 0."""
+    return beginning == b":0\r\n" or is_refused(beginning)
+
+
+class _InOrder(Replies):
+    """Leaves push messages where they have come; `pushes` tells which of the pieces they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pushes: list[int] = []
+
+    def _put_unasked(self, piece: bytes, pieces: list[tuple[bytes, bool]]) -> None:
+        self.pushes.append(len(pieces))
+        pieces.append((piece, False))
+
+
+class Guard:
+    """The replies to some requests that are sent together, behind the reply that tells the earliest deadline.
+
+    Args:
+        late: for each request, what tells of the beginning of a late reply whether it matters; None where it does not.
+        now: gives the server's clock, in Unix ms, the latest that it may be.
+        repeat: is told which of the requests is to be sent once more; returns the place of its reply.
+        ended: is called when all replies have come, or will not come.
+
+    Attributes:
+        done: whether all have come.
+        earliest: from when on a reply that begins is late, in Unix ms.
+    """
+
+    def __init__(
+        self,
+        late: Sequence[Callable[[bytes], bool] | None],
+        now: Callable[[], float],
+        repeat: Callable[[int], Slot],
+        ended: Callable[[], None],
+    ) -> None:
+        self.done = False
+        self.earliest = math.inf
+        self._matters = late
+        self._now = now
+        self._repeat = repeat
+        self._ended = ended
+        self._framing = _InOrder()
+        self._scores: list[bytes] | None = []
+        self._place = 0
+        self._begun = False  # whether a part of the reply in its place has come
+        self._late = False  # whether that reply is
+
+    def abandon(self) -> None:
+        """Note that the replies will not come."""
+        self._ended()
+
+    def _pass_at_once(self, replies: list[bytes], now: float, passed: list[bytes | Slot]) -> bool:
+        """Pass whole replies on, if none of them is late; return whether they have been."""
+        earliest, asked = self.earliest, self._scores is not None
+        if asked:
+            if self._scores:
+                return False
+            earliest = earliest_of(replies[0])
+        if now >= earliest:
+            return False
+        self.earliest, self._scores = earliest, None
+        passed.append(b"".join(replies[asked:]))
+        self._place += len(replies) - asked
+        if self._place == len(self._matters):
+            self.done = True
+            self._ended()
+        return True
+
+    def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
+        """Take bytes of the stream; return those that came behind the last of the replies.
+
+        Args:
+            data: the bytes.
+            passed: where to put what the client is to get.
+        """
+        framing, now = self._framing, self._now()
+        left = len(self._matters) - self._place + (self._scores is not None)
+        if framing.between and 0 < len(replies := _at_once(data)) <= left and self._pass_at_once(replies, now, passed):
+            return b""
+        framing.pushes.clear()
+        pieces = framing.cut(data, left)
+        for number, (piece, ends) in enumerate(pieces):
+            if number in framing.pushes:
+                passed.append(piece)
+            elif self._scores is not None:
+                self._scores.append(piece)
+                if ends:
+                    self.earliest = min(self.earliest, earliest_of(b"".join(self._scores)))
+                    self._scores = None
+            else:
+                if not self._begun:
+                    matters = self._matters[self._place]
+                    self._late = matters is not None and now >= self.earliest and matters(piece)
+                    if self._late:
+                        passed.append(self._repeat(self._place))
+                if not self._late:
+                    passed.append(piece)
+                self._begun = not ends
+                self._place += ends
+        if self._place < len(self._matters):
+            return b""
+        self.done = True
+        self._ended()
+        return framing.rest()
+
+
+class Repeated:
+    """The reply to one read that is sent once more, behind what removes what is due in its keys.
+
+    Args:
+        slot: the reply's place.
+        matters: as of `Guard`.
+        now: gives the server's clock, in Unix ms, the latest that it may be.
+        repeat: is told that it is to be sent again.
+        ended: is called when the reply has come, or will not come.
+
+    Attributes:
+        done: whether it has come.
+        earliest: from when on it is late, in Unix ms.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        matters: Callable[[bytes], bool],
+        now: Callable[[], float],
+        repeat: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.done = False
+        self.earliest = math.inf
+        self._slot = slot
+        self._matters = matters
+        self._now = now
+        self._repeat = repeat
+        self._ended = ended
+        self._framing = _InOrder()
+        self._begun = self._late = False
+
+    def abandon(self) -> None:
+        """Note that the reply will not come."""
+        self._slot.done = True
+        self._ended()
+
+    def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
+        """Take bytes of the stream; return those that came behind the reply. `passed` gets push messages alone."""
+        framing = self._framing
+        framing.pushes.clear()
+        for number, (piece, ends) in enumerate(framing.cut(data, 1)):
+            if number in framing.pushes:
+                passed.append(piece)
+                continue
+            if not self._begun:
+                self._begun = True
+                self._late = self._now() >= self.earliest and self._matters(piece)
+                if self._late:
+                    self._repeat()
+            if not self._late:
+                self._slot.parts.append(piece)
+            self.done = ends
+        if not self.done:
+            return b""
+        self._slot.done = not self._late
+        self._ended()
+        return framing.rest()
+
+
+class Fronted:
+    """The replies to requests of which some are the proxy's own, in front of others of the client's.
+
+    Args:
+        takers: for each request in turn, what takes its reply; None for one of the client's.
+
+    Attributes:
+        done: whether all have come.
+    """
+
+    def __init__(self, takers: Sequence[Callable[[bytes], None] | None]) -> None:
+        self.done = False
+        self._takers = takers
+        self._place = 0
+        self._framing = _InOrder()
+        self._own: list[bytes] = []
+
+    def abandon(self) -> None:
+        """Note that the replies will not come."""
+
+    def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
+        """Take bytes of the stream; return those that came behind the last of the replies. `passed`: as of `Guard`."""
+        framing, takers = self._framing, self._takers
+        framing.pushes.clear()
+        for number, (piece, ends) in enumerate(framing.cut(data, len(takers) - self._place)):
+            take = takers[self._place]
+            if number in framing.pushes:
+                passed.append(piece)
+                continue
+            if take is None:
+                passed.append(piece)
+            else:
+                self._own.append(piece)
+                if ends:
+                    take(b"".join(self._own))
+                    self._own.clear()
+            self._place += ends
+        if self._place < len(takers):
+            return b""
+        self.done = True
+        return framing.rest()

@@ -1,0 +1,187 @@
+"""Reads whose replies come too late: asked for once more, and everything in its order, however replies are cut."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.wire.guard import Guard, Repeated, Slot, earliest_of, may_be_late
+from proxy.wire.reply import ReplySubstitution
+
+
+def token_of(sent: bytes) -> bytes:
+    (token,) = re.findall(rb"[0-9a-f]{32}", sent)
+    return bytes(token)
+
+
+def sign(token: bytes) -> bytes:
+    return b"$32\r\n%b\r\n" % token
+
+
+FORMS = b"$%d\r\n%b\r\n", b"*1\r\n$%d\r\n%b\r\n", b"*2\r\n$%d\r\n%b\r\n$-1\r\n", b"~1\r\n$%d\r\n%b\r\n"
+PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
+
+
+class Conversation:
+    """A client that sends chunks, guarded and plain ones, and a server that answers them in order."""
+
+    def __init__(self) -> None:
+        self.replies = ReplySubstitution()
+        self.replies.echoes = True
+        self.now = 0.0
+        self.said = b""  # of the server, not received yet
+        self.wanted: deque[tuple[int, Slot, int]] = deque()
+        self.attempts: list[int] = []  # of each request
+        self.forms: list[bytes] = []
+        self.under_way = 0
+        self.guards: list[tuple[Guard, range]] = []
+
+    def text(self, request: int, attempt: int) -> bytes:
+        word = b"%d.%d" % (request, attempt)
+        return self.forms[request] % (len(word), word)
+
+    def plain(self, form: bytes) -> None:
+        self.forms.append(form)
+        self.attempts.append(0)
+        self.said += self.text(len(self.forms) - 1, 0)
+
+    def guarded(self, reads: list[bool], earliest: float, form: bytes) -> None:
+        first = len(self.forms)
+        guard = Guard(
+            [may_be_late if read else None for read in reads], lambda: self.now, partial(self.late, first), self.end
+        )
+        self.guards.append((guard, range(first, first + len(reads))))
+        self.under_way += 1
+        token = token_of(self.replies.open(guard))
+        self.said += sign(token) + b"*2\r\n$-1\r\n$%d\r\n%d\r\n" % (len(str(int(earliest))), earliest)
+        for _ in reads:
+            self.plain(form)
+
+    def late(self, first: int, place: int) -> Slot:
+        slot = Slot()
+        self.again(first + place, slot, 1)
+        return slot
+
+    def again(self, request: int, slot: Slot, attempt: int) -> None:
+        self.wanted.append((request, slot, attempt))
+        self.under_way += 1
+
+    def end(self) -> None:
+        self.under_way -= 1
+
+    def repeat(self, late: bool) -> None:
+        request, slot, attempt = self.wanted.popleft()
+        self.attempts[request] = attempt
+        repeated = Repeated(
+            slot, may_be_late, lambda: self.now, partial(self.again, request, slot, attempt + 1), self.end
+        )
+        repeated.earliest = -math.inf if late else math.inf
+        self.said += sign(token_of(self.replies.open(repeated))) + self.text(request, attempt)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_everything_comes_in_its_order_whatever_is_late(data: st.DataObject) -> None:
+    talk = Conversation()
+    got = b""
+    draw = data.draw
+    lates = 0
+    for _ in range(draw(st.integers(1, 12))):
+        match draw(st.sampled_from(("guarded", "guarded", "plain", "sign", "push", "reply", "clock"))):
+            case "guarded":
+                reads = draw(st.lists(st.booleans(), min_size=1, max_size=4))
+                talk.guarded(reads, draw(st.integers(-2, 12)), draw(st.sampled_from(FORMS)))
+            case "plain":
+                talk.plain(draw(st.sampled_from(FORMS)))
+            case "sign":
+                talk.said += sign(token_of(talk.replies.expect(b"", silent=True)))
+            case "push":
+                talk.said += PUSH
+            case "reply":
+                cut = draw(st.integers(0, len(talk.said)))
+                piece, talk.said = talk.said[:cut], talk.said[cut:]
+                got += talk.replies.receive(piece) if piece else b""
+                while talk.wanted:
+                    again = lates < 5 and draw(st.booleans())
+                    lates += again
+                    talk.repeat(again)
+            case "clock":
+                talk.now += draw(st.integers(0, 5))
+    while talk.said:
+        cut = draw(st.integers(1, min(len(talk.said), 40)))
+        piece, talk.said = talk.said[:cut], talk.said[cut:]
+        got += talk.replies.receive(piece)
+        while talk.wanted:
+            again = lates < 5 and draw(st.booleans())
+            lates += again
+            talk.repeat(again)
+    pushes = got.count(PUSH)
+    assert got.replace(PUSH, b"") == b"".join(
+        talk.text(request, attempt) for request, attempt in enumerate(talk.attempts)
+    )
+    assert pushes <= 12
+    assert not talk.replies.active
+    assert not talk.replies.waiting
+    assert not talk.under_way
+    for guard, requests in talk.guards:
+        if guard.earliest > talk.now:
+            assert not any(talk.attempts[request] for request in requests)
+
+
+def test_a_reply_is_judged_when_its_first_byte_comes() -> None:
+    talk = Conversation()
+    talk.guarded([True, True, False], 10, FORMS[0])
+    begun = len(talk.said) - len(talk.text(1, 0) + talk.text(2, 0)) + len(b"$3\r\n")
+    got = talk.replies.receive(talk.said[:begun])
+    assert got == talk.text(0, 0) + b"$3\r\n"
+    talk.now = 10
+    assert got + talk.replies.receive(talk.said[begun:]) == b"".join(talk.text(request, 0) for request in range(3))
+    assert not talk.wanted
+
+
+def test_what_comes_behind_a_late_reply_waits_for_the_next() -> None:
+    talk = Conversation()
+    talk.guarded([True, False], 10, FORMS[0])
+    talk.now = 10
+    said, talk.said = talk.said, b""
+    assert talk.replies.receive(said) == b""
+    assert talk.replies.waiting == len(talk.text(1, 0))
+    assert talk.replies.outstanding
+    talk.repeat(late=False)
+    assert talk.replies.receive(talk.said) == talk.text(0, 1) + talk.text(1, 0)
+
+
+def test_what_follows_is_not_framed() -> None:
+    """A script may answer with a line of any length."""
+    talk = Conversation()
+    talk.guarded([True], 10, FORMS[0])
+    long = b"+" + b"x" * 200_000 + b"\r\n"
+    assert talk.replies.receive(talk.said + long) == talk.text(0, 0) + long
+
+
+def test_an_error_is_never_late() -> None:
+    replies = ReplySubstitution()
+    replies.echoes = True
+    guard = Guard([may_be_late], lambda: 5.0, lambda _: Slot(), lambda: None)
+    said = sign(token_of(replies.open(guard))) + b"-NOPERM no\r\n-ERR no\r\n"
+    assert replies.receive(said) == b"-ERR no\r\n"
+
+
+@pytest.mark.parametrize(
+    ("scores", "earliest"),
+    [
+        (b"*2\r\n$13\r\n1764090000000\r\n$13\r\n1764080000000\r\n", 1764080000000),
+        (b"*2\r\n,1764090000000\r\n_\r\n", 1764090000000),
+        (b"*2\r\n$-1\r\n$-1\r\n", math.inf),
+        (b"*1\r\n$8\r\n1.76e+12\r\n", 1.76e12),
+        (b"-NOPERM this user has no permissions\r\n", -math.inf),
+    ],
+)
+def test_the_earliest_deadline_is_understood(scores: bytes, earliest: float) -> None:
+    assert earliest_of(scores) == earliest

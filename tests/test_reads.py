@@ -1,0 +1,224 @@
+"""Reads of keys with deadlines, however long the server was busy: none is late, and all replies come in their order."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from proxy.commands.table import COMMANDS, PURE_READS
+from tests.conftest import StartProxy
+from tests.raw import Raw, request
+from tests.servers import Proxy, Server, until
+
+BUSY = "local time = redis.call('TIME') for _ = 1, ARGV[1] do end return time"
+"""Keeps a server busy, and tells when it began to be."""
+
+BUSY_SECONDS = 0.06
+TRIAL = 1_000_000
+LEFT_MS = 20
+
+
+def turns(beside: Raw) -> int:
+    """Return how many turns of a loop keep the server busy for as long as is wanted, at least."""
+    shortest = BUSY_SECONDS
+    for _ in range(5):
+        began = time.monotonic()
+        beside.command("EVAL", BUSY, 0, TRIAL)
+        shortest = min(shortest, time.monotonic() - began)
+    return int(TRIAL * BUSY_SECONDS / shortest)
+
+
+def read_behind_a_busy_server(
+    client: Raw, beside: Raw, key: str, reads: bytes, count: int, busy: int
+) -> list[bytes] | None:
+    """Give a member a deadline that passes while the server is busy, and read; None where the read was in time."""
+    client.send(request("DEL", key) + request("SADD", key, "m", "n"))
+    client.replies(2)
+    assert client.command("PEXPIREMEMBER", key, "m", LEFT_MS) == b":1\r\n"
+    beside.send(request("EVAL", BUSY, 0, busy))
+    time.sleep(0.005)
+    sent = time.time()
+    client.send(reads)
+    replies = client.replies(count)
+    seconds, micros = (int(part) for part in beside.reply().split(b"\r\n")[2::2])
+    return replies if seconds + micros / 1e6 < sent else None
+
+
+def check_behind_a_busy_server(server: Server, proxy: Proxy, protocol: int, *, pipelined: bool) -> None:
+    """See that no read is late that waits for a busy server while a deadline passes."""
+    late = rounds = 0
+    with Raw(proxy.address) as client, Raw(server.address) as beside:
+        client.command("HELLO", protocol)
+        busy = turns(beside)
+        if pipelined:
+            reads = b"".join(
+                (
+                    request("SISMEMBER", "s", "m"),
+                    request("GET", "plain"),
+                    request("SMEMBERS", "s"),
+                    request("GET", "other"),
+                    request("SCARD", "s"),
+                )
+            )
+            mark = b"*" if protocol == 2 else b"~"
+            wanted = [b":0\r\n", b"$1\r\n1\r\n", mark + b"1\r\n$1\r\nn\r\n", b"$1\r\n2\r\n", b":1\r\n"]
+        else:
+            reads, wanted = request("SISMEMBER", "s", "m"), [b":0\r\n"]
+        client.send(request("SET", "plain", 1) + request("SET", "other", 2))
+        client.replies(2)
+        for _ in range(60):
+            if rounds == 10:
+                break
+            replies = read_behind_a_busy_server(client, beside, "s", reads, len(wanted), busy)
+            if replies is not None:
+                rounds += 1
+                late += replies != wanted
+    assert rounds == 10
+    assert late == 0
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("pipelined", [False, True], ids=["alone", "pipelined"])
+def test_no_read_behind_a_busy_server_is_late(
+    upstream: Server, start_proxy: StartProxy, protocol: int, pipelined: bool
+) -> None:
+    check_behind_a_busy_server(upstream, start_proxy(upstream), protocol, pipelined=pipelined)
+
+
+@pytest.fixture
+def client(upstream: Server, start_proxy: StartProxy) -> Iterator[Raw]:
+    with Raw(start_proxy(upstream, "--no-sweep").address) as client:
+        yield client
+
+
+def due(client: Raw, key: str) -> None:
+    client.send(request("DEL", key) + request("SADD", key, "m", "n") + request("PEXPIREMEMBER", key, "m", 5))
+    assert client.replies(3)[2] == b":1\r\n"
+    time.sleep(0.02)
+
+
+def check_what_follows(server: Server, proxy: Proxy) -> None:
+    """See that what is sent behind a read that is late does not change what it shows."""
+    with Raw(proxy.address) as client, Raw(server.address) as beside:
+        _check_what_follows(client, beside)
+
+
+def _check_what_follows(client: Raw, beside: Raw) -> None:
+    for behind in (
+        request("SADD", "s", "x"),
+        request("DEL", "s"),
+        request("SELECT", 1),
+        request("MULTI"),
+        request("FLUSHALL"),
+        request("EXPIRE", "s", 100),
+        request("EVAL", "redis.call('sadd', 's', 'y') return 1", 0),
+        request("CLIENT", "REPLY", "SKIP") + request("SADD", "s", "x"),
+    ):
+        for together in (False, True):
+            due(client, "s")
+            beside.command("CLIENT", "PAUSE", 50)  # so that the read has not been answered when the other comes
+            client.send(request("SMEMBERS", "s") + (behind if together else b""))
+            if not together:
+                time.sleep(0.01)
+                client.send(behind)
+            assert client.reply() == b"*1\r\n$1\r\nn\r\n"
+            client.send(request("PING", "end"))
+            while client.reply() != b"$3\r\nend\r\n":
+                if behind == request("MULTI"):
+                    assert client.reply() == b"+QUEUED\r\n"
+                    assert client.command("DISCARD") == b"+OK\r\n"
+                    break
+            client.command("SELECT", 0)
+
+
+def test_what_is_sent_behind_a_read_does_not_change_it(upstream: Server, start_proxy: StartProxy) -> None:
+    check_what_follows(upstream, start_proxy(upstream, "--no-sweep"))
+
+
+# All members of `gone` are due, one of two of `s` is; the replies are those of a server without them.
+BEHIND: Final = [
+    ("EXISTS s q; SET q 1", [b":1\r\n", b"+OK\r\n"]),
+    ("SUNION s q; SADD q 1", [b"*1\r\n$1\r\nn\r\n", b":1\r\n"]),
+    ("SCARD s; SET s v", [b":1\r\n", b"+OK\r\n"]),
+    ("TTL s; EXPIRE s 100", [b":-1\r\n", b":1\r\n"]),
+    ("SCARD s; EXPIRE s -1", [b":1\r\n", b":1\r\n"]),
+    ("EXPIRE s 100; PERSIST s; TTL s", [b":1\r\n", b":1\r\n", b":-1\r\n"]),
+    ("GET gone; SET gone v", [b"$-1\r\n", b"+OK\r\n"]),
+    ("INCR gone; SET gone 100; GET gone", [b":1\r\n", b"+OK\r\n", b"$3\r\n100\r\n"]),
+    ("GETEX gone EX 100; SET gone v; TTL gone", [b"$-1\r\n", b"+OK\r\n", b":-1\r\n"]),
+    ("MSETNX q 1 gone 2; GET q", [b":1\r\n", b"$1\r\n1\r\n"]),
+    ("PFMERGE q gone; TYPE q", [b"+OK\r\n", b"+string\r\n"]),
+    ("INCR gone; INCR gone", [b":1\r\n", b":2\r\n"]),
+]
+
+
+def check_behind(client: Raw, *, together: bool) -> None:
+    """See that what is sent twice sees nothing that came behind it, and undoes nothing."""
+    wrong = []
+    for lines, wanted in BEHIND:
+        requests = [request(*line.split()) for line in lines.split("; ")]
+        client.send(b"".join(requests))  # so that the commands are known
+        client.replies(len(requests))
+        client.send(request("DEL", "s", "q", "gone") + request("SADD", "gone", "m"))
+        client.replies(2)
+        assert client.command("PEXPIREMEMBER", "gone", "m", 5) == b":1\r\n"
+        due(client, "s")
+        for one in [b"".join(requests)] if together else requests:
+            client.send(one)
+            time.sleep(0.001)
+        if (replies := client.replies(len(requests))) != wanted:
+            wrong.append((lines, replies))
+    assert not wrong
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_is_sent_twice_sees_nothing_that_came_behind_it(client: Raw, together: bool) -> None:
+    check_behind(client, together=together)
+
+
+def test_the_last_read_of_a_client_that_ends_is_sent_again(client: Raw) -> None:
+    due(client, "s")
+    client.send(request("SISMEMBER", "s", "m") + request("GET", "none"))
+    client.socket.shutdown(1)
+    assert client.rest() == b":0\r\n$-1\r\n"
+
+
+def test_a_crowd_that_is_due_is_removed_before_the_reply(client: Raw) -> None:
+    members = [f"m{number}" for number in range(3_500)]
+    client.command("SADD", "s", "stays", *members)
+    client.send(b"".join(request("PEXPIREMEMBER", "s", member, 400) for member in members))
+    assert set(client.replies(len(members))) <= {b":1\r\n"}
+    time.sleep(0.6)
+    assert client.command("SCARD", "s") == b":1\r\n"
+
+
+def test_no_error_is_left_at_the_server(client: Raw, upstream: Server) -> None:
+    for _ in range(3):
+        due(client, "s")
+        before = upstream.command("INFO", "errorstats")
+        assert client.command("SISMEMBER", "s", "m") == b":0\r\n"
+        assert upstream.command("INFO", "errorstats") == before
+
+
+def test_one_question_goes_in_front_of_a_chunk(client: Raw, upstream: Server) -> None:
+    client.send(request("SADD", "s", "m") + request("EXPIREMEMBER", "s", "m", 100))
+    client.replies(2)
+    until(lambda: client.command("TTL", "s", "m") in (b":100\r\n", b":99\r\n"))
+    client.command("SISMEMBER", "s", "m")
+
+    def calls(name: str) -> int:
+        found = re.search(rb"cmdstat_%b:calls=(\d+)" % name.encode(), upstream.command("INFO", "commandstats"))
+        return int(found[1]) if found else 0
+
+    asked = calls("zmscore")
+    client.send(request("SISMEMBER", "s", "m") * 20)
+    assert client.replies(20) == [b":1\r\n"] * 20
+    assert calls("zmscore") == asked + 1
+
+
+def test_pure_reads_are_none_of_the_table() -> None:
+    assert not PURE_READS & COMMANDS.keys()
