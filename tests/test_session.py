@@ -105,7 +105,8 @@ def is_of_proxy(arguments: list[bytes]) -> bool:
     """Whether a request comes beside those of the client, and not in the place of one."""
     sign = arguments[:1] == [b"ECHO"] and re.fullmatch(rb"[0-9a-f]{32}", arguments[-1]) is not None
     asked = arguments[:2] == [b"ZMSCORE", NAMES.index]
-    return sign or asked or is_front(arguments) or arguments[1:2] == [script("clear_front")]
+    beside = arguments[1:2] in ([script(name)] for name in ("clear_front", "clear", "near", "void"))
+    return sign or asked or is_front(arguments) or beside
 
 
 class Driver:
