@@ -116,7 +116,7 @@ MUTATIONS = [
         "unions when due",
     ),
     Mutation(
-        "relay/port.py",
+        "relay/batch_guard.py",
         "return self._now() >= self._earliest and may_be_late(beginning)",
         "return False",
         "shared reads when due",

@@ -1,7 +1,8 @@
-"""The protocol by which a key is known to all proxies before it gets its first deadline: a state machine without I/O.
+"""The protocol by which a prefix is known to all proxies before a first deadline is set under it, without I/O.
 
-Each proxy has one connection to the server, on which it sends requests and gets, in order, their answers, the server's
-tracking messages and what other proxies publish. An answer proves that all that was published before has been taken in.
+What it calls a key is an entry of `Coverage`: a prefix, or a name that counts whole. Each proxy has one connection to
+the server, on which it sends requests and gets, in order, their answers, the server's tracking messages and what other
+proxies publish. An answer proves that all that was published before has been taken in.
 
 - A proxy trusts what it knows for one lease after it *sent* a request that was answered since. Without trust it is
   blind: every key counts as known to it. Each proxy counts its lease by its own monotonic clock; no other clock counts.
@@ -164,11 +165,6 @@ class Member:
         """Until when what it knows may be trusted; it has been lost before if it lies in the past."""
         return self._until if self._trusts else -math.inf
 
-    @property
-    def proven(self) -> float:
-        """When the latest request that has been answered was sent: all that had been published before has come."""
-        return self._proven
-
     def has_others(self, now: float) -> bool:
         """Return whether another proxy may trust that it is told of first deadlines."""
         return bool(self._others) or now >= self.trusted_until
@@ -253,11 +249,6 @@ class Member:
         if now >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
             self._renew(now)
         self._advance(now)
-
-    def ask(self, now: float) -> None:
-        """Ask something now, if there is a connection: `proven` tells when it has been answered."""
-        if self.connected:
-            self._renew(now)
 
     def answered(self, answer: object, now: float) -> None:
         """Take the answer to the earliest request that has none yet."""

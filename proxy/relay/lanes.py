@@ -15,9 +15,10 @@ from proxy.coverage.coverage import Coverage
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
+from proxy.relay.batch_guard import BatchGuard
 from proxy.relay.fence import Fence
 from proxy.relay.lane import Lane, State
-from proxy.relay.port import BatchGuard, Port, Room
+from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.streams import LONG

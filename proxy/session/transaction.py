@@ -15,7 +15,7 @@ REMEMBERED: Final = 100_000
 
 
 LONGEST: Final = 1024
-"""Bytes of an argument that is remembered, unless it is a known key; longer ones are hardly keys."""
+"""Bytes of an argument that is remembered, unless it is a covered key; longer ones are hardly keys."""
 
 CLEARED_AT_MOST: Final = 100
 """Keys of a transaction from which what is due is removed in front of its requests."""

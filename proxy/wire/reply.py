@@ -15,7 +15,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
@@ -82,6 +82,10 @@ class Passage(Protocol):
         """Take bytes of the stream; return those for the client, and those that came behind what passes through."""
 
 
+Way: TypeAlias = Passage | Guard | Repeated | Fronted
+"""What replies pass through."""
+
+
 class ReplySubstitution:
     """The replies to replace on one connection.
 
@@ -105,10 +109,8 @@ class ReplySubstitution:
         self._framing: Replies  # of what is taken aside
         self._pushes: list[bytes] = []  # that came in between
         self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
-        self._opens: dict[
-            bytes, Passage | Guard | Repeated | Fronted
-        ] = {}  # token in front: what the replies go through
-        self._passage: Passage | Guard | Repeated | Fronted | None = None
+        self._opens: dict[bytes, Way] = {}  # token in front of some requests: what their replies pass through
+        self._passage: Way | None = None
         self._waiting: deque[bytes | Slot] = deque()  # a reply that is asked for once more, and what is behind it
         self._silent: set[bytes] = set()  # tokens of silent signs
         self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
@@ -202,7 +204,7 @@ class ReplySubstitution:
 
     def open(
         self,
-        passage: Passage | Guard | Repeated | Fronted,
+        passage: Way,
         *,
         found: Callable[[], None] | None = None,
         silent: bool | None = None,
