@@ -222,7 +222,9 @@ def scanned(client: Raw, *options: str) -> set[bytes]:
 def test_clusterscan_shows_neither_the_proxys_own_keys_nor_what_is_due(cluster: Cluster) -> None:
     cluster.flush()
     (node,) = cluster.nodes
-    assert node.proxy is not None
+    proxy = node.proxy
+    assert proxy is not None
+    until(lambda: any(line["event"] == "covered prefixes loaded" for line in proxy.log()))
     with node.through() as through, node.connect() as straight:
         client = Talk(through)
         for number in range(20):

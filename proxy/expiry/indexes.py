@@ -111,6 +111,7 @@ class Indexes:
         self._slots_are_asked = asyncio.Lock()
         self._roles_asked = 0
         self._role_is_asked = asyncio.Lock()
+        self._slots_are_learnt = asyncio.Lock()
 
     async def find_databases(self) -> None:
         """Find the databases that have keys at all."""
@@ -180,8 +181,7 @@ class Indexes:
         databases, order = sorted(self._coverage.databases), self.order
         if not slots.primary:
             return [Look(database, math.inf, []) for database in databases], 0.0
-        if slots.changed:
-            await self.learn_slots(tuple(slots.changed))  # the tracker gathers them for a while
+        await self.learn_slots(tuple(slots.changed))  # the tracker gathers them for a while, or is just reading some
         due = order.due(moment / 1000, SLOTS_AT_ONCE)
         taken = await self._take_lease() if due and for_sweep else 0.0
         looks: list[Look] = []
@@ -195,16 +195,17 @@ class Indexes:
         return looks, taken
 
     async def learn_slots(self, numbers: Collection[int]) -> None:
-        """Read the earliest deadlines of some slots of a cluster node."""
+        """Read the earliest deadlines of some slots of a cluster node; those that another has begun to read, too."""
         wanted, earliest = list(numbers), dict.fromkeys(numbers, math.inf)
-        for database in sorted(self._coverage.databases):
-            for begin in range(0, len(wanted), SLOTS_AT_ONCE):
-                places = [Place(database, number) for number in wanted[begin : begin + SLOTS_AT_ONCE]]
-                for place, (page, _) in zip(places, await self.read(places, size=1), strict=True):
-                    if page and place.slot is not None:
-                        earliest[place.slot] = min(earliest[place.slot], page[0][1])
-        for number, deadline in earliest.items():
-            self.order.put(number, deadline)
+        async with self._slots_are_learnt:
+            for database in sorted(self._coverage.databases) if wanted else ():
+                for begin in range(0, len(wanted), SLOTS_AT_ONCE):
+                    places = [Place(database, number) for number in wanted[begin : begin + SLOTS_AT_ONCE]]
+                    for place, (page, _) in zip(places, await self.read(places, size=1), strict=True):
+                        if page and place.slot is not None:
+                            earliest[place.slot] = min(earliest[place.slot], page[0][1])
+            for number, deadline in earliest.items():
+                self.order.put(number, deadline)
 
     async def have(self, keys: list[bytes]) -> set[bytes]:
         """Return those of some keys that have deadlines in any database, or may have."""
