@@ -3,45 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from proxy.relay.port import Port, drop
 from proxy.wire.frames import frames
 from proxy.wire.guard import earliest_of, may_be_late
 
 
+class Line(Protocol):
+    """What the guard needs of the shared connection."""
+
+    def has_come(self, count: int) -> bool:
+        """Return whether the next so many replies have come whole."""
+
+    def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
+        """Have something else stand for the next so many ports."""
+
+
 class BatchGuard:
     """Reads of covered keys that go over a shared connection together, behind the question when the next deadline is.
 
+    Mostly all replies come with the answer, and none is late: then nothing has to be done about each.
+
     Args:
+        guarded: whose reads are of covered keys.
+        count: how many requests the batch has.
+        line: the shared connection.
         now: gives the server's clock, in Unix ms, the latest that it may be.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, guarded: Collection[Port], count: int, line: Line, now: Callable[[], float]) -> None:
+        self._guarded = guarded
+        self._count = count
+        self._line = line
         self._now = now
         self._earliest = math.inf
         self._scores: list[bytes] = []
 
-    def hear(self, piece: bytes) -> None:
-        """Take a piece of the answer. It is looked at when a reply comes, which is behind it."""
-        self._scores.append(piece)
+    def ports(self, questions: int) -> list[Port]:
+        """Return what stands for the questions, which go in front of the batch."""
+        asked = [Port(self._scores.append) for _ in range(questions)]
+        asked[-1].settled = self._answered
+        return asked
 
-    def _is_late(self, beginning: bytes) -> bool:
-        if self._scores:
-            for reply in frames(b"".join(self._scores)):
-                self._earliest = min(self._earliest, earliest_of(reply))
-            self._scores.clear()
-        return self._now() >= self._earliest and may_be_late(beginning)
+    def _answered(self) -> None:
+        self._earliest = min(map(earliest_of, frames(b"".join(self._scores))), default=-math.inf)
+        if not self._line.has_come(self._count) or self._now() >= self._earliest:
+            self._line.watch(self._count, self._watch)
 
-    def watch(self, port: Port) -> Port:
+    def _watch(self, port: Port) -> Port:
         """Return what stands for a client's port: it passes a reply on, unless that has come too late."""
+        if port not in self._guarded:
+            return port
         watched, request = Port(drop), port.request
         begun = late = False
 
         def deliver(piece: bytes) -> None:
             nonlocal begun, late
             if not begun:
-                begun, late = True, self._is_late(piece)
+                begun, late = True, self._now() >= self._earliest and may_be_late(piece)
                 if late:
                     port.give_back(request)
             if not late:

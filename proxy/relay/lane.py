@@ -27,6 +27,7 @@ NAME: Final = b"expiremember-proxy:shared"
 """What CLIENT LIST shows."""
 
 _PING: Final = b"*1\r\n$4\r\nPING\r\n"
+_STAR: Final = 0x2A
 
 
 class State(Enum):
@@ -87,6 +88,7 @@ class Lane(Droppable):
         self._find = short_replies()
         self._find_arrays = short_arrays()
         self._ports: deque[Port] = deque()  # whose requests are unanswered, in order
+        self._unheard = 0  # ports whose replies are not in the chunk that is being distributed
         self._clogged = False
         self._held_up_by: Port | None = None  # a client that reads its long reply too slowly
         self._kept_waiting = 0  # looks, since this reply began, at which others waited behind such a client
@@ -169,6 +171,15 @@ class Lane(Droppable):
         self._ports.extend(ports)
         self._transport.write(data)
 
+    def has_come(self, count: int) -> bool:
+        """Return whether the next so many replies have come whole, in the chunk that is being distributed."""
+        return len(self._ports) - count >= self._unheard
+
+    def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
+        """Have what `watch` returns stand for each of the next so many ports."""
+        ports = self._ports
+        ports.extendleft([watch(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
+
     def sign(self) -> Passed:
         """Send a request of the proxy's own behind all others; return what tells whether it has been answered."""
         port = Port(drop)
@@ -180,10 +191,11 @@ class Lane(Droppable):
         self.replied += 1
         ports = self._ports
         if self._replies.between:
-            replies = self._find(data)
+            replies = self._find(data) if data[0] != _STAR else []
             if sum(map(len, replies)) != len(data):
                 replies = self._find_arrays(data) if len(data) < MUCH else []
             if 0 < len(replies) <= len(ports):
+                self._unheard = len(ports) - len(replies)
                 for reply in replies:
                     port = ports.popleft()
                     port.busy = False
@@ -203,6 +215,7 @@ class Lane(Droppable):
     def _distribute_pieces(self, data: bytes) -> None:
         was_usable = self.usable
         self.stalled = False
+        self._unheard = len(self._ports)
         try:
             for piece, ends in self._replies.cut(data):
                 if not self._ports:

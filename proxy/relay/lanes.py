@@ -22,7 +22,7 @@ from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.streams import LONG
-from proxy.wire.request import encode
+from proxy.wire.request import bulk, encode, second
 
 log = structlog.get_logger("proxy.relay")
 
@@ -52,6 +52,8 @@ PING_TICKS: Final = 5
 
 IDLE_TICKS: Final = 600
 """How often a lane may be seen unused before it is closed."""
+
+_ZMSCORE: Final = bulk(b"ZMSCORE")
 
 Tally = tuple[int, int]
 """Requests, and the batches in which they were sent."""
@@ -212,7 +214,7 @@ class Group:
         self._lane: Lane | None = None  # takes what comes
         self._ports: list[Port] = []
         self._requests: list[bytes] = []
-        self._guarded: set[Port] = set()  # whose reads are of covered keys
+        self._guarded: dict[Port, bytes] = {}  # whose reads are of covered keys → the key's bulk string
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
         self._opening: asyncio.Task[None] | None = None
         self._again = 0.0  # not before
@@ -261,10 +263,10 @@ class Group:
         return True
 
     def take_guarded(self, port: Port, request: bytes) -> bool:
-        """Take a read of covered keys, as `take` does."""
+        """Take a read of a covered key, which is its first argument, as `take` does."""
         if not self.take(port, request):
             return False
-        self._guarded.add(port)
+        self._guarded[port] = second(request)
         return True
 
     def flush(self) -> list[tuple[Port, bytes]]:
@@ -272,7 +274,7 @@ class Group:
         coverage = self._all.coverage
         coverage.look()
         ports, requests, lane = self._ports, self._requests, self._lane
-        guarded, self._guarded = self._guarded, set()
+        guarded, self._guarded = self._guarded, {}
         self._ports, self._requests = [], []
         if lane is None or lane.state is not State.OPEN or coverage.blind:
             return [*zip(ports, requests, strict=True)]
@@ -282,7 +284,7 @@ class Group:
         self._batches += 1
         self._taken += len(ports)
         if guarded:
-            ports, requests = self._guard(guarded, ports, requests)
+            ports, requests = self._guard(guarded, ports, requests, lane)
         out = b"".join(requests)
         lane.unanswered += len(out)
         if lane.unanswered > LONG and not lane.is_long:
@@ -292,23 +294,22 @@ class Group:
         lane.send(ports, out)
         return []
 
-    def _guard(self, guarded: set[Port], ports: list[Port], requests: list[bytes]) -> tuple[list[Port], list[bytes]]:
+    def _guard(
+        self, guarded: dict[Port, bytes], ports: list[Port], requests: list[bytes], lane: Lane
+    ) -> tuple[list[Port], list[bytes]]:
         """Have the server asked, in front of a batch, when the next deadline of the keys of its guarded reads is.
 
         Who reads one too late asks once more over its own connection.
         """
-        ground, names = self._all.ground, self._all.ground.names
+        ground, names, keys = self._all.ground, self._all.ground.names, dict.fromkeys(guarded.values())
         assert names is not None
-        keys: dict[bytes, None] = {}
-        for port, request in zip(ports, requests, strict=True):
-            if port in guarded:
-                [arguments] = ground.batch.parse_whole(request) or [[]]
-                keys.update(dict.fromkeys(self._all.coverage.among(arguments)))
-        guard = BatchGuard(ground.now)
-        questions = [encode([b"ZMSCORE", names.index_for(group[0]), *group]) for group in names.by_slot(keys)]
-        asked = [Port(guard.hear) for _ in questions]
-        watched: list[Port] = [guard.watch(port) if port in guarded else port for port in ports]
-        return [*asked, *watched], [*questions, *requests]
+        if names.slots is None:
+            questions = [b"*%d\r\n%b%b%b" % (2 + len(keys), _ZMSCORE, bulk(names.index), b"".join(keys))]
+        else:
+            groups = names.by_slot([key[key.index(b"\n") + 1 : -2] for key in keys])
+            questions = [encode([b"ZMSCORE", names.index_for(group[0]), *group]) for group in groups]
+        guard = BatchGuard(guarded, len(ports), lane, ground.now)
+        return [*guard.ports(len(questions)), *ports], [*questions, *requests]
 
     def look(self) -> bool:
         """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none."""

@@ -206,15 +206,20 @@ def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callab
     none, writes, reads, guarded = Shared
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
+    guardable = reading - {b"EXISTS", b"exists"}
 
     def check(chunk: bytes) -> Shared:
         # One request: behind the end of an argument there begins no other, not even within a value.
         if len(chunk) > SMALL or b"\r\n*" in chunk or coverage.blind:
             return none
-        if not coverage.search(chunk) and framed(chunk):
+        covered = coverage.search(chunk)
+        if framed(chunk):
             # *2 $3 GET, each line with its end: the length of a name has one digit or two.
             name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
-            return reads if name in reading else writes
+            if not covered:
+                return reads if name in reading else writes
+            if name in guardable:
+                return guarded  # of a value that only looks like a covered key the server is asked in vain
         if chunk[0] != _STAR or reserved(chunk):
             return none
         requests = parse(chunk)
@@ -226,7 +231,7 @@ def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callab
                 return none
             if not coverage.touches(requests):
                 return reads if name in reading else writes
-            return guarded if name in reading else none
+            return guarded if name in guardable and chunk[2] == _RETURN else none
         except (TypeError, AttributeError):  # an array in the place of an argument
             return none
 

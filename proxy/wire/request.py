@@ -631,6 +631,13 @@ def bulk(data: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
+def second(request: bytes) -> bytes:
+    """Return, as a bulk string, the first argument behind the name, of a request of less than ten elements."""
+    begin = request.index(b"$", len(b"*2\r\n$"))
+    end = request.index(b"\r\n", begin) + 2
+    return request[begin : end + int(request[begin + 1 : end]) + 2]
+
+
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:
     """Encode a request."""
     if sum(map(len, arguments)) > COPIED:  # each is copied once then, not twice
