@@ -46,6 +46,9 @@ def _spelled(names: Iterable[bytes]) -> frozenset[bytes]:
 PURE: Final = _spelled(PURE_READS)
 """The commands that only read."""
 
+OF_ONE_KEY: Final = _spelled(FREQUENT_READS - {b"EXISTS", b"MGET"})
+"""Those among them, and among others that read, that name one key, which is their first argument."""
+
 REPEATABLE: Final = _spelled(PURE_READS | OF_KEYS)
 """Those that can be sent twice."""
 
@@ -206,7 +209,7 @@ def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callab
     none, writes, reads, guarded = Shared
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
-    guardable = reading - {b"EXISTS", b"exists"}
+    guardable = reading & OF_ONE_KEY
 
     def check(chunk: bytes) -> Shared:
         # One request: behind the end of an argument there begins no other, not even within a value.

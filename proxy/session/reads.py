@@ -18,15 +18,22 @@ from proxy.commands.table import FREQUENT, Command, Effect, is_indifferent
 from proxy.session.alone import KEYS_AT_ONCE
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.outgoing import Outgoing
-from proxy.session.plain import FREE, FREE_OF_BLIND, PURE, REPEATABLE, STRINGS
+from proxy.session.plain import FREE, FREE_OF_BLIND, OF_ONE_KEY, PURE, REPEATABLE, STRINGS
 from proxy.session.standing import Next, Standing
 from proxy.session.without_engine import WithoutEngine
+from proxy.wire.batch import BatchParser
 from proxy.wire.guard import Guard, Repeated, Slot, is_refused, is_refused_by_zero, may_be_late
 from proxy.wire.request import Kind, Request, encode
 
 MOST_REPEATS: Final = 5
 """How often a read is sent again because a deadline has passed before its reply came, while nothing was left due when
 it was sent: it was sent together with what removes it, so that cannot go on for long."""
+
+_MOST_UNNAMED: Final = 64
+"""Chunks of reads under way after which is looked what they name."""
+
+_MOST_NAMED: Final = 10_000
+"""Names after which others go another way, until all that are under way have been answered."""
 
 _NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
 _EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
@@ -55,6 +62,41 @@ def _what_matters(name: bytes) -> Callable[[bytes], bool]:
     if name in STRINGS:
         return is_refused_by_zero if name in _ZERO else is_refused
     return may_be_late
+
+
+class _Batch:
+    """Requests that were sent together. What they are is found out again where that matters: seldom.
+
+    Args:
+        raw: the bytes that they came as.
+        keys: the covered keys that they name.
+        parser: parses them.
+        requests: what they are, where that is kept: where the bytes are not what the parser takes.
+    """
+
+    __slots__ = ("_parser", "_raw", "_requests", "keys")
+
+    def __init__(
+        self, raw: bytes, keys: set[bytes], parser: BatchParser, requests: Sequence[list[bytes]] | None
+    ) -> None:
+        self.keys = keys
+        self._raw = raw
+        self._parser = parser
+        self._requests = requests
+
+    @property
+    def requests(self) -> Sequence[list[bytes]]:
+        """The requests."""
+        if self._requests is None:
+            parsed = self._parser.parse(self._raw)
+            assert parsed is not None  # as they have been parsed before
+            self._requests = parsed[0]
+        return self._requests
+
+    def matters(self, place: int) -> Callable[[bytes], bool] | None:
+        """Return, of one of them, what tells whether a late reply to it matters; None where none does."""
+        request = self.requests[place]
+        return _what_matters(request[0]) if _is_guarded(request) and not self.keys.isdisjoint(request) else None
 
 
 class Late(NamedTuple):
@@ -93,6 +135,7 @@ class Reads:
         "_out",
         "_settled",
         "_standing",
+        "_unnamed",
         "_wanted",
         "_without",
         "_written",
@@ -105,7 +148,8 @@ class Reads:
         self._standing = standing
         self._out = out
         self._without = without
-        self._named: set[bytes] = set()  # all that those under way name, their keys among it
+        self._named: set[bytes] = set()  # all that those under way name, their keys among it, but for the unnamed
+        self._unnamed: list[_Batch] = []  # of which those names are still to be told, and which only read
         self._written: set[bytes] = set()  # what those among them name that write
         self._wanted: list[Late] = []
         self._settled = False
@@ -139,7 +183,7 @@ class Reads:
 
     def lets_pass(self, requests: Sequence[list[bytes]]) -> bool:
         """Return whether some requests that touch no covered key change nothing that reads under way may see."""
-        return all(request[0] in _ORDINARY and self._named.isdisjoint(request) for request in requests)
+        return all(request[0] in _ORDINARY and self._names().isdisjoint(request) for request in requests)
 
     def disturbs(self, command: Command | None, request: Request) -> bool:
         """Return whether a request may change what reads under way may see, or where they would be sent again."""
@@ -149,16 +193,17 @@ class Reads:
         if arguments[0] in PURE and arguments[0] in PLAIN:
             return not self._written.isdisjoint(arguments)
         if arguments[0] in _ORDINARY or (command is not None and command.effect in _NAMED):
-            return not self._named.isdisjoint(arguments)
+            return not self._names().isdisjoint(arguments)
         return True
 
-    def guard(self, requests: Sequence[list[bytes]], raw: bytes, now: float) -> bool:
+    def guard(self, requests: Sequence[list[bytes]], raw: bytes, now: float, *, keep: bool = False) -> bool:
         """Send requests on that came together, if all are frequent ones, and those of covered keys are reads.
 
         Args:
             requests: the requests, without any of the proxy's own keys.
             raw: the bytes that they came as.
             now: the server's clock, in Unix ms.
+            keep: whether the bytes may be other than a `BatchParser` takes.
 
         Returns:
             Whether they have been sent on.
@@ -169,31 +214,42 @@ class Reads:
         used = {request[0] for request in requests}
         if not used <= _ORDINARY or used.isdisjoint(_NAMES):
             return False
-        keys = self._covered(requests)
+        keys = self._covered(requests, used)
         if not 0 < len(keys) <= KEYS_AT_ONCE or not self.may_be_guarded(now):
             return False
-        for name in used - PLAIN:
-            self._ground.command(name)
-        if not used <= PLAIN | _LIFETIMES or any(len(request) != 2 for request in requests if request[0] in _LIFETIMES):
+        if len(self._unnamed) >= _MOST_UNNAMED:
+            self._names()
+        if len(self._named) > _MOST_NAMED:
             return False
-        late = [
-            _what_matters(request[0]) if _is_guarded(request) and not keys.isdisjoint(request) else None
-            for request in requests
-        ]
-        guarded = [request for request, one in zip(requests, late, strict=True) if one]
+        if not used <= PLAIN:
+            for name in used - PLAIN:
+                self._ground.command(name)
+            lifetimes = [request for request in requests if request[0] in _LIFETIMES]
+            if not used <= PLAIN | _LIFETIMES or any(len(request) != 2 for request in lifetimes):
+                return False
         if not (used <= PURE and not self._written) and not self._may_follow(requests, keys):
             return False
         names = self._ground.names
         assert names is not None
-        ends = self._begin(guarded)
-        guard = Guard(late, self._ground.now, partial(self._repeat_first, requests, keys), ends)
+        self.under_way += 1
+        batch = _Batch(raw, keys, self._ground.batch, requests if keep else None)
+        self._unnamed.append(batch)
+        if not used <= PURE:
+            self._names()
+        repeat = partial(self._repeat_first, batch)
+        guard = Guard(len(keys), len(requests), batch.matters, self._ground.now, repeat, self._end)
         self._out.append(self._standing.marked.open(guard))
         self._out.append(encode([b"ZMSCORE", names.index, *keys]))
         self._out.append(raw)
         return True
 
-    def _covered(self, requests: Sequence[list[bytes]]) -> set[bytes]:
-        """Return the covered keys that some requests name, with values perhaps that are called alike."""
+    def _covered(self, requests: Sequence[list[bytes]], used: set[bytes]) -> set[bytes]:
+        """Return the covered keys that some requests name, with values perhaps that are called alike.
+
+        `used`: their names.
+        """
+        if not self._coverage.blind and used <= OF_ONE_KEY:
+            return set(self._coverage.among({request[1] for request in requests if len(request) > 1}))
         if not self._coverage.blind:
             return set(self._coverage.among(chain.from_iterable(requests)))
         named, command, is_certain = self._ground.rewriter.named, self._ground.command, self._coverage.is_certain
@@ -210,7 +266,7 @@ class Reads:
         return (
             request.kind is Kind.WHOLE
             and request.arguments[0] in _NAMES
-            and self.guard([request.arguments], request.raw, now)
+            and self.guard([request.arguments], request.raw, now, keep=True)
         )
 
     def send_again(self, late: list[Late], now: float) -> None:
@@ -255,7 +311,7 @@ class Reads:
 
         `keys`: the covered keys of those that are guarded.
         """
-        named, written = set(self._named), set(self._written)
+        named, written = set(self._names()), set(self._written)
         for request in requests:
             if not (written if request[0] in PURE else named).isdisjoint(request[1:]):
                 return False
@@ -268,24 +324,28 @@ class Reads:
                     return False
         return True
 
-    def _begin(self, guarded: list[list[bytes]]) -> Callable[[], None]:
-        self.under_way += 1
-        for request in guarded:
-            self._named.update(request[1:])
-            if request[0] not in PURE:
-                self._written.update(request[1:])
-        return self._end
+    def _names(self) -> set[bytes]:
+        """Return all that those under way name."""
+        for batch in self._unnamed:
+            for request in batch.requests:
+                if _is_guarded(request) and not batch.keys.isdisjoint(request):
+                    self._named.update(request[1:])
+                    if request[0] not in PURE:
+                        self._written.update(request[1:])
+        self._unnamed.clear()
+        return self._named
 
     def _end(self) -> None:
         self.under_way -= 1
         if not self.under_way:
             self._named.clear()
+            self._unnamed.clear()
             self._written.clear()
             self._settled = True
 
-    def _repeat_first(self, requests: Sequence[list[bytes]], keys: set[bytes], place: int) -> Slot:
-        arguments, slot = requests[place], Slot()
-        self._repeat(Late(arguments, [key for key in dict.fromkeys(arguments) if key in keys], slot, 0))
+    def _repeat_first(self, batch: _Batch, place: int) -> Slot:
+        arguments, slot = batch.requests[place], Slot()
+        self._repeat(Late(arguments, [key for key in dict.fromkeys(arguments) if key in batch.keys], slot, 0))
         return slot
 
     def _repeat(self, again: Late) -> None:

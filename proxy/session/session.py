@@ -28,7 +28,7 @@ from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.permits import TOGETHER
 from proxy.session.pipeline import Pipeline
-from proxy.session.plain import FREE, FREE_OF_BLIND, LARGEST
+from proxy.session.plain import FREE, FREE_OF_BLIND, LARGEST, PURE
 from proxy.session.question import Question
 from proxy.session.reads import Late, Reads
 from proxy.session.remaining import Remaining
@@ -483,19 +483,24 @@ class Session:
             return self._switch_to_exact(data, now)
         requests, whole = parsed
         try:
+            if whole and requests[0][0] in PURE and self._guard(requests, data, now):
+                return self._take_out()
             if self._is_plain(requests, data):
                 end = len(data) if whole else sum(map(request_size, requests))
                 self._out.append(data[:end])
                 return self._keep(data[end:], now, progress=progress or end > 0)
             if requests and self._ground.prefix not in data:
                 end = len(data) if whole else sum(map(request_size, requests))
-                if self._reads.guard(requests, data[:end], now) or self._fronts.take(requests, data[:end], now):
+                if self._guard(requests, data[:end], now) or self._fronts.take(requests, data[:end], now):
                     return self._keep(data[end:], now, progress=True)
             if len(requests) > LEAST and self._together.may_take(data, now):
                 return self._switch_to_exact(data, now)
             return self._judge_batch(requests, data, now)
         except (TypeError, AttributeError):  # an array in the place of an argument
             return self._switch_to_exact(data, now)
+
+    def _guard(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
+        return self._ground.prefix not in data and self._reads.guard(requests, data, now)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
         """Return whether a chunk can go as it came. Raises TypeError or AttributeError where an element is an array."""

@@ -24,10 +24,15 @@ _LIST: Final = {list}
 
 
 class BatchParser:
-    """Parses chunks that begin where a request does. It keeps nothing between calls: one serves all connections."""
+    """Parses chunks that begin where a request does. One serves all connections.
+
+    It keeps the last chunk that it has parsed whole, with its requests, which nobody changes: what a check has turned
+    down is parsed again to be judged.
+    """
 
     def __init__(self) -> None:
         self._reader = _reader()
+        self._last: tuple[bytes, list[list[bytes]]] = b"", []
 
     def parse_whole(self, chunk: bytes) -> list[list[bytes]] | None:
         """Parse a chunk of whole requests, 16 KiB at most.
@@ -39,12 +44,17 @@ class BatchParser:
             The requests; None when the chunk is anything else. An element that is not bytes stands for what the server
             refuses as a protocol error.
         """
+        if chunk is self._last[0]:
+            return self._last[1]
         if framed_end(chunk) != len(chunk):
             return None
         # An empty array behind the chunk is a reply of its own only if the chunk ends where a request does.
         requests = self._read(chunk + _EMPTY, len(chunk) + len(_EMPTY))
         if requests and requests.pop() == []:
-            return requests if set(map(type, requests)) == _LIST else None
+            if set(map(type, requests)) != _LIST:
+                return None
+            self._last = chunk, requests
+            return requests
         self._reader = _reader()
         return None
 
@@ -59,6 +69,8 @@ class BatchParser:
             one of ordinary requests and has to be read by a `RequestReader`. Elements of a request that are not bytes
             stand for requests that the server refuses as a protocol error.
         """
+        if chunk is self._last[0]:
+            return self._last[1], True
         end = framed_end(chunk)
         if not end or not is_beginning(chunk[end:]):
             return None

@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
-from proxy.wire.replies import Replies, short_arrays
+from proxy.wire.replies import Replies, short_arrays, short_replies
 
 _IN_THE_WAY: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
 """Errors that say that there is a collection (the second one is of LCS)."""
 
-_at_once: Final = short_arrays()
+_replies_at_once: Final = short_replies()
+_arrays_at_once: Final = short_arrays()
 
 _SCORES: Final = re.compile(rb"(?:\$[0-9]+\r\n|,)([^\r\n]+)\r\n")
+_NONE, _INFINITE = b"$-1\r\n", b"$3\r\ninf\r\n"
 
 
 class Slot:
@@ -36,10 +39,18 @@ class Slot:
         self.done = False
 
 
+@cache
+def _scores_pattern(count: int) -> re.Pattern[bytes]:
+    """Return what matches a whole reply to ZMSCORE with so many members."""
+    return re.compile(rb"\*%d\r\n(?:\$-1\r\n|\$[0-9]+\r\n[^\r\n]+\r\n|[,_][^\r\n]*\r\n){%d}" % (count, count))
+
+
 def earliest_of(scores: bytes) -> float:
     """Return the earliest deadline in a reply to ZMSCORE, in Unix ms; minus infinity, if it is no such reply."""
     if scores[:1] != b"*":
         return -math.inf
+    if scores.find(b"$") == scores.find(b"\n") + 1:  # RESP2
+        return min(map(float, scores.replace(_NONE, _INFINITE).split(b"\r\n")[2::2]), default=math.inf)
     return min(map(float, _SCORES.findall(scores)), default=math.inf)
 
 
@@ -74,7 +85,9 @@ class Guard:
     """The replies to some requests that are sent together, behind the reply that tells the earliest deadline.
 
     Args:
-        late: for each request, what tells of the beginning of a late reply whether it matters; None where it does not.
+        asked: of how many keys the deadlines have been asked for.
+        count: how many requests there are.
+        matters: gives for each what tells of the beginning of a late reply whether it matters; None where it does not.
         now: gives the server's clock, in Unix ms, the latest that it may be.
         repeat: is told which of the requests is to be sent once more; returns the place of its reply.
         ended: is called when all replies have come, or will not come.
@@ -86,14 +99,18 @@ class Guard:
 
     def __init__(
         self,
-        late: Sequence[Callable[[bytes], bool] | None],
+        asked: int,
+        count: int,
+        matters: Callable[[int], Callable[[bytes], bool] | None],
         now: Callable[[], float],
         repeat: Callable[[int], Slot],
         ended: Callable[[], None],
     ) -> None:
         self.done = False
         self.earliest = math.inf
-        self._matters = late
+        self._asked = asked
+        self._count = count
+        self._matters = matters
         self._now = now
         self._repeat = repeat
         self._ended = ended
@@ -107,19 +124,25 @@ class Guard:
         """Note that the replies will not come."""
         self._ended()
 
-    def _pass_at_once(self, replies: list[bytes], now: float, passed: list[bytes | Slot]) -> bool:
+    def _pass_at_once(self, data: bytes, now: float, passed: list[bytes | Slot]) -> bool:
         """Pass whole replies on, if none of them is late; return whether they have been."""
-        earliest, asked = self.earliest, self._scores is not None
-        if asked:
-            if self._scores:
+        earliest = self.earliest
+        if self._scores is not None:
+            scores = None if self._scores else _scores_pattern(self._asked).match(data)
+            if scores is None:
                 return False
-            earliest = earliest_of(replies[0])
+            earliest, data = earliest_of(scores[0]), data[scores.end() :]
         if now >= earliest:
             return False
+        replies = _replies_at_once(data)
+        if sum(map(len, replies)) != len(data):
+            replies = _arrays_at_once(data)
+        if not 0 < len(replies) <= self._count - self._place:
+            return False
         self.earliest, self._scores = earliest, None
-        passed.append(b"".join(replies[asked:]))
-        self._place += len(replies) - asked
-        if self._place == len(self._matters):
+        passed.append(data)
+        self._place += len(replies)
+        if self._place == self._count:
             self.done = True
             self._ended()
         return True
@@ -132,9 +155,9 @@ class Guard:
             passed: where to put what the client is to get.
         """
         framing, now = self._framing, self._now()
-        left = len(self._matters) - self._place + (self._scores is not None)
-        if framing.between and 0 < len(replies := _at_once(data)) <= left and self._pass_at_once(replies, now, passed):
+        if framing.between and self._pass_at_once(data, now, passed):
             return b""
+        left = self._count - self._place + (self._scores is not None)
         framing.pushes.clear()
         pieces = framing.cut(data, left)
         for number, (piece, ends) in enumerate(pieces):
@@ -147,15 +170,15 @@ class Guard:
                     self._scores = None
             else:
                 if not self._begun:
-                    matters = self._matters[self._place]
-                    self._late = matters is not None and now >= self.earliest and matters(piece)
+                    matters = self._matters(self._place) if now >= self.earliest else None
+                    self._late = matters is not None and matters(piece)
                     if self._late:
                         passed.append(self._repeat(self._place))
                 if not self._late:
                     passed.append(piece)
                 self._begun = not ends
                 self._place += ends
-        if self._place < len(self._matters):
+        if self._place < self._count:
             return b""
         self.done = True
         self._ended()

@@ -60,8 +60,21 @@ MOST_HELD: Final = 16 * 1024 * 1024
 _MOST_STEPS: Final = 20_000
 """Steps in which is looked how refused signs may stand among replies."""
 
+_TOKENS_AT_ONCE: Final = 64
+
 _LONGEST_SIGN: Final = 256
 """Bytes of a line in which a token stands, up to the end of the token, at most."""
+
+
+_tokens: list[bytes] = []
+
+
+def _token() -> bytes:
+    """Return what nobody can know before; several are made at once, as to ask the system takes longer than the rest."""
+    if not _tokens:
+        text = secrets.token_hex(16 * _TOKENS_AT_ONCE).encode()
+        _tokens.extend(text[begin : begin + 32] for begin in range(0, len(text), 32))
+    return _tokens.pop()
 
 
 class UnclearRepliesError(Exception):
@@ -171,7 +184,7 @@ class ReplySubstitution:
         """
         if self.silenced and len(self._expected) >= CROWD:
             self._settle(1)
-        token = secrets.token_hex(16).encode()
+        token = _token()
         self._places[token] = self._settled + len(self._expected)
         self._expected.append((token, reply))
         if found is not None:
