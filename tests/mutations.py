@@ -104,10 +104,19 @@ MUTATIONS = [
     Mutation("server.py", "self._proxies.repeat(list(self._coverage.entries))", "pass", "an idle survivor"),
     Mutation("session/together.py", " or self._coverage.unconfirmed(names)", "", "a run behind a long pipeline"),
     # Reads of covered keys.
-    Mutation("wire/guard.py", "matters is not None and now >= self.earliest", "False", "reads behind a busy server"),
+    Mutation(
+        "wire/guard.py",
+        "self._matters(self._place) if now >= self.earliest else None",
+        "None",
+        "reads behind a busy server",
+    ),
     Mutation(
         "wire/guard.py", "        if now >= earliest:\n            return False\n", "", "reads behind a busy server"
     ),
+    Mutation(
+        "wire/guard.py", "return math.inf if first == ", "return math.inf if first or first == ", "a nearer deadline"
+    ),
+    Mutation("relay/batch_guard.py", "            self._answered(earliest)\n", "", "a nearer one, shared"),
     Mutation("wire/guard.py", "self._now() >= self.earliest and self._matters(piece)", "False", "many due while blind"),
     Mutation(
         "session/reads.py",
@@ -117,11 +126,11 @@ MUTATIONS = [
     ),
     Mutation(
         "relay/batch_guard.py",
-        "return self._now() >= self._earliest and may_be_late(beginning)",
-        "return False",
+        "begun, late = True, self._now() >= self._earliest and may_be_late(piece)",
+        "begun = True",
         "shared reads when due",
     ),
-    Mutation("relay/lanes.py", "guard.watch(port) if port in guarded else port", "port", "shared, due"),
+    Mutation("relay/batch_guard.py", "        if port not in self._guarded:", "        if True:", "shared, due"),
     # What is due goes in front of everything else on covered keys.
     Mutation("session/fronts.py", "few = alone.have_few(keys, now, asked=asked)", "return None", "scripts when due"),
     Mutation(
@@ -144,9 +153,7 @@ MUTATIONS = [
     ),
     # The hot path, and the beginnings of what goes another way.
     Mutation("session/plain.py", "elif coverage.search(chunk):", "elif False:", "SPOP"),
-    Mutation(
-        "session/plain.py", "if not coverage.search(chunk) and framed(chunk):", "if framed(chunk):", "shared, due"
-    ),
+    Mutation("session/plain.py", "covered = coverage.search(chunk)", "covered = None", "shared, due"),
     Mutation(
         "session/plain.py", "used <= FREE or not self._coverage.touches([lines.split()])", "True", "inline requests"
     ),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.guard import Guard, Repeated, Slot, earliest_of, may_be_late
+from proxy.wire.guard import Guard, Repeated, Slot, earliest_of, earliest_of_all, may_be_late
 from proxy.wire.reply import ReplySubstitution
 
 
@@ -41,6 +42,7 @@ class Conversation:
         self.forms: list[bytes] = []
         self.under_way = 0
         self.guards: list[tuple[Guard, range]] = []
+        self.heard: list[float] = []
 
     def text(self, request: int, attempt: int) -> bytes:
         word = b"%d.%d" % (request, attempt)
@@ -51,15 +53,23 @@ class Conversation:
         self.attempts.append(0)
         self.said += self.text(len(self.forms) - 1, 0)
 
-    def guarded(self, reads: list[bool], earliest: float, form: bytes) -> None:
+    def guarded(self, reads: list[bool], earliest: float, form: bytes, *, of_all: bool = False) -> None:
+        """`of_all`: whether the server is asked for the earliest deadline of all, not of two keys."""
         first = len(self.forms)
-        guard = Guard(
-            [may_be_late if read else None for read in reads], lambda: self.now, partial(self.late, first), self.end
-        )
+
+        def matters(place: int) -> Callable[[bytes], bool] | None:
+            return may_be_late if reads[place] else None
+
+        late = partial(self.late, first)
+        guard = Guard(0 if of_all else 2, len(reads), matters, lambda: self.now, late, self.end, self.heard.append)
         self.guards.append((guard, range(first, first + len(reads))))
         self.under_way += 1
-        token = token_of(self.replies.open(guard))
-        self.said += sign(token) + b"*2\r\n$-1\r\n$%d\r\n%d\r\n" % (len(str(int(earliest))), earliest)
+        if of_all and not self.said and not self.replies.active:  # all has been answered
+            self.replies.enter(guard)
+        else:
+            self.said += sign(token_of(self.replies.open(guard)))
+        key = b"$3\r\nk\r\n\r\n" if of_all else b"$-1\r\n"
+        self.said += b"*2\r\n%b$%d\r\n%d\r\n" % (key, len(str(int(earliest))), earliest)
         for _ in reads:
             self.plain(form)
 
@@ -96,7 +106,7 @@ def test_everything_comes_in_its_order_whatever_is_late(data: st.DataObject) -> 
         match draw(st.sampled_from(("guarded", "guarded", "plain", "sign", "push", "reply", "clock"))):
             case "guarded":
                 reads = draw(st.lists(st.booleans(), min_size=1, max_size=4))
-                talk.guarded(reads, draw(st.integers(-2, 12)), draw(st.sampled_from(FORMS)))
+                talk.guarded(reads, draw(st.integers(-2, 12)), draw(st.sampled_from(FORMS)), of_all=draw(st.booleans()))
             case "plain":
                 talk.plain(draw(st.sampled_from(FORMS)))
             case "sign":
@@ -168,7 +178,7 @@ def test_what_follows_is_not_framed() -> None:
 def test_an_error_is_never_late() -> None:
     replies = ReplySubstitution()
     replies.echoes = True
-    guard = Guard([may_be_late], lambda: 5.0, lambda _: Slot(), lambda: None)
+    guard = Guard(1, 1, lambda _: may_be_late, lambda: 5.0, lambda _: Slot(), lambda: None)
     said = sign(token_of(replies.open(guard))) + b"-NOPERM no\r\n-ERR no\r\n"
     assert replies.receive(said) == b"-ERR no\r\n"
 
@@ -185,3 +195,36 @@ def test_an_error_is_never_late() -> None:
 )
 def test_the_earliest_deadline_is_understood(scores: bytes, earliest: float) -> None:
     assert earliest_of(scores) == earliest
+
+
+@pytest.mark.parametrize(
+    ("first", "earliest"),
+    [
+        (b"*2\r\n$1\r\nk\r\n$13\r\n1764090000000\r\n", 1764090000000),
+        (b"*1\r\n*2\r\n$3\r\n,\r\n\r\n,1.76e+12\r\n", 1.76e12),
+        (b"*0\r\n", math.inf),
+        (b"-NOPERM this user has no permissions\r\n", -math.inf),
+    ],
+)
+def test_the_earliest_deadline_of_all_is_understood(first: bytes, earliest: float) -> None:
+    assert earliest_of_all(first) == earliest
+
+
+def test_what_the_server_says_of_all_is_passed_on() -> None:
+    talk = Conversation()
+    talk.guarded([True], 10, FORMS[0], of_all=True)
+    assert talk.replies.receive(talk.said[:10]) == b""
+    assert talk.replies.receive(talk.said[10:]) == talk.text(0, 0)
+    assert talk.heard == [10]
+
+
+@pytest.mark.parametrize(
+    "replies", [b":1\r\n:0\r\n", b"$2\r\n:1\r\n$0\r\n\r\n", b":1\r\n$-1\r\n", b":1\r\n*1\r\n:2\r\n"]
+)
+def test_replies_that_come_at_once_are_counted(replies: bytes) -> None:
+    got = ReplySubstitution()
+    guard = Guard(0, 2, lambda _: may_be_late, lambda: 5.0, lambda _: Slot(), lambda: None)
+    got.enter(guard)
+    assert got.receive(b"*0\r\n" + replies) == replies
+    assert guard.done
+    assert not got.active

@@ -735,6 +735,8 @@ CHECKS |= {
     "reads behind a busy server": lambda place: reads.check_behind_a_busy_server(
         place.server, place.proxy(), 2, pipelined=True
     ),
+    "a nearer deadline": lambda place: reads.check_a_nearer_deadline(place.server, place.proxy("--no-sweep")),
+    "a nearer one, shared": _sharing(sharing.check_a_nearer_deadline),
     "behind reads": lambda place: reads.check_what_follows(place.server, place.proxy("--no-sweep")),
     "sent twice": lambda place: _check_sent_twice(place.proxy("--no-sweep")),
     "subscriber": lambda place: signs.check_subscribers(place.server, place.proxy(), 3, subscriber=True),

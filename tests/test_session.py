@@ -84,6 +84,8 @@ class Upstream:
             return b"$%d\r\n%b\r\n" % (len(arguments[1]), arguments[1])
         if name == b"ZMSCORE" and arguments[1:2] == [NAMES.index]:
             return b"*%d\r\n" % (len(arguments) - 2) + b"$-1\r\n" * (len(arguments) - 2)
+        if name == b"ZRANGE" and arguments[1:2] == [NAMES.index]:
+            return b"*0\r\n"
         if is_front(arguments):
             return PROXYS_OWN["front"]
         if name == b"EVAL":
@@ -104,7 +106,7 @@ def is_front(arguments: list[bytes]) -> bool:
 def is_of_proxy(arguments: list[bytes]) -> bool:
     """Whether a request comes beside those of the client, and not in the place of one."""
     sign = arguments[:1] == [b"ECHO"] and re.fullmatch(rb"[0-9a-f]{32}", arguments[-1]) is not None
-    asked = arguments[:2] == [b"ZMSCORE", NAMES.index]
+    asked = arguments[:2] in ([b"ZMSCORE", NAMES.index], [b"ZRANGE", NAMES.index])
     beside = arguments[1:2] in ([script(name)] for name in ("clear_front", "clear", "near", "void"))
     return sign or asked or is_front(arguments) or beside
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from proxy.wire.batch import BatchParser
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.pattern import LONGEST
 from proxy.wire.replies import MOST_PARTS, Replies, short_arrays, short_replies
+from tests import test_reads as reads
 from tests.conftest import Start, StartProxy, StartServer
 from tests.histories import clock
 from tests.patience import patience
@@ -137,6 +139,16 @@ def check_reads_of_known_keys(sharing: Proxy) -> None:
             assert replies == {b":0\r\n"} or (now < deadline and replies <= {b":0\r\n", b":1\r\n"})
         assert rounds > 10
         assert shared(sharing) - began > 0.5 * rounds * len(clients)
+
+
+def check_a_nearer_deadline(server: Server, sharing: Proxy) -> None:
+    """Likewise, though no deadline has seemed near."""
+    reads.check_a_nearer_deadline(server, sharing, partial(until_shares, sharing), count=1)
+
+
+@on_each
+def test_a_deadline_nearer_than_was_heard_is_seen_by_who_shares(server: Server, sharing: Proxy) -> None:
+    check_a_nearer_deadline(server, sharing)
 
 
 @on_each

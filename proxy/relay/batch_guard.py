@@ -8,7 +8,7 @@ from typing import Protocol
 
 from proxy.relay.port import Port, drop
 from proxy.wire.frames import frames
-from proxy.wire.guard import earliest_of, may_be_late
+from proxy.wire.guard import earliest_of, earliest_of_all, may_be_late
 
 
 class Line(Protocol):
@@ -39,17 +39,29 @@ class BatchGuard:
         self._line = line
         self._now = now
         self._earliest = math.inf
-        self._scores: list[bytes] = []
+        self._answers: list[bytes] = []
 
-    def ports(self, questions: int) -> list[Port]:
-        """Return what stands for the questions, which go in front of the batch."""
-        asked = [Port(self._scores.append) for _ in range(questions)]
-        asked[-1].settled = self._answered
+    def ask(self, questions: int) -> list[Port]:
+        """Return what stands for so many questions about keys, which go in front of the batch."""
+        asked = [Port(self._answers.append) for _ in range(questions)]
+        asked[-1].settled = lambda: self._answered(min(map(earliest_of, frames(b"".join(self._answers)))))
         return asked
 
-    def _answered(self) -> None:
-        self._earliest = min(map(earliest_of, frames(b"".join(self._scores))), default=-math.inf)
-        if not self._line.has_come(self._count) or self._now() >= self._earliest:
+    def ask_first(self, hear: Callable[[float], None]) -> Port:
+        """Return what stands for the question when the earliest deadline of all is; `hear` is told that."""
+
+        def settled() -> None:
+            earliest = earliest_of_all(b"".join(self._answers))
+            hear(earliest)
+            self._answered(earliest)
+
+        asked = Port(self._answers.append)
+        asked.settled = settled
+        return asked
+
+    def _answered(self, earliest: float) -> None:
+        self._earliest = earliest
+        if not self._line.has_come(self._count) or self._now() >= earliest:
             self._line.watch(self._count, self._watch)
 
     def _watch(self, port: Port) -> Port:

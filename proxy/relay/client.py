@@ -459,13 +459,20 @@ class ClientConnection(asyncio.Protocol):
         if self._state not in (State.RELAYING, State.HELD) or self._upstream is None:
             return
         session, is_plain = self._session, self._surroundings.is_plain
-        send, judge, lengthen = self._upstream.write, self._judge, session.lengthen
+        upstream, judge, lengthen, now = self._upstream, self._judge, session.lengthen, self._surroundings.now
+        send = upstream.write
 
         def receive(data: bytes) -> None:
-            if session.ordinary and is_plain(data):
+            if not session.ordinary:
+                judge(data)
+            elif is_plain(data):
+                session.quiet = False
                 send(data)
                 if len(data) > LONG:
                     lengthen()
+            elif (reads := session.guard(data, now())) is not None:
+                upstream.substitute(session.replies)
+                send(reads)
             else:
                 judge(data)
 

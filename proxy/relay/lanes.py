@@ -12,6 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from proxy.coverage.coverage import Coverage
+from proxy.coverage.outlook import Outlook
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
@@ -22,6 +23,7 @@ from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.streams import LONG
+from proxy.wire.guard import earliest_of_all, first_of
 from proxy.wire.request import bulk, encode, second
 
 log = structlog.get_logger("proxy.relay")
@@ -214,7 +216,8 @@ class Group:
         self._lane: Lane | None = None  # takes what comes
         self._ports: list[Port] = []
         self._requests: list[bytes] = []
-        self._guarded: dict[Port, bytes] = {}  # whose reads are of covered keys → the key's bulk string
+        self._guarded: dict[Port, bytes] = {}  # whose reads are of covered keys → the read
+        self._outlook = Outlook()
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
         self._opening: asyncio.Task[None] | None = None
         self._again = 0.0  # not before
@@ -266,7 +269,7 @@ class Group:
         """Take a read of a covered key, which is its first argument, as `take` does."""
         if not self.take(port, request):
             return False
-        self._guarded[port] = second(request)
+        self._guarded[port] = request
         return True
 
     def flush(self) -> list[tuple[Port, bytes]]:
@@ -301,15 +304,24 @@ class Group:
 
         Who reads one too late asks once more over its own connection.
         """
-        ground, names, keys = self._all.ground, self._all.ground.names, dict.fromkeys(guarded.values())
+        ground, names, outlook = self._all.ground, self._all.ground.names, self._outlook
         assert names is not None
+        guard, now = BatchGuard(guarded, len(ports), lane, ground.now), ground.now()
+        if names.slots is None and outlook.is_far(now):
+            return [guard.ask_first(outlook.hear), *ports], [first_of(names.index), *requests]
+        keys = dict.fromkeys(map(second, guarded.values()))
         if names.slots is None:
             questions = [b"*%d\r\n%b%b%b" % (2 + len(keys), _ZMSCORE, bulk(names.index), b"".join(keys))]
         else:
             groups = names.by_slot([key[key.index(b"\n") + 1 : -2] for key in keys])
             questions = [encode([b"ZMSCORE", names.index_for(group[0]), *group]) for group in groups]
-        guard = BatchGuard(guarded, len(ports), lane, ground.now)
-        return [*guard.ports(len(questions)), *ports], [*questions, *requests]
+        asked = guard.ask(len(questions))
+        if names.slots is None and outlook.wants(now):
+            said: list[bytes] = []
+            beside = Port(said.append)
+            beside.settled = lambda: outlook.hear(earliest_of_all(b"".join(said)))
+            asked, questions = [beside, *asked], [first_of(names.index), *questions]
+        return [*asked, *ports], [*questions, *requests]
 
     def look(self) -> bool:
         """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none."""

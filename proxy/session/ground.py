@@ -11,7 +11,7 @@ from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
 from proxy.session.describe import Descriptions
-from proxy.session.plain import LinesCheck, frequent_requests, leased_check, plain_check, share_check
+from proxy.session.plain import LinesCheck, frequent_reads, frequent_requests, leased_check, plain_check, share_check
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
 from proxy.session.turns import Turns
@@ -39,6 +39,7 @@ class Ground:
     Attributes:
         now: gives the server's clock, in Unix ms, the latest that it may be.
         frequent: matches the requests that most traffic is made of, and that name no reserved name.
+        reads: matches those of them that read one key.
         lines: finds the inline requests that can go as they came.
         streams: the requests that are sent on while they arrive.
         descriptions: what COMMAND and INFO tell of the proxy.
@@ -77,6 +78,7 @@ class Ground:
         self.turns = Turns()
         self.long_lists: set[bytes] = set()
         self.frequent = frequent_requests(prefix[:1])
+        self.reads = frequent_reads(prefix[:1])
         self.lines = LinesCheck(PLAIN, coverage, prefix)
         self._plain = plain_check(PLAIN, coverage, prefix, self.batch)
         self._leased = leased_check(self._plain, coverage)

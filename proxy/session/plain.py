@@ -61,6 +61,9 @@ FREE: Final = _spelled(INDIFFERENT)
 FREE_OF_BLIND: Final = FREE | STRINGS
 """Likewise of keys that are covered for want of trust alone: where one's last members are due they may meet them."""
 
+_LONGEST_READ: Final = 99
+"""Bytes of an argument of a read that is not even parsed."""
+
 _STAR: Final = 0x2A
 _RETURN: Final = 0x0D
 
@@ -74,6 +77,14 @@ def frequent_requests(never: bytes) -> re.Pattern[bytes]:
     """
     names = sorted(FREQUENT, key=lambda name: (len(name), name))
     return requests_pattern((spelled for name in names for spelled in (name, name.lower())), never)
+
+
+@cache
+def frequent_reads(never: bytes) -> re.Pattern[bytes]:
+    """Return what matches likewise short ones that read one key, and can be sent twice. To count them is easy."""
+    names = sorted(OF_ONE_KEY & PURE, key=lambda name: (len(name), name))
+    spelled = (name for name in names if name != name.title())
+    return requests_pattern(spelled, never, longest=_LONGEST_READ, lines=False)
 
 
 class LinesCheck:
@@ -121,6 +132,7 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
     # Everything is bound here once: each attribute and each call is a per cent of what a request costs. Requests that
     # have the frequent form are not even parsed, nor their values looked at.
     framed = frequent_requests(prefix[:1]).fullmatch
+    reads = frequent_reads(prefix[:1]).fullmatch
     parse = batch.parse_whole
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
@@ -131,8 +143,8 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
         if coverage.blind:
             pass
         elif coverage.search(chunk):
-            if len(chunk) >= SHORTEST_RUN and may_be_run(chunk):
-                return False  # some may go together: do not parse them one by one
+            if reads(chunk) or (len(chunk) >= SHORTEST_RUN and may_be_run(chunk)):
+                return False  # they are guarded, or some may go together: do not parse them one by one
         elif framed(chunk):
             return True
         if len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):

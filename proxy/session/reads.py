@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
 from proxy.commands.table import FREQUENT, Command, Effect, is_indifferent
+from proxy.coverage.outlook import Outlook
 from proxy.session.alone import KEYS_AT_ONCE
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.outgoing import Outgoing
@@ -22,12 +23,25 @@ from proxy.session.plain import FREE, FREE_OF_BLIND, OF_ONE_KEY, PURE, REPEATABL
 from proxy.session.standing import Next, Standing
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import BatchParser
-from proxy.wire.guard import Guard, Repeated, Slot, is_refused, is_refused_by_zero, may_be_late
+from proxy.wire.guard import (
+    Fronted,
+    Guard,
+    Repeated,
+    Slot,
+    earliest_of_all,
+    first_of,
+    is_refused,
+    is_refused_by_zero,
+    may_be_late,
+)
 from proxy.wire.request import Kind, Request, encode
 
 MOST_REPEATS: Final = 5
 """How often a read is sent again because a deadline has passed before its reply came, while nothing was left due when
 it was sent: it was sent together with what removes it, so that cannot go on for long."""
+
+_LONGEST_REST: Final = 1024
+"""Bytes behind the reads of a chunk that may be the beginning of one more, or a few others."""
 
 _MOST_UNNAMED: Final = 64
 """Chunks of reads under way after which is looked what they name."""
@@ -57,6 +71,11 @@ def _is_guarded(request: list[bytes]) -> bool:
     return request[0] in _NAMES
 
 
+def _count(reads: bytes) -> int:
+    """Return how many reads a chunk is that `Ground.reads` has matched: no argument has an end of a line in it."""
+    return reads.count(b"\r\n*") + 1
+
+
 def _what_matters(name: bytes) -> Callable[[bytes], bool]:
     """Return what tells of the beginning of a late reply to a command whether it may show what was due."""
     if name in STRINGS:
@@ -69,29 +88,41 @@ class _Batch:
 
     Args:
         raw: the bytes that they came as.
-        keys: the covered keys that they name.
         parser: parses them.
+        covered: returns the covered keys that some requests name.
         requests: what they are, where that is kept: where the bytes are not what the parser takes.
     """
 
-    __slots__ = ("_parser", "_raw", "_requests", "keys")
+    __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests")
 
     def __init__(
-        self, raw: bytes, keys: set[bytes], parser: BatchParser, requests: Sequence[list[bytes]] | None
+        self,
+        raw: bytes,
+        parser: BatchParser,
+        covered: Callable[[Sequence[list[bytes]]], set[bytes]],
+        requests: Sequence[list[bytes]] | None = None,
     ) -> None:
-        self.keys = keys
         self._raw = raw
         self._parser = parser
+        self._covered = covered
         self._requests = requests
+        self._keys: set[bytes] | None = None
 
     @property
     def requests(self) -> Sequence[list[bytes]]:
         """The requests."""
         if self._requests is None:
             parsed = self._parser.parse(self._raw)
-            assert parsed is not None  # as they have been parsed before
+            assert parsed is not None  # as they have been parsed, or matched, before
             self._requests = parsed[0]
         return self._requests
+
+    @property
+    def keys(self) -> set[bytes]:
+        """The covered keys that they name."""
+        if self._keys is None:
+            self._keys = self._covered(self.requests)
+        return self._keys
 
     def matters(self, place: int) -> Callable[[bytes], bool] | None:
         """Return, of one of them, what tells whether a late reply to it matters; None where none does."""
@@ -133,6 +164,7 @@ class Reads:
         "_ground",
         "_named",
         "_out",
+        "_outlook",
         "_settled",
         "_standing",
         "_unnamed",
@@ -151,6 +183,7 @@ class Reads:
         self._named: set[bytes] = set()  # all that those under way name, their keys among it, but for the unnamed
         self._unnamed: list[_Batch] = []  # of which those names are still to be told, and which only read
         self._written: set[bytes] = set()  # what those among them name that write
+        self._outlook = Outlook()
         self._wanted: list[Late] = []
         self._settled = False
         self.under_way = 0
@@ -176,6 +209,7 @@ class Reads:
             and standing.transaction is None
             and standing.next is _FREE
             and standing.hears_echoes
+            and len(self._named) <= _MOST_NAMED
             and not (standing.caches or standing.is_link or standing.has_quit)
             and not standing.rights.unsure(now)
             and not standing.limited
@@ -217,10 +251,6 @@ class Reads:
         keys = self._covered(requests, used)
         if not 0 < len(keys) <= KEYS_AT_ONCE or not self.may_be_guarded(now):
             return False
-        if len(self._unnamed) >= _MOST_UNNAMED:
-            self._names()
-        if len(self._named) > _MOST_NAMED:
-            return False
         if not used <= PLAIN:
             for name in used - PLAIN:
                 self._ground.command(name)
@@ -229,25 +259,73 @@ class Reads:
                 return False
         if not (used <= PURE and not self._written) and not self._may_follow(requests, keys):
             return False
-        names = self._ground.names
-        assert names is not None
-        self.under_way += 1
-        batch = _Batch(raw, keys, self._ground.batch, requests if keep else None)
-        self._unnamed.append(batch)
+        batch = _Batch(raw, self._ground.batch, self._covered, requests if keep else None)
+        self._send(batch, keys, len(requests), raw, now)
         if not used <= PURE:
             self._names()
-        repeat = partial(self._repeat_first, batch)
-        guard = Guard(len(keys), len(requests), batch.matters, self._ground.now, repeat, self._end)
-        self._out.append(self._standing.marked.open(guard))
-        self._out.append(encode([b"ZMSCORE", names.index, *keys]))
-        self._out.append(raw)
         return True
 
-    def _covered(self, requests: Sequence[list[bytes]], used: set[bytes]) -> set[bytes]:
+    def guard_front(self, data: bytes, now: float) -> int:
+        """Send those requests on that are at the front of a chunk, while no deadline is near: they are not even parsed.
+
+        Returns:
+            How many bytes they are: none, or nearly all.
+        """
+        if not self._outlook.is_far(now) or self._coverage.blind or self._written:
+            return 0
+        reads = self._ground.reads.match(data)
+        if reads is None or reads.end() < len(data) - _LONGEST_REST or not self.may_be_guarded(now):
+            return 0
+        raw = data[: reads.end()]
+        self._send(self._unparsed(raw), (), _count(raw), raw, now)
+        return reads.end()
+
+    def guard_at_once(self, data: bytes, now: float, *, quiet: bool) -> bytes | None:
+        """Return what sends a chunk, if it is nothing but such requests. None are under way.
+
+        `quiet`: whether what was sent last has been answered if no read is under way: then nothing marks the answer.
+        """
+        if not self._outlook.is_far(now) or self._coverage.blind or self._ground.reads.fullmatch(data) is None:
+            return None
+        if not self.may_be_guarded(now):
+            return None
+        replies, resp3, names = self._standing.marked, self._standing.subscriptions.resp3, self._ground.names
+        assert names is not None
+        guard = self._begin(self._unparsed(data), 0, _count(data))
+        if quiet and not resp3 and not replies.active:  # else a push may have begun
+            replies.enter(guard)
+            return first_of(names.index) + data
+        return replies.open(guard) + first_of(names.index) + data
+
+    def _unparsed(self, raw: bytes) -> _Batch:
+        return _Batch(raw, self._ground.batch, self._covered)
+
+    def _send(self, batch: _Batch, keys: Collection[bytes], count: int, raw: bytes, now: float) -> None:
+        names, outlook, out, marked = self._ground.names, self._outlook, self._out, self._standing.marked
+        assert names is not None
+        first = first_of(names.index)
+        far = outlook.is_far(now)
+        if not far and outlook.wants(now):
+            out.append(marked.open(Fronted([lambda said: outlook.hear(earliest_of_all(said))])))
+            out.append(first)
+        out.append(marked.open(self._begin(batch, 0 if far else len(keys), count)))
+        out.append(first if far else encode([b"ZMSCORE", names.index, *keys]))
+        out.append(raw)
+
+    def _begin(self, batch: _Batch, asked: int, count: int) -> Guard:
+        self.under_way += 1
+        self._unnamed.append(batch)
+        if len(self._unnamed) > _MOST_UNNAMED:
+            self._names()
+        repeat = partial(self._repeat_first, batch)
+        return Guard(asked, count, batch.matters, self._ground.now, repeat, self._end, self._outlook.hear)
+
+    def _covered(self, requests: Sequence[list[bytes]], used: set[bytes] | None = None) -> set[bytes]:
         """Return the covered keys that some requests name, with values perhaps that are called alike.
 
-        `used`: their names.
+        `used`: their names, where these have been gathered.
         """
+        used = {request[0] for request in requests} if used is None else used
         if not self._coverage.blind and used <= OF_ONE_KEY:
             return set(self._coverage.among({request[1] for request in requests if len(request) > 1}))
         if not self._coverage.blind:

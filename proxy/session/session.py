@@ -76,6 +76,7 @@ class Session:
         ordinary: whether the stream stands between two requests, outside of a transaction and with nothing held. Then
             what `ground.is_plain` accepts can go upstream without `receive`.
         question: what the engine is to do before the session can go on; None while it is not held up.
+        quiet: whether what has been sent last are reads taken by `guard`.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
         pipeline: stands for the connection where others wait for what it has sent.
         turns: how much is judged at once.
@@ -84,6 +85,7 @@ class Session:
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
         self.ordinary = self._is_between = not stranger
         self.question: Question | None = None
+        self.quiet = False
         self.pipeline = Pipeline()
         self.turns = ground.turns
         self._stopped = False  # whether the reader may have more that can be judged at once
@@ -184,6 +186,7 @@ class Session:
             OvertakenError: it must not be completed any more.
         """
         self._expect(data)
+        self.quiet = False
         if not self._exact and (self._waiting or len(data) > self.turns.bytes):
             self._waiting.append(data)
             self._waiting_size += len(data)
@@ -193,6 +196,15 @@ class Session:
         else:
             out = self._receive(data, now)
         self._note_state()
+        return out
+
+    def guard(self, data: bytes, now: float) -> bytes | None:
+        """Take bytes while `ordinary`, if they are nothing but reads of the frequent form; return what to send."""
+        self._coverage.look()
+        out = self._reads.guard_at_once(data, now, quiet=self.quiet)
+        if out is not None:
+            self._note_state()
+            self.quiet = True
         return out
 
     def keep(self, data: bytes) -> bytes:
@@ -401,6 +413,7 @@ class Session:
             self._expected = frozenset()
 
     def _take_out(self) -> bytes:
+        self.quiet = False
         self._without.sent()
         return self._out.take()
 
@@ -423,6 +436,8 @@ class Session:
             return data
         if front:
             self._out.append(data[:front])
+        elif (front := self._reads.guard_front(data, now)) == len(data):
+            return self._take_out()
         return self._go_through(data, front, now)
 
     def _go_behind_lines(self, data: bytes, end: int, now: float) -> bytes:

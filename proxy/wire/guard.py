@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
+from proxy.wire.pattern import ARGUMENT
 from proxy.wire.replies import Replies, short_arrays, short_replies
+from proxy.wire.request import encode
 
 _IN_THE_WAY: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
 """Errors that say that there is a collection (the second one is of LCS)."""
@@ -39,6 +41,10 @@ class Slot:
         self.done = False
 
 
+_FIRST: Final = re.compile(rf"\*0\r\n|(?:\*1\r\n)?\*2\r\n{ARGUMENT}(?:\$[0-9]+\r\n|,)[^\r\n]+\r\n".encode(), re.DOTALL)
+"""Matches a whole reply to ZRANGE for one member with its score."""
+
+
 @cache
 def _scores_pattern(count: int) -> re.Pattern[bytes]:
     """Return what matches a whole reply to ZMSCORE with so many members."""
@@ -52,6 +58,27 @@ def earliest_of(scores: bytes) -> float:
     if scores.find(b"$") == scores.find(b"\n") + 1:  # RESP2
         return min(map(float, scores.replace(_NONE, _INFINITE).split(b"\r\n")[2::2]), default=math.inf)
     return min(map(float, _SCORES.findall(scores)), default=math.inf)
+
+
+def _count_at_once(data: bytes) -> int:
+    """Return how many replies a chunk is, if it is nothing but whole short ones; else 0."""
+    if data[:1] == b":" and b"$" not in data and b"*" not in data and data[-2:] == b"\r\n":
+        return data.count(b"\r\n")  # each is a line
+    replies = _replies_at_once(data)
+    return len(replies if sum(map(len, replies)) == len(data) else _arrays_at_once(data))
+
+
+@cache
+def first_of(index: bytes) -> bytes:
+    """Return the request for the earliest deadline of all, of an index of that name."""
+    return encode([b"ZRANGE", index, b"0", b"0", b"WITHSCORES"])
+
+
+def earliest_of_all(first: bytes) -> float:
+    """Return the deadline in a reply to ZRANGE for one member with its score, likewise; infinite: there is none."""
+    if first[:1] != b"*":
+        return -math.inf
+    return math.inf if first == b"*0\r\n" else float(first[:-2].rpartition(b"\n")[2].lstrip(b","))
 
 
 def may_be_late(beginning: bytes) -> bool:
@@ -85,12 +112,13 @@ class Guard:
     """The replies to some requests that are sent together, behind the reply that tells the earliest deadline.
 
     Args:
-        asked: of how many keys the deadlines have been asked for.
+        asked: of how many keys the deadlines have been asked for; 0: for the earliest of all.
         count: how many requests there are.
         matters: gives for each what tells of the beginning of a late reply whether it matters; None where it does not.
         now: gives the server's clock, in Unix ms, the latest that it may be.
         repeat: is told which of the requests is to be sent once more; returns the place of its reply.
         ended: is called when all replies have come, or will not come.
+        hear: is told the earliest of all, if that has been asked for.
 
     Attributes:
         done: whether all have come.
@@ -105,10 +133,12 @@ class Guard:
         now: Callable[[], float],
         repeat: Callable[[int], Slot],
         ended: Callable[[], None],
+        hear: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.done = False
         self.earliest = math.inf
         self._asked = asked
+        self._hear = hear
         self._count = count
         self._matters = matters
         self._now = now
@@ -124,24 +154,30 @@ class Guard:
         """Note that the replies will not come."""
         self._ended()
 
+    def _told(self, answer: bytes) -> float:
+        if self._asked:
+            return earliest_of(answer)
+        earliest = earliest_of_all(answer)
+        self._hear(earliest)
+        return earliest
+
     def _pass_at_once(self, data: bytes, now: float, passed: list[bytes | Slot]) -> bool:
         """Pass whole replies on, if none of them is late; return whether they have been."""
         earliest = self.earliest
         if self._scores is not None:
-            scores = None if self._scores else _scores_pattern(self._asked).match(data)
+            pattern = _scores_pattern(self._asked) if self._asked else _FIRST
+            scores = None if self._scores else pattern.match(data)
             if scores is None:
                 return False
-            earliest, data = earliest_of(scores[0]), data[scores.end() :]
+            earliest, data = self._told(scores[0]), data[scores.end() :]
         if now >= earliest:
             return False
-        replies = _replies_at_once(data)
-        if sum(map(len, replies)) != len(data):
-            replies = _arrays_at_once(data)
-        if not 0 < len(replies) <= self._count - self._place:
+        count = _count_at_once(data)
+        if not 0 < count <= self._count - self._place:
             return False
         self.earliest, self._scores = earliest, None
         passed.append(data)
-        self._place += len(replies)
+        self._place += count
         if self._place == self._count:
             self.done = True
             self._ended()
@@ -166,7 +202,7 @@ class Guard:
             elif self._scores is not None:
                 self._scores.append(piece)
                 if ends:
-                    self.earliest = min(self.earliest, earliest_of(b"".join(self._scores)))
+                    self.earliest = min(self.earliest, self._told(b"".join(self._scores)))
                     self._scores = None
             else:
                 if not self._begun:

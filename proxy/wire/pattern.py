@@ -22,7 +22,9 @@ POSSESSIVE: Final = sys.version_info >= (3, 11, 5)
 """Whether this Python is right about `(?:…)*+`: see python/cpython issue 106052."""
 
 
-def requests_pattern(names: Iterable[bytes], never: bytes = b"") -> re.Pattern[bytes]:
+def requests_pattern(
+    names: Iterable[bytes], never: bytes = b"", *, longest: int = LONGEST, lines: bool = True
+) -> re.Pattern[bytes]:
     """Make an expression that matches one or more requests of some commands, in the form that client libraries send.
 
     Args:
@@ -35,7 +37,8 @@ def requests_pattern(names: Iterable[bytes], never: bytes = b"") -> re.Pattern[b
         are; `fullmatch` is for a chunk of nothing else.
     """
     name = name_pattern(names)
-    argument = bulk_pattern(LONGEST, first=rf"[^\x{never[0]:02x}]") if never else ARGUMENT
+    byte, end = (".", "") if lines else (r"[^\r]", r"\r")
+    argument = bulk_pattern(longest, byte, rf"[^\x{never[0]:02x}{end}]" if never else byte)
     requests = "|".join(rf"\*{count}\r\n{name}{_repeated(argument, count - 1)}" for count in range(2, MOST + 1))
     return re.compile(at_once(requests, "+").encode(), re.DOTALL)
 

@@ -236,6 +236,11 @@ class ReplySubstitution:
         self._opens[self._expected[-1][0]] = passage
         return request
 
+    def enter(self, passage: Way) -> None:
+        """Have the replies to what is sent next pass through something, where all that was sent has been answered, and
+        nothing comes unasked: nothing need be sent in front of it."""
+        self._passage = passage
+
     def _pass(self, data: bytes, passed: list[bytes | Slot]) -> None:
         """Pass bytes on, except for what is taken aside."""
         if not data:
