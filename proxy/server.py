@@ -172,6 +172,7 @@ class Server:
         self._proxies = Proxies(
             self._coverage, self._names, settings.control_timeout, self._others_changed, self._until_run
         )
+        self._caller.aside = self._proxies.ask
         self._tracker = Tracker(
             upstream,
             self._caller,

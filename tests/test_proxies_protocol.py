@@ -182,9 +182,9 @@ class AcknowledgesFirst(Member):
         self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)
         self._later = message.keys
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, ahead: float = 0.0) -> None:
         self._keys.mark_announced(getattr(self, "_later", ()))
-        super().tick(now)
+        super().tick(now, ahead)
 
 
 class WaitsForNobody(Member):

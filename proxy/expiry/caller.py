@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -21,6 +23,19 @@ ELSEWHERE: Final = -1
 Call: TypeAlias = tuple[list[bytes], list[bytes | int | str]]
 """KEYS and ARGV of a script."""
 
+
+Aside: TypeAlias = Callable[..., Awaitable[list[Any]]]
+"""Gets the answers to small requests, some of which may be errors."""
+
+_CHANGE: Final = re.compile(
+    rb"^(?:rdb_(?:changes_since_last_save|last_save_time|saves)|(?:expired|evicted)_(?:keys|subkeys|fields)"
+    rb"|role|master_replid|slave_repl_offset):\S+",
+    re.MULTILINE,
+)
+"""What of INFO counts writes since the last snapshot, snapshots, and what goes without a write; and tells whose data a
+replica has."""
+
+_DATABASE: Final = re.compile(rb"^db(\d+):", re.MULTILINE)
 
 COMPLETE: Final = b"*"
 """An element of a list of covered prefixes that tells of all keys in the index beside it: others need not be read."""
@@ -50,6 +65,10 @@ class Caller:
         commands: what the server says of its commands.
         home: the database that connections of the proxy's own are in.
 
+    Attributes:
+        aside: asks on the connection by which the proxy hears of others: what is asked often costs half as much there.
+            Only what has a small answer: the server drops who takes large ones slowly.
+
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
 
@@ -58,6 +77,7 @@ class Caller:
         self._names = names
         self._commands = commands
         self._home = home
+        self.aside: Aside = self._ask_in_turn
 
     async def evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
         """Return the reply to a script whose keys are of one slot; in a cluster, of one that the node has."""
@@ -92,8 +112,7 @@ class Caller:
         if slots is None:
             [(keys, arguments)] = calls
             if not declares and name in PLAINLY:
-                asks, take = PLAINLY[name](keys, arguments)
-                return [take(await self._ask_together(asks))]
+                return [await self.do_plainly(name, keys, arguments)]
             return [await self._control.eval(text, len(keys), *keys, *arguments)]  # type: ignore[arg-type]
         pipeline = self._control.pipeline(transaction=False)
         if not slots.primary:
@@ -110,6 +129,25 @@ class Caller:
             if isinstance(reply, Exception) and not is_elsewhere(reply):
                 raise reply
         return replies
+
+    async def do_plainly(self, name: str, keys: list[bytes], arguments: list[bytes | int | str]) -> Any:
+        """Return what a script of `PLAINLY` would answer, without one."""
+        asks, take = PLAINLY[name](keys, arguments)
+        return take(await self._ask_together(asks))
+
+    async def glance(self, index: bytes) -> tuple[int, float]:
+        """Return the server's clock, in Unix µs, and the earliest deadline in the home database, in Unix ms.
+
+        It is infinite if there is none, and minus that if something else stands in the index's place. No script runs.
+        """
+        time, first = await self.aside(("TIME",), ("ZRANGE", index, "0", "0", "WITHSCORES"))
+        if isinstance(first, Exception) and not str(first).startswith("WRONGTYPE"):
+            raise first
+        if isinstance(first, Exception):
+            earliest = -math.inf
+        else:
+            earliest = float((first[0] if isinstance(first[0], list) else first)[1]) if first else math.inf
+        return _micros(time), earliest
 
     async def commands(self) -> list[list[Any]]:
         """Read what the server says of its commands, as it says it."""
@@ -139,6 +177,9 @@ class Caller:
             return await connection.read_response()
         finally:
             await self._control.connection_pool.release(connection)
+
+    async def _ask_in_turn(self, *requests: tuple[bytes | int | str, ...]) -> list[Any]:
+        return await self._ask_together(requests)
 
     async def exist(self, databases: list[int], names: Sequence[bytes]) -> bool:
         """Return whether some database has any of some keys; no script runs."""
@@ -193,13 +234,30 @@ class Caller:
 
     async def databases(self) -> set[int]:
         """Return the numbers of the databases that have keys."""
-        keyspace = await self._control.info("keyspace")
-        return {int(name[2:]) for name in keyspace if name.startswith("db")}
+        [keyspace] = await self.aside(("INFO", "keyspace"))
+        return set(map(int, _DATABASE.findall(_told(keyspace))))
+
+    async def changes(self) -> object:
+        """Return something that is different after any change of the data."""
+        sections = await self.aside(("INFO", "persistence"), ("INFO", "stats"), ("INFO", "replication"))
+        return [_CHANGE.findall(_told(section)) for section in sections]
 
     async def time(self) -> int:
         """Return the server's clock, in Unix µs."""
-        seconds, micros = await self._control.time()
-        return 1_000_000 * int(seconds) + int(micros)
+        [time] = await self.aside(("TIME",))
+        return _micros(time)
+
+
+def _told(answer: Any) -> Any:
+    """Return what was answered, or raise the error that it is."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _micros(time: Any) -> int:
+    seconds, micros = _told(time)
+    return 1_000_000 * int(seconds) + int(micros)
 
 
 def is_elsewhere(error: Exception) -> bool:

@@ -92,6 +92,7 @@ class Indexes:
 
     Attributes:
         misplaced: set when a cluster node has said of a key that it is not there.
+        clustered: set while the server is a node of a cluster, as it was when it was last reached.
         renamed: set when a cluster node has another id than it had.
         order: the earliest deadlines of a cluster node's slots.
 
@@ -105,8 +106,10 @@ class Indexes:
         self._coverage = coverage
         self._clock = clock
         self._name = secrets.token_hex(8)
+        self._met: set[int] = set()  # databases that there were at the last look
         self.order = SlotOrder()
         self.misplaced = asyncio.Event()
+        self.clustered = asyncio.Event()
         self.renamed = asyncio.Event()
         self._slots_are_asked = asyncio.Lock()
         self._roles_asked = 0
@@ -130,6 +133,25 @@ class Indexes:
             return bool(slots.indexed)
         databases = sorted(self._coverage.databases)
         return bool(await self._caller.evaluate("traces", [self._names.lease, self._names.events], databases))
+
+    async def glance(self) -> float:
+        """Return the earliest deadline, in Unix ms, as far as that shows without a script; infinite: there is none.
+
+        Where something is due, or has to be looked at more closely, that is a time that has passed.
+        """
+        databases = sorted(self._coverage.databases)
+        if self._names.slots is not None or not self._met.issuperset(databases):
+            return -math.inf
+        sent = self._clock.local()
+        if databases == [self._home]:
+            moment, earliest = await self._caller.glance(self._names.index)
+        else:
+            moment, found, spoilt = await self._caller.do_plainly("due", [self._names.index], [1, *databases])
+            earliest = min((float(first) for _, first, _ in found if first), default=math.inf)
+            if spoilt or len(found) < len(databases):
+                earliest = -math.inf
+        self.observe(sent, moment)
+        return earliest if earliest > moment / 1000 else -math.inf
 
     async def look(self, *, for_sweep: bool = False) -> tuple[list[Look], float]:
         """Ask, for each database, what is due and when something will be.
@@ -158,7 +180,8 @@ class Indexes:
             for database, first, due in found
         ]
         # A client may have tried to go to a database that there is not.
-        self._coverage.databases.difference_update(set(databases) - {look.database for look in looks})
+        self._met = {look.database for look in looks}
+        self._coverage.databases.difference_update(set(databases) - self._met)
         return looks, taken
 
     async def _take_lease(self) -> float:

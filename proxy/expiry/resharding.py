@@ -40,6 +40,7 @@ class SlotWatch:
         """Ask at intervals, and when something shows that there is news, until cancelled."""
         misplaced = self._indexes.misplaced
         while True:
+            await self._indexes.clustered.wait()
             await self._tracker.connected.wait()
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_SECONDS):

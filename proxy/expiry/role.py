@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from proxy.beats import until_beat
 from proxy.expiry.caller import Caller
 from proxy.expiry.tracker import Tracker
 from proxy.upstream.endpoint import Upstream
@@ -33,7 +34,7 @@ class RoleWatch:
     async def run(self) -> None:
         """Ask at intervals until cancelled."""
         while True:
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(until_beat(AGAIN_SECONDS))
             stay = self._upstream.stay
             if stay.as_primary or not self._tracker.connected.is_set():
                 continue

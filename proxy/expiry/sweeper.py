@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from redis.exceptions import ClusterDownError
 
+from proxy.beats import until_beat
 from proxy.coverage.alarm import Alarm
 from proxy.coverage.coverage import Coverage
 from proxy.expiry.clock import ServerClock
@@ -106,15 +107,19 @@ class Sweeper:
     async def _sweep_and_sleep(self) -> None:
         alarm = self._alarm
         alarm.begin_watch()
-        looks, taken = await self._indexes.look(for_sweep=self._enabled)
-        due = [look for look in looks if look.due]
+        due, taken, earliest = [], 0.0, -math.inf
+        if alarm.next_deadline > self._clock.now():  # else something is due most likely
+            earliest = await self._indexes.glance()
+        if earliest == -math.inf:
+            looks, taken = await self._indexes.look(for_sweep=self._enabled)
+            due = [look for look in looks if look.due]
+            earliest = min((look.earliest for look in looks), default=math.inf)
         if due and self._enabled:
             self._metrics.sweeper_leader = float(not taken)
         if due and self._enabled and not taken:
             for look in due:
                 await self._sweep(look.database, look.due)
             return
-        earliest = min((look.earliest for look in looks), default=math.inf)
         self._wake.clear()
         alarm.end_watch(earliest, self._clock.now(), self._wake.set)
         seconds = (alarm.next_deadline - self._clock.now()) / 1000
@@ -126,7 +131,7 @@ class Sweeper:
             return
         try:
             longest = None if not self._coverage.ever else _LONGEST_SLEEP if alarm.is_idle else _WATCH_SECONDS
-            async with asyncio.timeout(longest if longest is None else min(seconds, longest)):
+            async with asyncio.timeout(longest if longest is None else min(seconds, until_beat(longest))):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -16,6 +16,7 @@ import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from proxy.beats import until_beat
 from proxy.commands.described import ServerCommands
 from proxy.coverage.alarm import Alarm
 from proxy.coverage.coverage import Coverage
@@ -203,6 +204,7 @@ class Tracker:
     async def _meet(self, connection: Any, *, clustered: bool) -> None:
         """See which slots the server has, if it is a node of a cluster."""
         if not clustered:
+            self._indexes.clustered.clear()
             self._names.slots = None
             return
         await connection.send_command("CLUSTER", "NODES")
@@ -212,6 +214,7 @@ class Tracker:
             slots = self._names.slots = Slots(node.name)
         slots.take(primary=node.primary, owned=node.slots, moving=node.moving)
         self._indexes.renamed.clear()
+        self._indexes.clustered.set()
 
     async def _until_renamed(self) -> None:
         """Begin anew when a cluster node has another id (CLUSTER RESET HARD): the name of the proxies' channel has it.
@@ -257,7 +260,7 @@ class Tracker:
         while True:
             with suppress(TimeoutError):
                 seconds = _IDLE_TICK_SECONDS if self._alarm.is_idle else _TICK_SECONDS
-                async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):  # noqa: S311
+                async with asyncio.timeout(until_beat(seconds)):
                     await self._news.wait()
             if self._news.is_set():
                 self._news.clear()

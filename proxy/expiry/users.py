@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from proxy.beats import until_beat
 from proxy.expiry.caller import Caller
 from proxy.expiry.tracker import Tracker
 from proxy.session.rights import Users
@@ -54,7 +55,7 @@ class UserWatch:
                 self._users.forget()
                 log.debug("cannot list users", error=str(error))
             self.asked.set()
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(until_beat(AGAIN_SECONDS))
 
 
 def all_unlimited(lines: Iterable[bytes]) -> bool:

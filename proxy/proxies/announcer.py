@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
 
 import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from proxy.beats import until_beat
 from proxy.coverage.coverage import Coverage, lease_clock
 from proxy.logs import Seldom
 from proxy.proxies.messages import Message, unpack
@@ -23,8 +27,11 @@ log = structlog.get_logger("proxy.proxies")
 PUSHED: Final = object()
 """What a handler of push messages returns: None would look like a silence."""
 
-_LONGEST_NAP: Final = 0.2
-"""Seconds between two looks at what is due: clocks of loops stand still while a machine is suspended."""
+_AHEAD_SECONDS: Final = 0.3
+"""How much too early a lease may be renewed, so that nobody has to wake for it alone."""
+
+Answers: TypeAlias = list[Any]
+"""The answers to some requests in their order; a refusal is the error that it is."""
 
 
 class _Entries:
@@ -78,11 +85,16 @@ class Proxies:
         self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
+        self._begun = False  # whether all that comes on it is taken by `received` and `answered`
         self._lost = lease_clock()  # since when there is none
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
         self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
-        self._pending = 0  # requests that have no answer yet
+        # The requests that have no answer yet: what takes it; None for those of the protocol.
+        self._pending: deque[Callable[[Any], None] | None] = deque()
+        self._asking: set[asyncio.Future[Answers]] = set()
+        self._planned = math.inf  # when it is looked at what is due, by `lease_clock`
+        self._sooner = asyncio.Event()
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -95,7 +107,7 @@ class Proxies:
     async def begin(self, connection: Any) -> None:
         """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding."""
         self._distrust()
-        self._pending = 0
+        self._drop_requests()
         # A cluster's messages go to all nodes: only those proxies talk that stand in front of the same one.
         slots = self._names.slots
         self._everybody = self._names.prefix + b"proxies" + (b"" if slots is None else b":" + slots.node)
@@ -108,9 +120,9 @@ class Proxies:
         if self._refused:
             self._coverage.trusted_until = float("inf")
             self._coverage.shared = self._coverage.cut_off = False
-            self._update()
-            return
-        self._member.connect(lease_clock())
+        else:
+            self._member.connect(lease_clock())
+        self._begun = True
         self._update()
 
     async def _subscribe(self, connection: Any) -> ResponseError | None:
@@ -136,8 +148,8 @@ class Proxies:
         """The connection is lost."""
         if self._connection is not None:
             self._lost = lease_clock()
-        self._connection = None
-        self._pending = 0
+        self._connection, self._begun = None, False
+        self._drop_requests()
         self._member.disconnect()
         self._distrust()
 
@@ -159,9 +171,14 @@ class Proxies:
                     self._request("PING")
                 await asyncio.sleep(1)
                 continue
-            self._member.tick(now)
+            self._member.tick(now, ahead=_AHEAD_SECONDS)
             self._update()
-            await asyncio.sleep(max(0.001, min(self._member.wake - now, _LONGEST_NAP)))
+            self._sooner.clear()
+            self._planned = self._member.wake
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.001, until_beat(self._planned - now))):
+                    await self._sooner.wait()
+            self._planned = -math.inf
 
     @property
     def refused(self) -> bool:
@@ -176,13 +193,47 @@ class Proxies:
     @property
     def awaits(self) -> bool:
         """Whether a request has no answer yet."""
-        return self._pending > 0
+        return bool(self._pending)
+
+    async def ask(self, *requests: tuple[bytes | str, ...]) -> Answers:
+        """Return the answers to requests that go together, without a turn in a pool of connections.
+
+        Raises:
+            redis.exceptions.RedisError: the connection is lost.
+        """
+        if not self._begun:
+            raise RedisConnectionError("no control connection")
+        answers: Answers = []
+        done: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+
+        def take(answer: Any) -> None:
+            answers.append(answer)
+            if len(answers) == len(requests) and not done.done():
+                done.set_result(answers)
+
+        self._pending.extend([take] * len(requests))
+        self._connection.send_together(requests)
+        self._asking.add(done)
+        try:
+            return await done
+        finally:
+            self._asking.discard(done)
+
+    def _drop_requests(self) -> None:
+        """No answer comes any more."""
+        self._pending.clear()
+        for done in self._asking:
+            if not done.done():
+                done.set_exception(RedisConnectionError("the control connection was lost"))
 
     def answered(self, answer: Any) -> None:
         """Take an answer: a value, or the error that the server answered with."""
         if not self._pending:
             return
-        self._pending -= 1
+        take = self._pending.popleft()
+        if take is not None:
+            take(answer)
+            return
         if self._refused:
             return
         if isinstance(answer, ResponseError) and not answers_ping(answer):
@@ -226,7 +277,7 @@ class Proxies:
 
     def _request(self, *words: bytes | str) -> None:
         """Send a request at once, in the order of the calls."""
-        self._pending += 1
+        self._pending.append(None)
         self._connection.send_at_once(*words)
 
     def _under_way(self) -> Callable[[], bool] | None:
@@ -275,7 +326,9 @@ class Proxies:
             self._update()
 
     def _update(self) -> None:
-        """Let the rest of the proxy see where the protocol stands."""
+        """Let the rest of the proxy see where the protocol stands, and have done in time what is due next."""
+        if self._member.wake < self._planned:
+            self._sooner.set()
         while self._waiting and (self._waiting[0][0] <= self._member.completed or self._refused):
             _, done = self._waiting.popleft()
             if not done.done():

@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 
 from proxy.proxies.announcer import PUSHED, Proxies
 
-_QUIET_SECONDS: Final = 0.5
-"""How often to see, while nothing comes, whether the server has not answered for too long."""
+_AGAIN_SECONDS: Final = 0.5
+"""How often to see, once nothing has come for as long as the server may take, whether an answer is still awaited."""
 
 
 async def listen(connection: Any, proxies: Proxies) -> None:
@@ -27,8 +27,9 @@ async def listen(connection: Any, proxies: Proxies) -> None:
     loop = asyncio.get_running_loop()
     heard = loop.time()
     while True:
+        patience = max(heard + connection.socket_timeout - loop.time(), _AGAIN_SECONDS)
         try:
-            response = await connection.read_response(push_request=True, timeout=_QUIET_SECONDS)
+            response = await connection.read_response(push_request=True, timeout=patience)
         except ResponseError as error:
             response = error
         if response is not None:

@@ -239,14 +239,14 @@ class Member:
         self._advance(now)
         return number
 
-    def tick(self, now: float) -> None:
-        """Do what is due."""
+    def tick(self, now: float, ahead: float = 0.0) -> None:
+        """Do what is due, and renew the lease if that is within some seconds ahead."""
         if not self.connected:
             return
         self._see_lapse(now)
         self._welcome(now)
         self._acknowledge(now)
-        if now >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
+        if now + ahead >= self._sent + self._lease / 3 or self._sent < self._trusts_from() <= now:
             self._renew(now)
         self._advance(now)
 

@@ -482,7 +482,11 @@ class _Own(AbstractConnection):
             writer.transport.abort()
 
     def send_at_once(self, *words: bytes | str) -> None:
-        """Put a request behind those that were sent before, whoever waits for what; drop it if the connection is lost.
+        """Send a request as `send_together`."""
+        self.send_together((words,))
+
+    def send_together(self, requests: Iterable[tuple[bytes | str, ...]]) -> None:
+        """Put requests behind those that were sent before, whoever waits for what; drop it if the connection is lost.
 
         redis-py has no public way to do so: its own is a coroutine, which may be overtaken. Its writer, used here and
         in `sever`, is all of its inside that the proxy uses, and why pyproject.toml bounds its version
@@ -490,7 +494,7 @@ class _Own(AbstractConnection):
         """
         writer = self._writer
         if writer is not None and not writer.is_closing():
-            writer.writelines(self.pack_command(*words))
+            writer.write(b"".join(chunk for words in requests for chunk in self.pack_command(*words)))
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         # A connection that keepalive has given up looks to redis-py like one on which nothing came in time; where
