@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import structlog
 from redis.exceptions import RedisError
 
+from proxy.beats import until_beat
 from proxy.coverage.coverage import Coverage
 from proxy.coverage.outlook import Outlook
 from proxy.logs import Seldom
@@ -122,6 +123,8 @@ class Lanes:
             Identity, float
         ] = {}  # those that the server refuses the proxy → until when not to ask again
         self._dirty: list[Group] = []  # that have something to send
+        self._rests = False  # whether nothing has to be looked at soon
+        self._wanted = asyncio.Event()  # set when something has
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
 
     def groups(self, identity: Identity) -> tuple[Group, Group] | None:
@@ -136,11 +139,14 @@ class Lanes:
             return None
         for key in missing:
             self._groups[key] = Group(self, *key)
+        self._wanted.set()
         return self._groups[identity, False], self._groups[identity, True]
 
     def note(self, group: Group) -> None:
         """Note that a group has something to send at the end of this turn, or before."""
         if not self._dirty:
+            if self._rests:
+                self._wanted.set()
             asyncio.get_running_loop().call_soon(self.flush)
         self._dirty.append(group)
 
@@ -156,6 +162,7 @@ class Lanes:
     def refuse(self, identity: Identity) -> None:
         """Note that the server has refused the proxy such lanes."""
         self._refused[identity] = asyncio.get_running_loop().time() + REFUSED_SECONDS
+        self._wanted.set()
 
     def say_refused(self, identity: Identity, refusal: str) -> None:
         """Say that clients of a user cannot share."""
@@ -173,6 +180,7 @@ class Lanes:
         alarms = self._alarms.setdefault(seconds, {})
         alarms.pop(sharer, None)
         alarms[sharer] = seconds * round(now / seconds) if together else now
+        self._wanted.set()
 
     def let_sleep(self, sharer: Sharer) -> None:
         """Wake it no more."""
@@ -193,16 +201,35 @@ class Lanes:
                     sharer.fail(error)
 
     async def run(self) -> None:
-        """Look at the lanes now and then; ends when cancelled."""
+        """Look at the lanes now and then: seldom while none is used and nobody is to be woken; ends when cancelled."""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            ticks = 1
+            if not any(self._alarms.values()) and all(group.rests for group in self._groups.values()):
+                ticks = PING_TICKS if await self._rest() else 1
+            else:
+                await asyncio.sleep(TICK_SECONDS)
             for key, group in list(self._groups.items()):
-                if group.look():
+                if group.look(ticks):
                     del self._groups[key]
             now = asyncio.get_running_loop().time()
             self._refused = {identity: until for identity, until in self._refused.items() if until > now}
             self._wake()
             self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
+
+    async def _rest(self) -> bool:
+        """Wait as long as lanes may be unheard, for ever without any, or until one is used; return whether none was."""
+        self._wanted.clear()
+        self._rests = True
+        seconds = until_beat(PING_TICKS * TICK_SECONDS) if self._groups or self._refused else None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        except TimeoutError:
+            return True
+        finally:
+            self._rests = False
+        await asyncio.sleep(TICK_SECONDS)
+        return False
 
 
 class Group:
@@ -323,22 +350,32 @@ class Group:
             asked, questions = [beside, *asked], [first_of(names.index), *questions]
         return [*asked, *ports], [*questions, *requests]
 
-    def look(self) -> bool:
-        """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none."""
+    @property
+    def rests(self) -> bool:
+        """Whether it was not used of late, and nothing is outstanding."""
+        return self._unused > 0 and not self._requests and not any(lane.waits for lane in self._lanes)
+
+    def look(self, ticks: int) -> bool:
+        """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none.
+
+        Args:
+            ticks: how many have passed since the last look.
+        """
         for lane in self._lanes:
             if not lane.waits:
                 lane.stalled = False
             elif self._heard.get(lane) == lane.replied:
                 lane.stalled = True
         self._heard = {lane: lane.replied for lane in self._lanes}
-        self._unused = 0 if self._used else self._unused + 1
+        before = self._unused
+        self._unused = 0 if self._used else before + ticks
         self._used = False
         self._choose()
         if self._unused >= IDLE_TICKS:
             for lane in self._lanes:
                 if not lane.waits:
                     lane.abort()
-        elif self._unused and self._unused % PING_TICKS == 0:
+        elif self._unused // PING_TICKS > before // PING_TICKS:
             for lane in self._lanes:
                 if lane.state is State.OPEN and not lane.waits:
                     lane.sign()
