@@ -217,12 +217,12 @@ MUTATIONS = [
     Mutation(_LUA + "dbsize.lua", " - (type(count) == 'number' and count or 0)", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
-    Mutation(_LUA + "void_page.lua", "void(kind, key, shadow, member)", "false", "leftovers"),
+    Mutation(_LUA + "shared/comb.lua", "void(kind, key, shadow, member)", "false", "leftovers"),
     # The proxy.
     Mutation("session/plain.py", "or self._is_reserved(lines):", ":", "inline requests"),
     Mutation("session/ground.py", "frequent_requests(prefix[:1])", "frequent_requests(b'')", "refusals in a pipeline"),
     Mutation("session/rewrite.py", "if name.startswith(prefix):", "if False:", "refusals"),
-    Mutation(_LUA + "void_page.lua", "% 63 < 4", "% 63 < 64", "void passed"),
+    Mutation(_LUA + "shared/comb.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", " or marked() ~= left", "", "changing list"),
@@ -285,6 +285,8 @@ MUTATIONS = [
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
+    Mutation("expiry/healing.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
+    Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     # Shared connections.

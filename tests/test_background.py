@@ -62,6 +62,78 @@ def test_who_does_not_sweep_seldom_looks_at_what_is_due(
     assert evaluations(beside)[0] - before <= 6 * (time.monotonic() - began)
 
 
+def check_changes_wake_the_passes(server: Server, proxy: Proxy, talk: TalkTo) -> None:
+    """While nothing changes no script runs; what somebody does past the proxy is seen in the next round."""
+    client, beside = talk(proxy), talk(server)
+    for key in range(100):
+        client.say(f"SADD k{key} m other")
+        client.say(f"EXPIREMEMBER k{key} m 1000")
+
+    def rests(seconds: float) -> bool:
+        before, began = evaluations(beside)[0], time.monotonic()
+        while time.monotonic() - began < seconds:
+            if evaluations(beside)[0] != before:
+                return False
+            time.sleep(0.05)
+        return True
+
+    until(lambda: rests(12), 60, "an end of the rounds")  # the longer pause between two is 10 s
+    beside("ZREM", PREFIX + b"index", "k7")
+    until(lambda: beside("ZSCORE", PREFIX + b"index", "k7") is not None, 7, "the entry in the index")
+    beside.say("SREM k9 m")
+    until(lambda: float(beside("ZSCORE", PREFIX + b"k:{k9}", "m")) < 0, 20, "the end of the leftover")
+
+
+def test_passes_rest_until_something_changes(server: Server, start_proxy: StartProxy, talk: TalkTo) -> None:
+    check_changes_wake_the_passes(server, start_proxy(server), talk)
+
+
+def test_a_pass_looks_at_many_keys_at_a_time(
+    server: Server, start: Start, start_proxy: StartProxy, talk: TalkTo
+) -> None:
+    """Among them some with more deadlines than one look may take in."""
+    beside, idle = talk(server), start()
+    client = talk(idle)
+    for key in range(200):
+        members = [b"%d" % number for number in range(700 if key % 100 == 7 else 2)]
+        client("SADD", b"k%d" % key, "stays", *members)
+        client.raw.send(b"".join(request(b"EXPIREMEMBER", b"k%d" % key, member, b"1000") for member in members))
+        client.raw.replies(len(members))
+        beside("SREM", b"k%d" % key, *members)
+    idle.stop()
+    before = evaluations(beside)[0]
+    started = start_proxy(server, "--leftovers-rate", "100000")
+
+    def voids() -> int:
+        left = [beside("ZCOUNT", PREFIX + b"k:{k%d}" % key, 0, "+inf") for key in range(200)]
+        return sum(left)
+
+    until(lambda: voids() == 0, 20, "the end of all leftovers")
+    assert evaluations(beside)[0] - before < 100
+    assert not started.process.ended
+
+
+def test_a_proxy_beside_which_nothing_happens_wakes_seldom(server: Server, start: Start, talk: TalkTo) -> None:
+    """Its background tasks wake together, four times a second, each time once more for what the server answers."""
+    proxies = [start() for _ in range(2)]
+    clients = [talk(proxy) for proxy in proxies]
+    clients[0].say("SADD k m")
+    clients[0].say("EXPIREMEMBER k m 1000")
+    assert all(client.say("SCARD k") == 1 for client in clients)
+    for proxy in proxies:
+        process = psutil.Process(proxy.pid)
+
+        def wakes(process: psutil.Process = process) -> float:
+            before, began = process.num_ctx_switches().voluntary, time.monotonic()
+            time.sleep(3)  # for which they are counted
+            return float((process.num_ctx_switches().voluntary - before) / (time.monotonic() - began))
+
+        until(lambda: wakes() < 16, 20, "a rest")
+    before = evaluations(talk(server))[0]
+    time.sleep(1)  # in which nothing is asked by a script
+    assert evaluations(talk(server))[0] == before
+
+
 def check_sweeps_leave_the_server_to_others(server: Server, start: Start, talk: TalkTo) -> None:
     """Elements of many lists, each of which the server has to look for, are due at once.
 

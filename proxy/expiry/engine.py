@@ -333,24 +333,32 @@ class Engine:
                 advice="see that the stream of the rule is a stream, and that the proxy's user may write to it",
             )
 
-    async def void_page(self, database: int, key: bytes, cursor: bytes) -> tuple[bytes, int, int]:
-        """Void, in a part of a key's shadow, the deadlines of absent members.
+    async def changes(self) -> object:
+        """Return something that is different after any change of the data, or of what of it is known."""
+        slots = self._names.slots
+        places = sorted(self._coverage.databases) if slots is None else (sorted(slots.indexed), slots.primary)
+        return await self._caller.changes(), places
+
+    async def void_pages(
+        self, database: int, pages: Sequence[tuple[bytes, bytes]]
+    ) -> list[tuple[bytes, int, int, int]]:
+        """Void, in a part of the shadow of each of some keys, the deadlines of absent members.
 
         Args:
-            database: the key's database.
-            key: the key.
-            cursor: where to go on; b"0" to begin.
+            database: the keys' database.
+            pages: the keys, all of one slot, each with the cursor to go on with; b"0" to begin.
 
         Returns:
-            The next cursor (b"0": that was the end), how many deadlines were looked at, and how many voided.
+            For each key the next cursor (b"0": that was the end), how many deadlines were looked at, how many voided,
+            and how many were void before; nothing of the last keys where `MEMBERS_AT_ONCE` have been looked at.
         """
-        call: Call = self._names.triples([key]), [database, cursor, MEMBERS_AT_ONCE, VOID_MS]
-        [reply] = await self._caller.call("void_page", [call])
+        keys, cursors = zip(*pages, strict=True)
+        call: Call = self._names.involved(keys), [database, MEMBERS_AT_ONCE, VOID_MS, *cursors]
+        [reply] = await self._caller.call("void_pages", [call])
         if isinstance(reply, Exception):
             self._indexes.misplaced.set()
-            return b"0", 1, 0
-        cursor, seen, voided = reply
-        return cursor, int(seen), int(voided)
+            return [(b"0", 1, 0, 0)] * len(pages)
+        return [(cursor, int(seen), int(voided), int(aged)) for cursor, seen, voided, aged in reply]
 
     async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
         """Make the indexes true to the shadows of some keys, `KEYS_AT_ONCE` at most; return those that were wrong."""

@@ -47,6 +47,7 @@ class Healing:
         self._names = names
         self._coverage = coverage
         self._tracker = tracker
+        self._seen: object = None  # at the beginning of a round that found nothing wrong
         self._pattern = re.sub(rb"([][*?\\^-])", rb"\\\1", names.prefix) + b"*"
 
     async def run(self) -> None:
@@ -54,14 +55,21 @@ class Healing:
         while True:
             await self._tracker.connected.wait()
             try:
-                for database in (
-                    sorted(self._coverage.databases) if self._coverage.ever and self._tracker.is_first else ()
-                ):
-                    await self._go_round(database)
+                if self._coverage.ever and self._tracker.is_first:
+                    await self._round()
             except Exception as error:  # noqa: BLE001 (the next round tries again)
                 say = log.debug if is_outage(error) else log.warning
                 say("background check ended early", error=one_line(error), exc_info=not is_outage(error))
             await asyncio.sleep(BETWEEN_ROUNDS)
+
+    async def _round(self) -> None:
+        changes = await self._engine.changes()
+        if changes == self._seen:
+            return
+        self._seen = None
+        for database in sorted(self._coverage.databases):
+            await self._go_round(database)
+        self._seen = changes
 
     async def _go_round(self, database: int) -> None:
         slots = self._names.slots

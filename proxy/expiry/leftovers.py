@@ -25,6 +25,12 @@ _BETWEEN_ROUNDS: Final = 10.0
 _LEAST_COST: Final = 10
 """Deadlines that a look at a key counts for at least."""
 
+_MOST_KEYS: Final = 25
+"""Keys that one script looks at, most of which have few deadlines; the server takes some 15 µs for each."""
+
+_STEP_SECONDS: Final = 0.25
+"""For how long at least one script's looks last at that rate: each wakes the proxy."""
+
 
 class Leftovers:
     """The background pass over all keys that the indexes name.
@@ -45,15 +51,17 @@ class Leftovers:
         self._coverage = coverage
         self._names = names
         self._tracker = tracker
+        self._seen: object = None  # at the beginning of a round after which nothing was void
         self._rate = rate
+        self._at_once = min(max(1, int(rate * _STEP_SECONDS / _LEAST_COST)), _MOST_KEYS)
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Check in rounds until cancelled."""
+        """Check in rounds until cancelled; not where nothing has deadlines, and nothing has changed."""
         while True:
             await self._tracker.connected.wait()
             try:
-                if self._tracker.is_first:
+                if self._coverage.ever and self._tracker.is_first:
                     await self._round()
             except Exception as error:  # noqa: BLE001 (the next round tries again)
                 say = log.debug if is_outage(error) else log.warning
@@ -61,27 +69,41 @@ class Leftovers:
             await asyncio.sleep(_BETWEEN_ROUNDS)
 
     async def _round(self) -> None:
-        voided = 0
-        slots = self._names.slots
-        for database in sorted(self._coverage.databases) if self._coverage.ever else ():
+        changes, slots = await self._engine.changes(), self._names.slots
+        if changes == self._seen:
+            return
+        self._seen, voided, void = None, 0, 0
+        for database in sorted(self._coverage.databases):
             for number in [None] if slots is None else sorted(slots.indexed):
-                voided += await self._go_through(database, number)
+                gone, aged = await self._go_through(database, number)
+                voided, void = voided + gone, void + gone + aged
+        self._seen = None if void else changes
         if voided:
             log.debug("leftover deadlines voided", count=voided)
 
-    async def _go_through(self, database: int, number: int | None) -> int:
-        """Look at the keys of one index; return how many deadlines were voided."""
-        further, voided = b"0", 0
+    async def _go_through(self, database: int, number: int | None) -> tuple[int, int]:
+        """Look at the keys of one index; return how many deadlines were voided, and how many were void before."""
+        further, voided, void = b"0", 0, 0
         while further:
             further, keys = await self._engine.page_of_index(database, further, number)
-            for key in keys:
-                cursor = b"0"
-                while True:
-                    cursor, seen, gone = await self._engine.void_page(database, key, cursor)
-                    voided += gone
-                    self._metrics.deadlines_voided_total += gone
-                    await asyncio.sleep(max(seen, _LEAST_COST) / self._rate)
-                    if cursor == b"0":
-                        break
+            for group in self._names.by_slot(keys):
+                gone, aged = await self._look_at(database, group)
+                voided, void = voided + gone, void + aged
             await asyncio.sleep(0.01)
-        return voided
+        return voided, void
+
+    async def _look_at(self, database: int, keys: list[bytes]) -> tuple[int, int]:
+        """Look at keys of one slot; return how many deadlines were voided, and how many were void before."""
+        left, voided, void = [(key, b"0") for key in keys], 0, 0
+        while left:
+            # While a slot is moved a node may have one key and not another.
+            at_once = 1 if self._names.is_moving(left[0][0]) else self._at_once
+            pages = await self._engine.void_pages(database, left[:at_once])
+            gone = sum(gone for _, _, gone, _ in pages)
+            voided += gone
+            void += sum(aged for *_, aged in pages)
+            self._metrics.deadlines_voided_total += gone
+            further = [(key, cursor) for (key, _), (cursor, *_) in zip(left, pages, strict=False) if cursor != b"0"]
+            left = further + left[len(pages) :]
+            await asyncio.sleep(sum(max(seen, _LEAST_COST) for _, seen, *_ in pages) / self._rate)
+        return voided, void
