@@ -982,6 +982,8 @@ def test_a_proxy_learns_of_anothers_deadlines(
 ) -> None:
     second = start_proxy(upstream, "--no-sweep")
     one, other, beside = talk(proxy), talk(second), talk(upstream)
+    one.say("SADD met 1")
+    assert one.say(f"EXPIREMEMBER met 1 {FAR}") == 1  # who has just begun may have to wait for 2 s
     deadline = clock(beside) + 500
     one.say("SADD heard:k 7 1")
     one.say(f"PEXPIREMEMBERAT heard:k 7 {deadline}")
