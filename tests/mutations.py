@@ -371,13 +371,16 @@ MUTATIONS = [
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
         "relay/client.py",
-        "self._reads_on = self._upstream is not None and self._upstream.heard() == heard",
+        "self._reads_on = silent and self._is_held_up()",
         "pass",
         "leaves behind a blocking request",
     ),
     Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),
+    # Who ends is looked after, whatever waits for a reply.
+    Mutation("relay/client.py", "state in _JUDGING and self._session.reads_under_way", "False", "left behind reads"),
+    Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
     # A client writes all that it has before it reads.
     Mutation(
         "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"

@@ -279,6 +279,49 @@ def test_nor_does_who_has_left_with_requests_that_wait(
 
 
 @pytest.mark.one_kind
+@pytest.mark.parametrize("leave", [Raw.close, Raw.end_of_requests])
+@pytest.mark.parametrize("waits", ["reads", "a script", "the end"])
+def test_who_has_left_behind_a_request_that_blocks_is_gone(
+    start_server: StartServer, start_proxy: StartProxy, leave: Callable[[Raw], None], waits: str
+) -> None:
+    """Whatever of it waits behind that for a reply: reads that may be sent once more, a request, or the proxy's end."""
+    check_who_has_left_is_gone(start_server(KIND), start_proxy, leave, waits)
+
+
+def check_who_has_left_is_gone(
+    server: Server, start_proxy: StartProxy, leave: Callable[[Raw], None], waits: str
+) -> None:
+    proxy = start_proxy(server, "--max-clients", "10")
+    behind = {"reads": request("SISMEMBER", "known", "m"), "a script": request("EVAL", "return 1", 1, "known")}
+    clients = [proxy.connect() for _ in range(10)]
+    clients[0].command("SADD", "known", "m")
+    assert clients[0].command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
+    for client in clients:
+        client.send(request("PING") + request("BRPOP", "jobs", 0) + behind.get(waits, b""))
+        assert client.reply() == b"+PONG\r\n"
+    until(lambda: b"blocked_clients:10\r" in server.command("INFO", "clients"))
+    if waits == "the end":
+        proxy.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    began = time.monotonic()
+    for client in clients:
+        leave(client)
+    until(lambda: b"blocked_clients:0\r" in server.command("INFO", "clients"))
+    if waits != "the end":
+        until(lambda: proxy.command("PING") == b"+PONG\r\n")
+        proxy.stop()
+    else:
+        assert proxy.process.wait() == 0
+    assert time.monotonic() - began < 3
+    server.command("LPUSH", "jobs", "job")
+    assert server.command("LLEN", "jobs") == b":1\r\n"
+    for client in clients:
+        if leave is not Raw.close:
+            assert client.rest() == b""
+            client.close()
+
+
+@pytest.mark.one_kind
 @pytest.mark.parametrize("sent", ["fresh", "split", "behind others"])
 def test_who_has_left_gets_no_job_of_a_server_by_tls(
     start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, sent: str

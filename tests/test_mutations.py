@@ -769,6 +769,12 @@ CHECKS |= {
         place.server, place.proxy(*hostile.HELD_LIMIT)
     ),
     "before a login": _login,
+    "left behind reads": lambda place: leaving.check_who_has_left_is_gone(
+        place.server, place.start_proxy, Raw.close, "reads"
+    ),
+    "left as it stops": lambda place: leaving.check_who_has_left_is_gone(
+        place.server, place.start_proxy, Raw.close, "the end"
+    ),
     "no job": lambda place: leaving.test_who_has_left_gets_no_job(KIND, place.start_server, place.start_proxy),
     "a slow upload": _slow_upload,
     "descriptions": lambda place: descriptions.check_within_transactions(

@@ -25,6 +25,7 @@ from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
 from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import LINGER_SECONDS, Hold, UpstreamConnection
+from proxy.relay.vigil import Vigil
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
 from proxy.session.pipeline import Pipeline
@@ -70,7 +71,7 @@ _LAST: Final = (State.DRAINING, State.REFUSED, State.FAREWELL)
 _MOVES: Final[dict[State, frozenset[State]]] = {
     State.CONNECTING: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.FAREWELL, State.CLOSED)),
     State.RELAYING: frozenset((State.HELD, State.FINISHING, State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
-    State.HELD: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.CLOSED, *_LAST)),
+    State.HELD: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
     State.FINISHING: frozenset((State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
     State.ORPHANED: frozenset((State.CLOSED,)),
     State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),
@@ -96,21 +97,10 @@ _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, Stat
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
 """Bytes that are taken from a client while the replies to what it has sent before are awaited."""
 
-FIRST_LOOK_SECONDS: Final = 0.02
-"""How long after the end of a client to check whether a request of it blocks, where the server is not told the end."""
-
-LOOK_SECONDS: Final = 1.0
-"""How often to check, while replies are awaited, whether the client has gone: its socket is not read then."""
-
-
 REMEMBERED: Final = 1024
 """How many of the last bytes of a client are searched, at its end, for a request that waits for what others bring."""
 
 _WAITS_FOR_OTHERS: Final = re.compile(rb"(?i)(?<![^\s])(?:%b)(?=\s)" % b"|".join(sorted(BLOCKING))).search
-
-
-class ClientGoneError(Exception):
-    """A client has gone while its requests wait behind one that blocks: the server would not run them either."""
 
 
 class IllegalMoveError(Exception):
@@ -191,10 +181,10 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline: Pipeline | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._watch: asyncio.Task[None] | None = None  # looks after a client that is not read
+        self._vigil: Vigil | None = None
+        self._untold = False  # the client has ended, and the server been told of no end that it heeds for certain
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
-        self._ended: asyncio.Future[None] | None = None  # done when meanwhile the client has ended its side
         self._early = b""  # came before upstream was there
         self._last = b""  # what came last, where the server can be told of an end only by leaving
         self._held = 0  # bytes, as last accounted
@@ -230,8 +220,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
-        if self._watch is None and self._is_held_up():
-            self._watch = self._start_beside(self._look_after())
+        if self._vigil is None and self.awaits:
+            self._vigil = Vigil(self, self._start_beside)
         if self._transport.is_closing():
             return
         wanted = self._state in _READING and not self._input_ended
@@ -252,20 +242,6 @@ class ClientConnection(asyncio.Protocol):
     def _is_held_up(self) -> bool:
         """Return whether requests wait only for upstream to take or to answer what it has: as long as it likes."""
         return self._upstream is not None and self._state in _JUDGING and self._is_stuffed()
-
-    async def _look_after(self) -> None:
-        """Find out whether the client has gone meanwhile, as nobody reads from it."""
-        try:
-            while self._upstream is not None and self._is_held_up():
-                heard = self._upstream.heard()
-                await asyncio.sleep(LOOK_SECONDS)
-                self._reads_on = self._upstream is not None and self._upstream.heard() == heard
-                self._regulate()
-                if self._is_held_up() and self._has_hung_up() and await self._blocks(self._is_held_up):
-                    self.abandon()
-                    return
-        finally:
-            self._watch, self._reads_on = None, False
 
     def _most(self) -> int:
         """Return how many bytes are taken from the client while replies are awaited."""
@@ -322,12 +298,12 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._input_ended = True
-        self._note_end()
         self._surroundings.traffic.look(self._transport)
         if self._state is State.RELAYING:
             self._end_input()
         elif self._state is State.REFUSED:
             self._end_refused()
+        self._see_end()
         # TLS has no half close: the loop closes whatever is returned.
         return self._state is not State.FAREWELL and self._transport.can_write_eof()
 
@@ -339,7 +315,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
         self._surroundings.traffic.closed(self._transport)
-        self._note_end()
         if self._state in (State.ORPHANED, State.CLOSED):
             return
         if not self._has_left_something():
@@ -351,6 +326,7 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.silence()
             self._relieved()
+        self._see_end()
 
     def _has_left_something(self) -> bool:
         """Return whether something that the client has sent is still to be sent on."""
@@ -384,8 +360,8 @@ class ClientConnection(asyncio.Protocol):
         if self._sharing is not None:
             self._sharing.end()
             self._sharing = None
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._vigil is not None:
+            self._vigil.end()
         if upstream is not None:
             if self._replied is not None and not self._replied.done():
                 self._replied.set_result(None)
@@ -708,9 +684,6 @@ class ClientConnection(asyncio.Protocol):
                 await self._until_replied()
             if self._state in _WAITING:
                 await self._surroundings.answer(question)
-        except ClientGoneError:
-            self.abandon()
-            return
         except (OSError, TimeoutError):
             answered = False  # the session goes on without
         metrics = self._surroundings.metrics
@@ -730,48 +703,12 @@ class ClientConnection(asyncio.Protocol):
         session = self._session
         if self._upstream is None or self._upstream.closing or session.replies.silenced:
             return  # nothing comes any more
-        self._replied = replied = asyncio.get_running_loop().create_future()
         sign = session.drain()
         if sign is not None or session.replies.outstanding:
+            self._replied = replied = asyncio.get_running_loop().create_future()
             self.send_out(sign or b"")
             self._regulate()
-            self._ended = ended = asyncio.get_running_loop().create_future()
-            if self._input_ended:
-                self._note_end()
-            while not replied.done():
-                # An end that is seen is looked at at once: what others bring now is not to be that client's.
-                awaited = (replied,) if ended.done() else (replied, ended)
-                await asyncio.wait(awaited, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if not replied.done() and self._has_hung_up() and await self._blocks(lambda: not replied.done()):
-                    raise ClientGoneError
-
-    def _note_end(self) -> None:
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
-
-    def _has_hung_up(self) -> bool:
-        """Return whether the client has closed its side, which the loop does not see while it does not read."""
-        return self._state is State.ORPHANED or has_hung_up(self._transport)
-
-    async def _blocks(self, waits: Callable[[], bool]) -> bool:
-        """Tell a server that is busy, or still sends replies, from one in which a request of this client blocks.
-
-        A server that reads the end of a client that blocks drops the client. `waits`: whether it still matters.
-        """
-        upstream = self._upstream
-        before = self._progress()
-        try:
-            for _ in range(2):  # what came before the first question has been read when the second is answered
-                await self._surroundings.round_trip()
-        except (OSError, TimeoutError):
-            return False
-        return waits() and upstream is not None and upstream.is_reading and self._progress() == before
-
-    def _progress(self) -> int:
-        """Return a number that changes when the server answers: a sign, where it also tells something unasked."""
-        if self._upstream is None:
-            return 0
-        return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
+            await replied
 
     def logged_in(self) -> None:
         """Note that the server's replies show the client to be logged in."""
@@ -834,45 +771,107 @@ class ClientConnection(asyncio.Protocol):
             self._account()
             self._relieved()
 
+    # Looking after a client that ends (relay.vigil.Host).
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something of the client's waits for replies, which take as long as the server likes."""
+        upstream, state = self._upstream, self._state
+        if upstream is None or upstream.closing:
+            return False
+        if state in (State.ENDED, State.DRAINING):
+            return self._untold if state is State.ENDED else self._input_ended and not self._untold
+        if self._replied is not None and not self._replied.done():
+            return True
+        return self._is_held_up() or (self._input_ended and state in _JUDGING and self._session.reads_under_way)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client has ended its side, as far as is known without a look at its socket."""
+        return self._input_ended or self._state is State.ORPHANED
+
+    def has_gone(self) -> bool:
+        """Return whether the client has ended its side, which the loop does not see while it does not read."""
+        return self.has_ended or has_hung_up(self._transport)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what the server says is read."""
+        return self._upstream is not None and self._upstream.is_reading
+
+    def heard(self) -> int:
+        """Return a number that changes when the server says something."""
+        return 0 if self._upstream is None else self._upstream.heard()
+
+    def progress(self) -> int:
+        """Return a number that changes when the server answers: a sign, where it also tells something unasked."""
+        if self._upstream is None:
+            return 0
+        return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
+
+    async def round_trip(self) -> None:
+        """Wait until the server has answered the proxy."""
+        await self._surroundings.round_trip()
+
+    def note_silence(self, *, silent: bool) -> None:
+        """Read from a client that is held up, while the server says nothing: its end stands behind what it has sent."""
+        self._reads_on = silent and self._is_held_up()
+        self._regulate()
+
+    def vigil_ended(self) -> None:
+        """Note that the client is looked after no more."""
+        self._vigil, self._reads_on = None, False
+
+    def give_up(self) -> None:
+        """Tell the server of the end: it does not come to what the client has sent since, be it sent on or not."""
+        assert self._upstream is not None
+        if self._state is State.ORPHANED:
+            self.abandon()
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._discard()
+        self._receive_by(_drop)
+        self._untold = self._state is State.DRAINING
+        if self._state not in (State.ENDED, State.DRAINING):
+            self._move(State.ENDED)
+        if self._upstream.ends_by_halves:
+            self._upstream.end()
+        elif self._upstream.ended_beneath:
+            self._upstream.abort()
+        else:
+            self._upstream.leave()
+
+    def _see_end(self) -> None:
+        """Look after a client that has just ended."""
+        if self._vigil is not None:
+            self._vigil.note_end()
+        elif self.awaits:
+            self._vigil = Vigil(self, self._start_beside)
+
     # The end.
 
     def _end_input(self) -> None:
         """Let the client's half close reach upstream, behind all that it has sent."""
         if self._session.unfinished or self._session.reads_under_way or self._comes_back_first():
-            return  # not yet: see `_proceed`
+            return  # not yet: see `_proceed`; meanwhile the client is looked after
         upstream = self._upstream
         assert upstream is not None
         waits = bool(_WAITS_FOR_OTHERS(self._last)) and upstream.end_beneath()
         sign = None if upstream.ends_by_halves or waits else self._session.drain()
         rest = self._session.rest()
         self._account()
+        # What stands between may not heed an end beneath TLS; behind a request that was cut off there is no sign.
+        self._untold = not upstream.ends_by_halves
         self._move(State.ENDED)
-        if waits:
-            self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)  # should the server not heed it
-        elif upstream.ends_by_halves:
+        if upstream.ends_by_halves:
             # A server that has to read more first gives what others bring to a client that waits no more. What is only
             # the beginning of a request means nothing to it.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
         elif sign is not None and not self._session.replies.silenced:
             self.send_out(sign)
-            self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)
         elif sign is not None:
             upstream.leave()
-        else:
-            # A request was cut off: it will not run, and those before it are answered, or block.
-            self._after(FIRST_LOOK_SECONDS, self._look_whether_it_blocks)
-
-    def _look_whether_it_blocks(self) -> None:
-        """Find out whether a request blocks behind which the client has ended. The server does not see that end."""
-
-        async def look() -> None:
-            if await self._blocks(lambda: self._state is State.ENDED):
-                assert self._upstream is not None
-                self._upstream.leave()
-            elif self._state is State.ENDED:
-                self._after(LOOK_SECONDS, self._look_whether_it_blocks)
-
-        self._start_beside(look())
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""

@@ -65,6 +65,7 @@ class UpstreamConnection(Droppable):
 
     Attributes:
         lost: whether the connection has ended.
+        ended_beneath: whether `end_beneath` has told the server that no more will come.
         write: sends requests.
     """
 
@@ -83,7 +84,7 @@ class UpstreamConnection(Droppable):
         self._holds: set[Hold] = set()
         self._unheard = False  # a TLS connection on which nothing has come
         self._heard = 0  # how many chunks have been looked at
-        self.lost = False
+        self.lost = self.ended_beneath = False
         self.write: Callable[[bytes], None]
         # Set on the instance: one frame of Python less for every chunk of replies.
         self.data_received = deliver  # type: ignore[method-assign,assignment]
@@ -251,6 +252,7 @@ class UpstreamConnection(Droppable):
         if self.ends_by_halves or self.closing or self._transport.get_write_buffer_size():
             return False
         self._shut()
+        self.ended_beneath = True
         return True
 
     def _send_at_once(self, data: bytes) -> bytes:
@@ -280,7 +282,7 @@ class UpstreamConnection(Droppable):
         self._replies = self._evidence = None
         if self.ends_by_halves:
             self.end()
-        else:
+        elif not self.ended_beneath:  # else TLS's own word of the end cannot be written any more
             self._transport.close()
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
