@@ -381,6 +381,11 @@ MUTATIONS = [
     # Who ends is looked after, whatever waits for a reply.
     Mutation("relay/client.py", "state in _JUDGING and self._session.reads_under_way", "False", "left behind reads"),
     Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
+    # What waits behind a late reply.
+    Mutation(
+        "relay/client.py", "(self._held or self._session.replies.waiting)", "self._session.replies.waiting", "waited"
+    ),
+    Mutation("relay/client.py", "self._refuse_for_room(at_once=True)", "self._refuse_for_room()", "waits for too much"),
     # A client writes all that it has before it reads.
     Mutation(
         "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import ssl
+import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -12,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import RequestReader, encode
 from tests.admin import Admin, with_admin
 from tests.certificates import Authority
@@ -246,6 +249,70 @@ def test_what_the_server_has_not_taken_is_counted(server: Server, start_proxy: S
         assert second.rest().startswith(b"-ERR expiremember-proxy: ")
         until(lambda: admin.metrics()["held_bytes"] == 0)
     proxy.stop()
+
+
+def _ask_late(client: Raw, count: int) -> None:
+    """Send a read whose reply is late, and so many large ones behind it."""
+    client.send(request("SADD", "known", "goes") + request("PEXPIREMEMBER", "known", "goes", 3))
+    assert client.replies(2)[1] == b":1\r\n"
+    time.sleep(0.01)
+    client.send(request("SISMEMBER", "known", "goes") + request("GET", "big") * count)
+
+
+def test_what_waited_behind_a_late_reply_counts_no_more(server: Server, start_proxy: StartProxy) -> None:
+    check_what_waited(server, start_proxy)
+
+
+def check_what_waited(server: Server, start_proxy: StartProxy) -> None:
+    proxy, admin = with_admin(start_proxy, server, "--no-sweep")
+    assert server.command("SET", "big", BIG) == b"+OK\r\n"
+    with proxy.connect() as client:
+        _ask_late(client, 4)
+        replies = client.replies(5)
+        assert replies[0] == b":0\r\n"
+        assert set(map(len, replies[1:])) == {len(BIG) + 12}
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+    proxy.stop()
+
+
+def test_who_waits_for_too_much_is_turned_away_at_once(server: Server, start_proxy: StartProxy) -> None:
+    check_who_waits_for_too_much(server, start_proxy)
+
+
+def check_who_waits_for_too_much(server: Server, start_proxy: StartProxy) -> None:
+    """The reply that the others wait for comes behind all of them."""
+    limit = 8 * MEGABYTE
+    proxy, admin = with_admin(start_proxy, server, "--no-sweep", "--held-limit", str(limit))
+    assert server.command("SET", "big", BIG) == b"+OK\r\n"
+    process = psutil.Process(proxy.pid)
+    with proxy.connect() as client:
+        client.command("PING")
+        before = process.memory_info().rss
+        _ask_late(client, 150)
+        peaks = [before]
+        while admin.metrics()["requests_refused_total{reason=held_limit}"] == 0:
+            peaks.append(process.memory_info().rss)
+            assert peaks[-1] - before < 4 * limit
+        assert client.rest().startswith(b"-ERR expiremember-proxy: unfinished requests of one client exceed held_limit")
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+        assert max(*peaks, process.memory_info().rss) - before < 4 * limit
+    assert proxy.command("PING") == b"+PONG\r\n"
+    proxy.stop()
+
+
+def test_what_waits_is_not_searched_letter_by_letter() -> None:
+    """While a sign is awaited, of which the server might say that it refuses it."""
+    replies = ReplySubstitution()
+    replies.expect(b"", silent=True)
+    chunk = b"x" * 65_536
+    assert replies.receive(b"$40000000\r\n")
+    began = time.process_time()
+    for _ in range(200):
+        assert replies.receive(chunk) == chunk
+    took, began = time.process_time() - began, time.process_time()
+    for _ in range(200):
+        assert re.search(rb"(?<![^\n])(?:-BUSY |-NOPERM )", chunk) is None
+    assert took < (time.process_time() - began) / 2
 
 
 def test_messages_do_not_wait_for_a_request_of_the_proxys_own(server: Server, start_proxy: StartProxy) -> None:

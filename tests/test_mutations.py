@@ -30,6 +30,7 @@ from tests import test_hostile as hostile
 from tests import test_inline as inline
 from tests import test_leaving as leaving
 from tests import test_lives as lives
+from tests import test_memory as memory
 from tests import test_native_expiry as native
 from tests import test_newest_commands as newest_commands
 from tests import test_proxies as proxies
@@ -775,6 +776,8 @@ CHECKS |= {
     "left as it stops": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "the end"
     ),
+    "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
+    "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),
     "no job": lambda place: leaving.test_who_has_left_gets_no_job(KIND, place.start_server, place.start_proxy),
     "a slow upload": _slow_upload,
     "descriptions": lambda place: descriptions.check_within_transactions(

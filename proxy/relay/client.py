@@ -161,6 +161,9 @@ class Surroundings(Protocol):
 _SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
 """What the client has sent goes to the server, which has not been told that this was the last."""
 
+_COLLECTING: Final = _SENDING | {State.ENDED, State.DRAINING}
+"""Replies may wait for another one that is asked for once more."""
+
 
 class ClientConnection(asyncio.Protocol):
     """The client's side.
@@ -728,8 +731,8 @@ class ClientConnection(asyncio.Protocol):
         sends = self._state in _SENDING or self._state is State.DRAINING
         if sends and (late := self._session.take_late()):
             self._start_beside(self._read_again(self._session, late))
-        if self._session.replies.waiting and not self._account() and self._state in _SENDING:
-            self._refuse_for_room()
+        if (self._held or self._session.replies.waiting) and not self._account() and self._state in _COLLECTING:
+            self._refuse_for_room(at_once=True)
             return
         if self._session.replies.wants_probe and sends:
             self.send_out(b"")
@@ -915,12 +918,18 @@ class ClientConnection(asyncio.Protocol):
         self._session.discard()
         self._account()
 
-    def _refuse_for_room(self) -> None:
-        """Turn the client away: more is held of requests than `held_limit` allows."""
+    def _refuse_for_room(self, *, at_once: bool = False) -> None:
+        """Turn the client away: more is held of requests than `held_limit` allows.
+
+        `at_once`: it is replies that wait for another one in front, and to wait for that would be to take in more.
+        """
         self._surroundings.metrics.requests_refused_total["held_limit"] += 1
         log.warning("client closed: held_limit reached", bytes=self._held)
         line = _ALONE if self._held > self._surroundings.held.limit else _TOGETHER
-        if self._upstream is not None:
+        if at_once and self._state is State.ORPHANED:
+            self._close()
+            return
+        if self._upstream is not None and not at_once:
             self._turn_away(line)
             return
         if self._task is not None:

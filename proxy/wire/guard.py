@@ -30,15 +30,26 @@ class Slot:
     """The place in a client's stream of a reply that is asked for once more.
 
     Attributes:
-        parts: what has come of it, and has not been passed on.
+        size: bytes that have come of it, and have not been passed on.
         done: whether all of it has come.
     """
 
-    __slots__ = ("done", "parts")
+    __slots__ = ("_parts", "done", "size")
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self._parts: list[bytes] = []
+        self.size = 0
         self.done = False
+
+    def put(self, part: bytes) -> None:
+        """Keep what has come of it."""
+        self._parts.append(part)
+        self.size += len(part)
+
+    def take(self) -> list[bytes]:
+        """Return what is kept, which is passed on."""
+        parts, self._parts, self.size = self._parts, [], 0
+        return parts
 
 
 _FIRST: Final = re.compile(rf"\*0\r\n|(?:\*1\r\n)?\*2\r\n{ARGUMENT}(?:\$[0-9]+\r\n|,)[^\r\n]+\r\n".encode(), re.DOTALL)
@@ -273,7 +284,7 @@ class Repeated:
                 if self._late:
                     self._repeat()
             if not self._late:
-                self._slot.parts.append(piece)
+                self._slot.put(piece)
             self.done = ends
         if not self.done:
             return b""
