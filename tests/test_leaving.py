@@ -321,6 +321,79 @@ def check_who_has_left_is_gone(
             client.close()
 
 
+class SlowWay:
+    """Stands in front of a server, and passes on what comes behind the first 64 KB of a connection a moment later."""
+
+    def __init__(self, port: int, moment: float) -> None:
+        self._target, self._moment = ("127.0.0.1", port), moment
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.create_connection(self._target)
+                self._sockets += [near, far]
+                for source, sink, moment in ((near, far, self._moment), (far, near, 0.0)):
+                    threading.Thread(target=self._pass, args=(source, sink, moment), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, moment: float) -> None:
+        passed = 0
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if passed < 1 << 16 <= passed + len(data):
+                    time.sleep(moment)
+                passed += len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("way", ["plain", "by TLS"])
+def test_who_has_left_is_served_by_a_server_that_still_reads(
+    start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, way: str
+) -> None:
+    """That nothing is answered does not tell that a request blocks, where none of them can."""
+    authority = Authority(tmp_path, "ca")
+    own, port = authority.sign("server", "IP:127.0.0.1"), free_port()
+    files = ("--tls-cert-file", str(own.file), "--tls-key-file", str(own.key), "--tls-ca-cert-file")
+    server = start_server(TLS_KIND, "--tls-port", str(port), *files, str(authority.file), "--tls-auth-clients", "no")
+    if way == "by TLS":
+        check_a_slow_way(start_proxy, "rediss", port, "--tls-ca-file", str(authority.file))
+    else:
+        check_a_slow_way(start_proxy, "redis", port_of(server))
+
+
+def port_of(server: Server) -> int:
+    assert isinstance(server.address, tuple)
+    return server.address[1]
+
+
+def check_a_slow_way(start_proxy: StartProxy, scheme: str, port: int, *options: str) -> None:
+    slow = SlowWay(port, 0.5)
+    proxy = start_proxy(None, "--upstream", f"{scheme}://127.0.0.1:{slow.port}", *options)
+    with proxy.connect() as client:
+        client.command("SADD", "known", "m")
+        assert client.command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
+    script = request("EVAL", "return redis.call('SADD', KEYS[1], 'x')", 1, "known")
+    for behind, replies in ((script, b"+OK\r\n:1\r\n"), (request("PING"), b"+OK\r\n+PONG\r\n")):
+        with proxy.connect() as client:
+            assert client.command("PING") == b"+PONG\r\n"
+            client.send(request("SET", "value", "x" * 200_000) + behind)
+            client.end_of_requests()
+            assert client.rest() == replies
+    proxy.stop()
+    slow.close()
+
+
 @pytest.mark.one_kind
 @pytest.mark.parametrize("sent", ["fresh", "split", "behind others"])
 def test_who_has_left_gets_no_job_of_a_server_by_tls(

@@ -776,6 +776,7 @@ CHECKS |= {
     "left as it stops": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "the end"
     ),
+    "a slow way": lambda place: leaving.check_a_slow_way(place.start_proxy, "redis", leaving.port_of(place.server)),
     "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
     "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),
     "no job": lambda place: leaving.test_who_has_left_gets_no_job(KIND, place.start_server, place.start_proxy),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from proxy.commands.table import COMMANDS, HARMLESS, Command, Effect
+from proxy.commands.table import COMMANDS, HARMLESS, UNANSWERED, Command, Effect
 from proxy.wire.request import Blanks, Quoting
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
@@ -16,6 +16,9 @@ _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEB
 
 _WRITING: Final = frozenset((b"write", b"may_replicate", b"module"))
 """Flags of commands that may write, unless they are said to be read-only."""
+
+_WAITING: Final = frozenset((b"blocking", b"module"))
+"""Flags of commands that may not be answered at once."""
 
 
 class Terms(NamedTuple):
@@ -157,6 +160,16 @@ class ServerCommands:
             flags = described.flags if described is not None else (b"write",)
             terms = self._terms[name] = Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
         return terms
+
+    def may_block(self, name: bytes) -> bool:
+        """Return whether the command of that upper-case name may keep what follows it on its connection from running.
+
+        A module says so of its commands only if it likes.
+        """
+        if name in UNANSWERED or name in COMMANDS or name in HARMLESS:
+            return name in UNANSWERED
+        described = self._described.get(name)
+        return described is None or not described.flags.isdisjoint(_WAITING)
 
     def reads(self, name: bytes) -> bool:
         """Return whether the command of that upper-case name only reads."""

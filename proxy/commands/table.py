@@ -385,3 +385,6 @@ BLOCKING: frozenset[bytes] = frozenset(
     b"BLMOVE BLMOVEM BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
 )
 """Commands that give to a client what others bring while it waits."""
+
+UNANSWERED: frozenset[bytes] = BLOCKING | {b"WAIT", b"WAITAOF", b"SYNC", b"PSYNC"}
+"""Commands that may be answered as late as the server likes, or never, and what follows them neither."""

@@ -23,7 +23,7 @@ _REFRESH_SECONDS: Final = 1.0
 _TCP_INFO: Final = struct.Struct("=128xQ8xI52xQQ")
 """Of Linux's `struct tcp_info` (4.19 and newer): bytes received, bytes not sent yet, bytes sent, of them once more."""
 
-_IS_LINUX: Final = sys.platform.startswith("linux")
+IS_LINUX: Final = sys.platform.startswith("linux")
 
 Side = Literal["client", "upstream"]
 
@@ -46,7 +46,7 @@ class Traffic:
     def opened(self, side: Side, transport: asyncio.BaseTransport) -> None:
         """Begin to count a connection."""
         connection = transport.get_extra_info("socket")
-        if _IS_LINUX and connection is not None and connection.family != socket.AF_UNIX:
+        if IS_LINUX and connection is not None and connection.family != socket.AF_UNIX:
             self._open[transport] = _Connection(side, connection)
 
     @property
@@ -61,12 +61,10 @@ class Traffic:
             return
         if transport.is_closing() and transport.get_extra_info("sslcontext") is not None:
             return  # the loop may have closed the socket, and its number may be another's by now
-        try:
-            info = connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            received, unsent, sent, again = _TCP_INFO.unpack(info)
-        except (OSError, ValueError, struct.error):
-            return  # it has ended, or been closed; or the kernel is older
-        sent += unsent - again
+        counts = counts_of(connection.socket)
+        if counts is None:
+            return
+        received, sent = counts
         metrics, side = self._metrics, connection.side
         metrics.received_bytes_total[side] += max(0, received - connection.received)
         metrics.sent_bytes_total[side] += max(0, sent - connection.sent)
@@ -108,6 +106,16 @@ class Traffic:
             await asyncio.sleep(EVERY_SECONDS)
             for _ in self.look_at_all():
                 await asyncio.sleep(0)
+
+
+def counts_of(connection: socket.socket) -> tuple[int, int] | None:
+    """Return how many bytes a TCP connection has received, and been given to send; None where that is not known."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        received, unsent, sent, again = _TCP_INFO.unpack(info)
+    except (OSError, ValueError, struct.error):
+        return None  # it has ended, or been closed; or the kernel is older
+    return received, sent + unsent - again
 
 
 class _Connection:

@@ -185,6 +185,9 @@ class ClientConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._vigil: Vigil | None = None
+        self._blocker = -1  # as of the session's, when these were the bytes that had been received and sent
+        self._counts = 0, 0
+        self._unsigned = False  # nothing will tell that all has been answered
         self._untold = False  # the client has ended, and the server been told of no end that it heeds for certain
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
@@ -617,6 +620,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if session.stranger and self._upstream is not None:
             self._upstream.watch_for_login()
+        if session.blocker != self._blocker:
+            self._note_blocker()
         if out:
             self.send_out(out)
         if not self._account():
@@ -665,6 +670,14 @@ class ClientConnection(asyncio.Protocol):
             self._drain()
         else:
             self._regulate()
+
+    def _note_blocker(self) -> None:
+        """Note how much was sent in front of a request that may block, or of an earlier one if nothing was answered."""
+        assert self._upstream is not None
+        counts = self._upstream.counts()
+        if counts[0] != self._counts[0] or self._blocker < self._session.replies.settled:
+            self._counts = counts
+        self._blocker = self._session.blocker
 
     def send_out(self, out: bytes) -> None:
         """Send requests to the server, which takes them as long as it has not been told that there come no more."""
@@ -812,6 +825,22 @@ class ClientConnection(asyncio.Protocol):
             return 0
         return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
 
+    @property
+    def may_block(self) -> bool:
+        """Whether a request may keep what follows it from running, or nothing tells that all has run."""
+        return self._unsigned or self._session.may_block
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether all has been sent, as far as this system knows."""
+        return self._upstream is not None and not self._upstream.untaken
+
+    def behind(self) -> int:
+        """Return how many bytes have been sent since the request that may block, or in all."""
+        if self._upstream is None:
+            return 0
+        return self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0)
+
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy."""
         await self._surroundings.round_trip()
@@ -828,11 +857,11 @@ class ClientConnection(asyncio.Protocol):
     def give_up(self) -> None:
         """Tell the server of the end: it does not come to what the client has sent since, be it sent on or not."""
         assert self._upstream is not None
-        if self._state is State.ORPHANED:
-            self.abandon()
-            return
         if self._task is not None:
             self._task.cancel()
+        if self._state is State.ORPHANED:
+            self._close()
+            return
         self._discard()
         self._receive_by(_drop)
         self._untold = self._state is State.DRAINING
@@ -866,6 +895,7 @@ class ClientConnection(asyncio.Protocol):
         self._account()
         # What stands between may not heed an end beneath TLS; behind a request that was cut off there is no sign.
         self._untold = not upstream.ends_by_halves
+        self._unsigned = sign is None
         self._move(State.ENDED)
         if upstream.ends_by_halves:
             # A server that has to read more first gives what others bring to a client that waits no more. What is only

@@ -7,12 +7,14 @@ import fcntl
 import select
 import socket
 import struct
+import sys
 import termios
 from contextlib import suppress
 from typing import Final
 
 _GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _FAILED: Final = select.POLLERR
+_UNSENT: Final = 0x894B if sys.platform.startswith("linux") else termios.TIOCOUTQ  # SIOCOUTQNSD
 
 
 def has_hung_up(transport: asyncio.BaseTransport) -> bool:
@@ -41,6 +43,19 @@ def undelivered(transport: asyncio.Transport) -> int:
         return left
     with suppress(OSError):
         left += struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+    return left
+
+
+def untaken(transport: asyncio.Transport) -> int:
+    """Return how many bytes of the transport's and of this system's are still to be sent.
+
+    Of a Unix socket those that the other side has not read. What TCP has sent is there within a round trip.
+    """
+    left, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        unsent = _UNSENT if connection.family != socket.AF_UNIX else termios.TIOCOUTQ
+        with suppress(OSError):
+            left += struct.unpack("i", fcntl.ioctl(connection.fileno(), unsent, bytes(4)))[0]
     return left
 
 

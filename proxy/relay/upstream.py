@@ -14,9 +14,9 @@ from typing import Final, Protocol, cast
 import structlog
 
 from proxy.loop import Droppable
-from proxy.metrics.traffic import Traffic
+from proxy.metrics.traffic import IS_LINUX, Traffic, counts_of
 from proxy.relay.fence import Fence
-from proxy.relay.hangup import has_failed
+from proxy.relay.hangup import has_failed, untaken
 from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesError
 
 log = structlog.get_logger("proxy.relay")
@@ -113,6 +113,18 @@ class UpstreamConnection(Droppable):
     def unsent(self) -> int:
         """Bytes that the server has not taken yet."""
         return 0 if self.lost else self._transport.get_write_buffer_size()
+
+    @property
+    def untaken(self) -> int:
+        """Bytes that are still to be sent to the server."""
+        return 0 if self.closing else untaken(self._transport)
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many bytes have come, and been sent. Of a Unix socket none: `untaken` tells all there."""
+        connection = self._transport.get_extra_info("socket")
+        if self.closing or connection is None or not IS_LINUX or connection.family == socket.AF_UNIX:
+            return 0, 0
+        return counts_of(connection) or (0, 0)
 
     @property
     def is_reading(self) -> bool:

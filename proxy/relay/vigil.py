@@ -13,6 +13,20 @@ LOOK_SECONDS: Final = 1.0
 FIRST_LOOK_SECONDS: Final = 0.02
 """How long to wait before looking again at a client that has ended; twice as long each time, up to `LOOK_SECONDS`."""
 
+PATIENT_SECONDS: Final = 30.0
+"""How long a server may say nothing to a client that has ended, and of which no request can block, while it answers
+others: it may let nobody write (CLIENT PAUSE)."""
+
+READ_AT_ONCE: Final = 16 * 1024
+"""Bytes that a server reads of a connection in each of its turns, at least."""
+
+MOST_UNREAD: Final = 8 * 1024 * 1024
+"""Bytes that a system keeps of a connection which nobody has read, at most."""
+
+LITTLE: Final = 256 * 1024
+SLOWEST: Final = 1024 * 1024
+"""Bytes that may still be on their way, through something that has taken them, and how many of more a second."""
+
 
 class Host(Protocol):
     """What looking after a client needs of its connection."""
@@ -41,6 +55,17 @@ class Host(Protocol):
 
     def progress(self) -> int:
         """Return a number that changes when the server answers."""
+
+    @property
+    def may_block(self) -> bool:
+        """Whether a request may keep what follows it from running, or nothing tells that all has run."""
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether all has been sent, as far as this system knows."""
+
+    def behind(self) -> int:
+        """Return how many bytes have been sent since the request that may block, or in all."""
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
@@ -78,8 +103,9 @@ class Vigil:
         self._task.cancel()
 
     async def _keep(self) -> None:
-        host = self._host
+        host, now = self._host, asyncio.get_running_loop().time
         looks = int(host.ended)  # which the server may heed by itself
+        before, since = -1, 0.0  # since when it has answered nothing
         try:
             while host.awaits:
                 heard = host.heard()
@@ -87,27 +113,42 @@ class Vigil:
                     await self._rest(looks)
                     if host.awaits:
                         host.note_silence(silent=host.heard() == heard)
-                if host.awaits and host.has_gone():
-                    if await self._blocks():
+                if not (host.awaits and host.has_gone()):
+                    continue
+                looks += 1
+                if (progress := host.progress()) != before:
+                    before, since = progress, now()
+                if host.may_block or now() - since >= PATIENT_SECONDS:
+                    if await self._is_idle():
                         host.give_up()
                         return
-                    looks += 1
+                    since = now()
         finally:
             host.vigil_ended()
 
     async def _rest(self, looks: int) -> None:
         """Wait until the next look, of which there have been so many since the client ended."""
         if looks:
-            await asyncio.sleep(min(LOOK_SECONDS, FIRST_LOOK_SECONDS * 2 ** min(looks, 10)))
+            await asyncio.sleep(min(LOOK_SECONDS, FIRST_LOOK_SECONDS * 2 ** min(looks - 1, 10)))
         else:
             await asyncio.wait((self._ended,), timeout=LOOK_SECONDS)
 
-    async def _blocks(self) -> bool:
-        """Tell a server that is busy, or still sends replies, from one in which a request of this client blocks."""
+    async def _is_idle(self) -> bool:
+        """Tell a server in which a request of this client blocks from one that is busy, or has still to read.
+
+        It answers others meanwhile, once in each of its turns, in which it reads a part of what its system has got.
+        """
         host = self._host
-        before = host.progress()
+        if not (host.is_heard and host.is_taken):
+            return False
+        before, behind = host.progress(), host.behind()
+        if behind > LITTLE:
+            await asyncio.sleep(min(behind / SLOWEST, PATIENT_SECONDS))
         with suppress(OSError, TimeoutError):
-            for _ in range(2):  # what came before the first question has been read when the second is answered
+            # What came before the first question has been read when the second is answered.
+            for _ in range(2 + min(behind, MOST_UNREAD) // READ_AT_ONCE):
+                if not host.awaits or host.progress() != before:
+                    return False
                 await host.round_trip()
-            return host.awaits and host.is_heard and host.progress() == before
+            return host.awaits and host.is_heard and host.is_taken and host.progress() == before
         return False

@@ -20,6 +20,9 @@ from proxy.wire.batch import BatchParser
 PLAIN: Final[set[bytes]] = set()
 """Names of commands, as clients spell them, that need no look while they touch no covered key: found as they come."""
 
+BLOCKERS: Final[set[bytes]] = set()
+"""Likewise of those that need only to be noted, as they may keep what follows them from running."""
+
 
 class Ground:
     """What all sessions of a proxy stand on.
@@ -96,12 +99,16 @@ class Ground:
         """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""
         upper = name.upper()
         command = self.rewriter.command(upper)
-        if name in PLAIN:
+        if name in PLAIN or name in BLOCKERS:
             return command
         if (
             (command is None or not command.always)
             and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
             and self.rewriter.knows(upper)
         ):
-            PLAIN.add(name)
+            (BLOCKERS if self.rewriter.may_block(upper) else PLAIN).add(name)
         return command
+
+    def may_block(self, name: bytes) -> bool:
+        """Return whether a command may keep what follows it from running, by the name that a client gives it."""
+        return name not in PLAIN and self.rewriter.may_block(name.upper())

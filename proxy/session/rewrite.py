@@ -414,6 +414,10 @@ class Rewriter:
                 return None  # its reply is amended
         assert_never(effect)
 
+    def may_block(self, name: bytes) -> bool:
+        """Return whether the command of that upper-case name may keep what follows it from running."""
+        return self._server.may_block(name)
+
     def knows(self, name: bytes) -> bool:
         """Return whether the server is known to have a command of that upper-case name."""
         return self._server.has(name)

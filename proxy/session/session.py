@@ -20,7 +20,7 @@ from proxy.session import additions, describe, strangers
 from proxy.session.announcing import NOT_ANNOUNCED, Announcing, keys_expected
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.fronts import Fronts
-from proxy.session.ground import PLAIN, Ground
+from proxy.session.ground import BLOCKERS, PLAIN, Ground
 from proxy.session.hearing import Hearing, speaks_of_next
 from proxy.session.identity import WHO, Identity, who
 from proxy.session.inquiry import Inquiry
@@ -79,6 +79,7 @@ class Session:
         quiet: whether what has been sent last are reads taken by `guard`.
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
         pipeline: stands for the connection where others wait for what it has sent.
+        blocker: changes with each request sent on that may keep what follows it from running.
         turns: how much is judged at once.
     """
 
@@ -88,6 +89,7 @@ class Session:
         self.quiet = False
         self.pipeline = Pipeline()
         self.turns = ground.turns
+        self.blocker = -1  # the number of the first sign behind it
         self._stopped = False  # whether the reader may have more that can be judged at once
         self._waiting: deque[bytes] = deque()  # what has come, and has not got its turn
         self._waiting_size = 0
@@ -141,6 +143,11 @@ class Session:
         """Whether the server may tell the client something that it has not asked for: messages, changes, commands."""
         standing = self._standing
         return standing.subscribed or standing.caches or standing.rights.by_state
+
+    @property
+    def may_block(self) -> bool:
+        """Whether a request may keep what follows it from running: unless a sign behind it has been answered."""
+        return self.blocker >= self.replies.settled or self._standing.is_link
 
     @property
     def in_transaction(self) -> bool:
@@ -521,7 +528,8 @@ class Session:
         """Return whether a chunk can go as it came. Raises TypeError or AttributeError where an element is an array."""
         standing = self._standing
         used = {request[0] for request in requests}
-        if standing.transaction is not None or not used <= PLAIN:
+        blocks = not used <= PLAIN
+        if standing.transaction is not None or (blocks and not used - PLAIN <= BLOCKERS):
             return False
         if standing.next is not _FREE or self._ground.prefix in data:
             return False
@@ -530,7 +538,11 @@ class Session:
             request for request in requests if request[0] not in free and not is_indifferent(request)
         ):
             return False
-        return not self._reads.under_way or self._reads.lets_pass(requests)
+        if self._reads.under_way and not self._reads.lets_pass(requests):
+            return False
+        if blocks:
+            self.blocker = self.replies.next_number
+        return True
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
         position = 0
@@ -799,6 +811,13 @@ class Session:
 
     def _forward(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None
+    ) -> None:
+        self._send_in_its_place(command, request, now, having=having)
+        if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
+            self.blocker = self.replies.next_number
+
+    def _send_in_its_place(
+        self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
     ) -> None:
         standing, out, rewriter = self._standing, self._out, self._rewriter
         askable = standing.askable

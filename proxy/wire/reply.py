@@ -156,6 +156,11 @@ class ReplySubstitution:
         return self._settled
 
     @property
+    def next_number(self) -> int:
+        """How many will have come when the next that is expected has."""
+        return self._settled + len(self._expected)
+
+    @property
     def waiting(self) -> int:
         """Bytes that wait for a reply that is asked for once more."""
         return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
