@@ -322,7 +322,8 @@ def check_who_has_left_is_gone(
 
 
 class SlowWay:
-    """Stands in front of a server, and passes on what comes behind the first 64 KB of a connection a moment later."""
+    """Stands in front of a server, and keeps what comes behind the first 64 KB of a connection for a moment before it
+    passes that on."""
 
     def __init__(self, port: int, moment: float) -> None:
         self._target, self._moment = ("127.0.0.1", port), moment
@@ -349,8 +350,12 @@ class SlowWay:
         passed = 0
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                if passed < 1 << 16 <= passed + len(data):
-                    time.sleep(moment)
+                if moment and passed < 1 << 16 <= passed + len(data):
+                    source.settimeout(moment)
+                    with suppress(TimeoutError):
+                        while more := source.recv(1 << 16):
+                            data += more
+                    source.settimeout(None)
                 passed += len(data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
