@@ -393,6 +393,7 @@ MUTATIONS = [
         "relay/client.py", "(self._held or self._session.replies.waiting)", "self._session.replies.waiting", "waited"
     ),
     Mutation("relay/client.py", "self._refuse_for_room(at_once=True)", "self._refuse_for_room()", "waits for too much"),
+    Mutation("session/alone.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(
         "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import signal
 import ssl
 import time
@@ -75,6 +76,23 @@ def _queued(client: Raw) -> None:
     _said(client, "EXEC")
 
 
+def _long_names(client: Raw) -> None:
+    """Under a covered prefix: of each the proxy looks what is due."""
+    _said(client, "SADD", "cov:s", "member")
+    _said(client, "EXPIREMEMBER", "cov:s", "member", 1000)
+    name = b"cov:" + secrets.token_hex(8).encode() + BIG
+    for arguments in (("SUNIONSTORE", "x", name), ("EVAL", "return 1", 1, name), ("DEL", name), ("WATCH", name)):
+        _said(client, *arguments)
+    _said(client, "UNWATCH")
+
+
+def _many_names(client: Raw) -> None:
+    _said(client, "SADD", "cov:s", "member")
+    _said(client, "EXPIREMEMBER", "cov:s", "member", 1000)
+    for _ in range(200):
+        _said(client, "EVAL", "return 1", 1, b"cov:" + secrets.token_hex(500).encode())
+
+
 def _cut_off(client: Raw) -> None:
     client.send(request("MSET", "a", BIG, "b", BIG)[: 3 * MEGABYTE])
     client.end_of_requests()
@@ -106,6 +124,8 @@ SHAPES: dict[str, Callable[[Raw], None]] = {
     "run in MULTI": _queued,
     "by a script": _script,
     "begun behind it": _behind_it,
+    "long names": _long_names,
+    "many names": _many_names,
     "cut off": _cut_off,
     "inline": _inline,
     "a big reply": lambda client: _said(client, "MGET", *["big"] * 4),
@@ -115,6 +135,10 @@ SHAPES: dict[str, Callable[[Raw], None]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_has_been_answered_is_not_kept(server: Server, start_proxy: StartProxy, shape: str) -> None:
+    check_nothing_is_kept(server, start_proxy, shape)
+
+
+def check_nothing_is_kept(server: Server, start_proxy: StartProxy, shape: str) -> None:
     assert server.command("SET", "big", BIG) == b"+OK\r\n"
     proxy, admin = with_admin(start_proxy, server)
     _check_nothing_is_kept(proxy, admin, SHAPES[shape], 200_000)

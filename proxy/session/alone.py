@@ -56,8 +56,11 @@ MOST_DEADLINES: Final = 5_000
 _REMEMBERED: Final = 1_000
 """Keys of which a connection remembers how many deadlines they have."""
 
-_FRONTS_BYTES: Final = 64 * 1024
-"""Bytes of requests that a connection keeps, as it may send them again."""
+_KEPT: Final = 1024 * 1024
+"""Bytes of requests that are kept for all connections, as they may be sent again."""
+
+_LARGEST_KEPT: Final = 16 * 1024
+"""Bytes of one of them, in both of its forms: what takes longer to send than to make is not kept."""
 
 _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 """What a cluster node says of keys that it has not, or not all of, or does not serve: nothing can be done for them."""
@@ -65,6 +68,29 @@ _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 
 _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""], [])
 """What `clear` answers where it has done nothing."""
+
+
+class KeptCalls:
+    """What goes in front of requests, for the keys that they name: made once for all connections, and bounded."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[Terms, int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
+        self._size = 0
+
+    def get(self, terms: Terms, voided: int, keys: tuple[bytes, ...]) -> tuple[bytes, bytes] | None:
+        """Return it, if it is there."""
+        return self._calls.get((terms, voided, keys))
+
+    def keep(self, terms: Terms, voided: int, keys: tuple[bytes, ...], calls: tuple[bytes, bytes]) -> None:
+        """Keep it, unless it is long."""
+        size = sum(map(len, calls)) + sum(map(len, keys))
+        if size > _LARGEST_KEPT:
+            return
+        if self._size + size > _KEPT:
+            self._calls.clear()
+            self._size = 0
+        self._calls[terms, voided, keys] = calls
+        self._size += size
 
 
 class Alone:
@@ -75,6 +101,7 @@ class Alone:
         terms: gives the terms of a script that removes.
         refused: told the server's words, where it refuses to have members removed.
         metrics: where to count those that are.
+        kept: what is kept for all connections.
     """
 
     def __init__(
@@ -83,6 +110,7 @@ class Alone:
         terms: Callable[[], Terms],
         refused: Callable[[bytes], None] = lambda _: None,
         metrics: Metrics | None = None,
+        kept: KeptCalls | None = None,
     ) -> None:
         self._names = names
         self._terms = terms
@@ -90,23 +118,20 @@ class Alone:
         self._metrics = metrics or Metrics()
         self._given_up = -float("inf")
         self._unheard = False  # a reply is awaited
-        self._checked: dict[bytes, float] = {}  # until when one batch is enough for the key
+        self._checked: dict[int, float] = {}  # until when one batch is enough for a key, by the hash of its name
         self._fronted: set[bytes] = set()
         self._looked = -float("inf")  # until when `_near` is what the index tells
         self._near: list[bytes] = []  # keys that are due in the index, or will be
         self._crowded = False  # there may be more of them
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
         self._patient = math.inf  # until when to ask again for a crowd of deadlines to pass
-        self._fronts_size = 0  # bytes
-        self._fronts: dict[tuple[int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
-        self._counts: dict[bytes, tuple[int, float]] = {}  # how many deadlines keys have, and how long that holds
+        self._kept = kept or KeptCalls()
+        self._counts: dict[int, tuple[int, float]] = {}  # how many deadlines keys have, and how long that holds
 
     def forget(self) -> None:
         """Note that another database or another user may be there from now on."""
         self._checked.clear()
         self._counts.clear()
-        self._fronts.clear()
-        self._fronts_size = 0
         self._fronted.clear()
         self._looked = self._given_up = -float("inf")
 
@@ -134,7 +159,7 @@ class Alone:
         if everywhere and now >= self._looked:
             return self._look(replies, now)
         wanted = [*keys, *self._near] if everywhere else keys
-        unchecked = [key for key in dict.fromkeys(wanted) if self._checked.get(key, 0) <= now]
+        unchecked = [key for key in dict.fromkeys(wanted) if self._checked.get(hash(key), 0) <= now]
         if unchecked and now < self._patient:
             return self._clear(self._names.of_one_slot(unchecked[:KEYS_AT_ONCE]), replies, now)
         if everywhere and self._crowded and now < self._patient:
@@ -196,7 +221,7 @@ class Alone:
         """
         few = True
         for key in keys:
-            count, until = self._counts.get(key, (0, -math.inf))
+            count, until = self._counts.get(hash(key), (0, -math.inf))
             if until == -math.inf or (until <= now and not asked):
                 return None
             few = few and count <= FEW_DEADLINES
@@ -212,17 +237,17 @@ class Alone:
         Returns:
             The request, and a shorter one that does the same directly behind it.
         """
-        calls = self._fronts.get((voided, keys))
+        terms = self._terms()
+        calls = self._kept.get(terms, voided, keys)
         if calls is None:
-            if self._fronts_size > _FRONTS_BYTES:
-                self._fronts.clear()
-                self._fronts_size = 0
             index, *pairs = self._keys(list(keys))
             names = [index, index[:-5] + b"events", *pairs]
             limits = [b"%d" % limit for limit in (MOST_DEADLINES, 2 * MEMBERS_AT_ONCE, AHEAD_MS, voided)]
-            call = partial(evaluation, self._terms(), "front", names, limits, declared=self._names.declared(names))
-            calls = self._fronts[voided, keys] = call(), call(loaded=True)
-            self._fronts_size += sum(map(len, calls))
+            call = partial(evaluation, terms, "front", names, limits, declared=self._names.declared(names))
+            calls = call(), call(loaded=True)
+            self._kept.keep(terms, voided, keys, calls)
+        elif self._names.slots is not None:
+            self._names.index_for(keys[0])  # which notes that it may be written
         return calls
 
     def take_count(self, keys: tuple[bytes, ...], now: float, reply: bytes) -> None:
@@ -232,7 +257,7 @@ class Alone:
             if len(self._counts) >= _REMEMBERED:
                 self._counts.clear()
             count = max(int(deadlines[1:]), int(soon[1:]))
-            self._counts.update(dict.fromkeys(keys, (count, now + AHEAD_MS)))
+            self._counts.update(dict.fromkeys(map(hash, keys), (count, now + AHEAD_MS)))
             self._metrics.members_expired_total["request"] += int(gone[1:-2])
         elif not reply.startswith(_ELSEWHERE):
             self._give_up(now)
@@ -305,7 +330,7 @@ class Alone:
             if gone < MEMBERS_AT_ONCE and near < MEMBERS_AT_ONCE:
                 self._patient = math.inf
                 self._checked = {key: until for key, until in self._checked.items() if until > now}
-                self._checked.update(dict.fromkeys(keys, now + AHEAD_MS))
+                self._checked.update(dict.fromkeys(map(hash, keys), now + AHEAD_MS))
             elif not gone:
                 self._patient = min(self._patient, now + PATIENCE_MS)
 

@@ -10,6 +10,7 @@ from proxy.commands.table import Command
 from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
+from proxy.session.alone import KeptCalls
 from proxy.session.describe import Descriptions
 from proxy.session.plain import LinesCheck, frequent_reads, frequent_requests, leased_check, plain_check, share_check
 from proxy.session.rewrite import Rewriter
@@ -47,6 +48,7 @@ class Ground:
         streams: the requests that are sent on while they arrive.
         descriptions: what COMMAND and INFO tell of the proxy.
         turns: how much of one connection is judged at once.
+        kept: requests of the proxy's own that may be sent again.
         long_lists: keys of lists in which members are looked for one by one.
         shareable: returns over which shared connection a chunk that begins where a request does may go.
     """
@@ -77,6 +79,7 @@ class Ground:
         self.now = now
         self.refused = refused
         self.batch = BatchParser()
+        self.kept = KeptCalls()
         self.streams = Streams()
         self.turns = Turns()
         self.long_lists: set[bytes] = set()
