@@ -24,7 +24,7 @@ MOST_UNREAD: Final = 8 * 1024 * 1024
 """Bytes that a system keeps of a connection which nobody has read, at most."""
 
 LITTLE: Final = 256 * 1024
-SLOWEST: Final = 1024 * 1024
+SLOWEST: Final = 8 * 1024 * 1024
 """Bytes that may still be on their way, through something that has taken them, and how many of more a second."""
 
 
