@@ -131,7 +131,12 @@ MUTATIONS = [
     Mutation(_LUA + "shared/alive.lua", "return size > 0", "return true", "lifetimes when due"),
     Mutation(_LUA + "front.lua", "if not there or there == 0 and kind ~= 'list' then", "if false then", "BLMOVE"),
     Mutation(_LUA + "front.lua", "if removes[kind] then gone =", "if false then gone =", "scripts when due"),
-    Mutation(_LUA + "remove_many.lua", "settle(key, shadow, index)", "", "together, due"),
+    Mutation(
+        _LUA + "batch.lua",
+        "then earliest = settle_key(number) end\n  if earliest then\n",
+        "then end\n  if earliest then\n",
+        "together, due",
+    ),
     Mutation(
         "session/announcing.py",
         "streams.of_others(self._owner)",
@@ -262,14 +267,18 @@ MUTATIONS = [
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # Many requests as one call.
-    Mutation(_LUA + "expire_many.lua", "deadline < least", "deadline > least", "together, index"),
-    Mutation(_LUA + "expire_many.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
-    Mutation(_LUA + "ttl_many.lua", "local left = -2", "local left = -1", "together"),
-    Mutation(_LUA + "persist_many.lua", "if some then refresh(key, shadow, KEYS[1]) end", "", "together, index"),
-    Mutation(_LUA + "add_many.lua", "if not each[place] then", "if false then", "together, added again"),
-    Mutation(_LUA + "remove_many.lua", "if kind == 'none' then return drop(key, shadow, index) end", "", "together"),
-    Mutation(_LUA + "remove_many.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
-    Mutation(_LUA + "shared/segments.lua", "first = first + count * width", "", "together"),
+    Mutation(_LUA + "batch.lua", "deadline < least", "deadline > least", "together, index"),
+    Mutation(_LUA + "batch.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
+    Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "together"),
+    Mutation(
+        _LUA + "batch.lua", "dropped[member], stale[number] = true, true", "dropped[member] = true", "together, index"
+    ),
+    Mutation(_LUA + "batch.lua", "if not each[place] then", "if false then", "together, added again"),
+    Mutation(_LUA + "batch.lua", "if kind == 'none' then return drop_key(number) end", "", "together"),
+    Mutation(_LUA + "batch.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
+    Mutation(_LUA + "batch.lua", "first = first + count * form.width", "", "together"),
+    Mutation(_LUA + "batch.lua", "if 2 * added < last", "if false", "together, index"),
+    Mutation(_LUA + "batch.lua", "if new[1] then redis.pcall('zadd', index, unpack(new)) end", "", "together, index"),
     Mutation(
         "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
     ),
@@ -366,9 +375,14 @@ MUTATIONS = [
         "pass",
         "leaves behind a blocking request",
     ),
-    Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
+    Mutation(
+        _LUA + "batch.lua",
+        "score_each(shadow, members))) do each[place] = false end",
+        "score_each(shadow, members))) do break end",
+        "many expire under way",
+    ),
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
-    Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),
+    Mutation(_LUA + "batch.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # A client writes all that it has before it reads.
     Mutation(
         "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"

@@ -28,7 +28,7 @@ from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
 from tests.streams import cuts
 from tests.test_refusals import REFUSALS
-from tests.test_session import NOW, Driver, of_clients
+from tests.test_session import NOW, Driver, of_clients, size_of_batch
 from tests.test_transparency import concurrently, send_slices
 
 Words = tuple[str | bytes | int, ...]
@@ -133,15 +133,15 @@ def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted
 
 
 def test_an_element_that_is_too_many_says_that_the_call_took_long() -> None:
-    stream = b"*4\r\n:0\r\n:1\r\n:0\r\n:1\r\n"
+    stream = b"*4\r\n:7\r\n:1\r\n:0\r\n:1\r\n"
     for place in range(1, len(stream)):
-        said: list[bool] = []
-        elements = Elements(3, partial(said.append, True))
+        said: list[int] = []
+        elements = Elements(3, said.append)
         got = b""
         for piece in (stream[:place], stream[place:]):
             passed, rest = (b"", piece) if elements.done else elements.receive(piece)
             got += passed + rest
-        assert (got, said) == (stream[8:], [True])
+        assert (got, said) == (stream[8:], [7])
 
 
 def test_another_reply_is_not_taken_for_that_to_a_call() -> None:
@@ -161,8 +161,7 @@ def sent_for(sent: bytes) -> tuple[int, int]:
     while (one := reader.next_request()) is not None:
         if one.arguments[0] == b"EVAL":
             made += 1
-            many = [word for word in one.arguments[3:] if re.fullmatch(rb"1 \d+( 1 \d+)*", word)]
-            answered += sum(int(number) for number in many[-1].split()[1::2]) if many else 1
+            answered += size_of_batch(one.arguments) or 1
     return answered, made
 
 
@@ -445,6 +444,17 @@ def check_index(server: Server, proxy: Proxy) -> None:
             assert earliest - 2 <= told <= earliest + 60
         assert pipelined(client, [("PERSIST", "k", number) for number in range(5)]) == [b":1\r\n"] * 5
         assert server.command("ZSCORE", NAMES.index, "k") == server.command("ZSCORE", NAMES.shadow(b"k"), 5)
+        # Of keys that have no deadlines yet, under a prefix that is known.
+        client.command("SADD", "new:0", "m")
+        assert client.command("EXPIREMEMBER", "new:0", "m", 9000) == b":1\r\n"
+        for delays in ((500, 9000, 9000, 9000), (9000, 500, 9000, 9000), (9000, 9000, 500, 900)):
+            server.command("DEL", "new:1", NAMES.shadow(b"new:1"))
+            server.command("ZREM", NAMES.index, "new:1")
+            client.command("SADD", "new:1", *range(4))
+            run: list[Words] = [("EXPIREMEMBER", "new:1", *pair) for pair in enumerate(delays)]
+            assert pipelined(client, run) == [b":1\r\n"] * 4
+            first = server.command("ZRANGE", NAMES.shadow(b"new:1"), 0, 0, "WITHSCORES").split(b"\r\n")[4]
+            assert server.command("ZSCORE", NAMES.index, "new:1").split(b"\r\n")[1] == first
 
 
 def check_added_again(proxy: Proxy) -> None:

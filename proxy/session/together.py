@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import groupby
 from typing import Final
 
-from proxy.commands.lifetime import EXACT, UNITS
-from proxy.commands.table import COMMANDS, Command, Effect
 from proxy.session.ground import Ground
+from proxy.session.operations import LONGEST, Form
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.session.reads import Reads
@@ -20,17 +20,10 @@ from proxy.session.standing import Login, Next, Standing
 from proxy.wire.request import RequestReader
 from proxy.wire.runs import LEAST, MOST_BYTES, Run
 
-_SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
-_OWN: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME))
-"""What the server does not know: it is rewritten whether or not its key has deadlines."""
-
 _POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14} )+")
 _NUMBERS: Final = re.compile(rb"[-+.0-9 ]+")
-_LONGEST: Final = EXACT // 2
-"""A delay, in ms, to which the clock can be added."""
-
 LONG_LISTS: Final = 1_000
-"""Keys of long lists that are remembered, about."""
+"""Keys of long lists that are remembered at most."""
 
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
@@ -98,31 +91,59 @@ class Together:
 
     def _send(self, run: Run, now: float) -> int:
         """Send a run on, or what of it can go; return how many bytes of the client's that was."""
-        command = COMMANDS[run.name.upper()]
+        form = self._rewriter.operations.form(run.name, run.size, run.column(run.size - 1)[0])
+        if form is None:
+            return 0
         keys = run.column(1)
         is_covered = self._coverage.covers
-        if command.effect not in _OWN and not all(map(is_covered, keys)):
-            count = next(place for place, key in enumerate(keys) if not is_covered(key))
-            if count < LEAST:
-                return 0
-            run, keys = run.beginning(count), keys[:count]
-        if (count := self._rewriter.length_in_slot(keys)) < len(keys):
-            if count < LEAST:
-                return 0
-            run, keys = run.beginning(count), keys[:count]
-        names = list(dict.fromkeys(keys))
-        call = self._call(command, run, keys, names, now)
-        if call is None:
+        if not form.of_own and not all(map(is_covered, keys)):
+            run, keys = self._beginning(run, keys, next(i for i, key in enumerate(keys) if not is_covered(key)))
+        if keys and (count := self._rewriter.length_in_slot(keys)) < len(keys):
+            run, keys = self._beginning(run, keys, count)
+        if not keys:
             return 0
-        self._out.put_together(call, run.count, partial(self._note_long_lists, names))
+        names = list(dict.fromkeys(keys))
+        if form.unit and not self._note_deadlines(form, run, names, now):
+            return 0
+        if form.scored and not _NUMBERS.fullmatch(b" ".join(run.column(2))):
+            return 0  # one of its options, maybe
+        if len(names) == 1:
+            runs = bytes((1, 1, run.count))
+        else:
+            numbers = {name: number for number, name in enumerate(names, 1)}
+            runs = b"".join([bytes((1, numbers[key], sum(1 for _ in same))) for key, same in groupby(keys)])
+        tail = run.encoded(2, form.end)
+        call = self._rewriter.batch([form], names, runs, tail, (form.end - 2) * run.count)
+        self._rewriter.count(form.script, run.count)
+        self._out.put_together(call(False), run.count, partial(self._note_long_list, names))
         return run.length
 
-    def _note_long_lists(self, names: list[bytes]) -> None:
-        """Note that among some keys there is a list so long that no script should look for many members of it."""
+    @staticmethod
+    def _beginning(run: Run, keys: list[bytes], count: int) -> tuple[Run, list[bytes]]:
+        """Return the first so many of some requests, and their keys; none of the keys where they are too few."""
+        return (run.beginning(count), keys[:count]) if count >= LEAST else (run, [])
+
+    def _note_deadlines(self, form: Form, run: Run, names: list[bytes], now: float) -> bool:
+        """Note when the sweeper has to look; return False where the requests are to be judged one by one."""
+        if form.end < run.size and len(set(run.column(4))) > 1:
+            return False
+        if not self._ground.long_lists.isdisjoint(names):
+            return False
+        terms = run.column(3)
+        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
+            return False
+        delays = [int(term) * form.unit for term in terms]
+        if max(delays) > LONGEST:
+            return False
+        self._rewriter.expect(names, now + min(delays))
+        return True
+
+    def _note_long_list(self, names: list[bytes], number: int) -> None:
+        """Note that one of some keys has a list so long that no script should look for many members of it."""
         long_lists = self._ground.long_lists
-        if len(long_lists) > LONG_LISTS:
+        if len(long_lists) >= LONG_LISTS:
             long_lists.clear()
-        long_lists.update(names)
+        long_lists.add(names[number - 1])
 
     def _is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in no state in which something else may have to be done for a request."""
@@ -140,66 +161,3 @@ class Together:
             or standing.limited
             or rights.confinement
         )
-
-    def _call(self, command: Command, run: Run, keys: list[bytes], names: list[bytes], now: float) -> bytes | None:
-        """Return the call of the script; None where the requests are to be judged one by one."""
-        match command.effect:
-            case Effect.EXPIRE:
-                return self._expire(command, run, keys, names, now)
-            case Effect.LIFETIME:
-                return self._lifetime(command, run, keys, names)
-            case Effect.ADD:
-                return self._add(command, run, keys, names)
-            case _:
-                return self._remove(command, run, keys, names)
-
-    def _expire(self, command: Command, run: Run, keys: list[bytes], names: list[bytes], now: float) -> bytes | None:
-        unit = 1 if command.name == b"PEXPIREMEMBER" else 1000
-        if run.size == 5 and command.name == b"EXPIREMEMBER":
-            unit = UNITS.get(run.column(4)[0], 0)
-            if not unit or len(set(run.column(4))) > 1:
-                return None
-        elif run.size != 4:
-            return None
-        if not self._ground.long_lists.isdisjoint(names):
-            return None
-        terms = run.column(3)
-        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
-            return None
-        delays = [int(term) * unit for term in terms]
-        if max(delays) > _LONGEST:
-            return None
-        self._rewriter.expect(names, now + min(delays))
-        return self._rewriter.together(
-            command, "expire", names, keys, [b"%d" % unit], run.encoded(2, 4), 2 * run.count, takes_memory=True
-        )
-
-    def _lifetime(self, command: Command, run: Run, keys: list[bytes], names: list[bytes]) -> bytes | None:
-        if run.size != 3:
-            return None
-        members = run.encoded(2, 3)
-        if command.name == b"PERSIST":
-            return self._rewriter.together(command, "persist", names, keys, [], members, run.count)
-        unit = b"1000" if command.name == b"TTL" else b"1"
-        return self._rewriter.together(command, "ttl", names, keys, [unit], members, run.count)
-
-    def _add(self, command: Command, run: Run, keys: list[bytes], names: list[bytes]) -> bytes | None:
-        if command.name in _SCORED and not _NUMBERS.fullmatch(b" ".join(run.column(2))):
-            return None  # one of its options, maybe
-        first = [run.column(place)[0] for place in range(run.size)]
-        members = command.members(first, run.size) if command.members is not None else None
-        if members is None or not self._rewriter.accepts(command, run.size):
-            return None
-        width = run.size - 2
-        # Lua counts from 1, from behind the key on.
-        where = b"%d %d %d %d" % (width, members[0] - 1, members[-1] - 1, members.step)
-        tail = run.encoded(2, run.size)
-        return self._rewriter.together(command, "add", names, keys, [run.name, where], tail, width * run.count)
-
-    def _remove(self, command: Command, run: Run, keys: list[bytes], names: list[bytes]) -> bytes | None:
-        if not self._rewriter.accepts(command, run.size):
-            return None
-        width = run.size - 2
-        tail = run.encoded(2, run.size)
-        extra = [run.name, b"%d" % width]
-        return self._rewriter.together(command, "remove", names, keys, extra, tail, width * run.count)
