@@ -94,7 +94,9 @@ def measure(options: argparse.Namespace) -> Report:
                 for name, make in loads[number % len(loads) :] + loads[: number % len(loads)]:
                     keys = [f"{number}:{key}" for key in range(count // len(make("")))]
                     if name == _KEYS:
-                        straight.pipeline(("SADD", f"given:{key}{more}", "member") for key in keys for more in ("", "+"))
+                        straight.pipeline(
+                            ("SADD", f"given:{key}{more}", "member") for key in keys for more in ("", "+")
+                        )
                     requests = [request for key in keys for request in make(key)]
                     where = straight if name == _STRAIGHT else connection
                     samples[name].append(_measure_once(where, [proxy, server], requests))

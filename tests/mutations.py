@@ -283,6 +283,25 @@ MUTATIONS = [
         "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
     ),
     Mutation("session/together.py", "standing.transaction is not None", "False", "together, queued"),
+    # Those of many clients.
+    Mutation("relay/joint.py", "self._by_digest and said.startswith(", "False and said.startswith(", "joint, flushed"),
+    Mutation("relay/joint.py", "_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST", "_NO_SUCH_SCRIPT,", "joint, no digests"),
+    Mutation(
+        "relay/joint.py",
+        "ports, self._left = self._left, []\n        for port, reply",
+        "ports, self._left = self._left[::-1], []\n        for port, reply",
+        "joint, errors",
+    ),
+    Mutation("relay/joint.py", "return self._encode(self._by_digest)", "return self._encode(False)", "joint"),
+    Mutation(
+        "session/plain.py",
+        "joint_writes if operation.form.terms.writes else joint_reads",
+        "joint_writes",
+        "joint, paused",
+    ),
+    Mutation(
+        "relay/lanes.py", "self._joint.append(Taken(port, operation))\n        return True", "return False", "joint"
+    ),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),

@@ -28,6 +28,7 @@ from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
 from tests import test_inline as inline
+from tests import test_joint as joint
 from tests import test_leaving as leaving
 from tests import test_lives as lives
 from tests import test_native_expiry as native
@@ -636,6 +637,11 @@ CHECKS |= {
     "not asked": _sharing(sharing.test_who_has_logged_in_as_another_user_is_not_asked_about),
     "many parts": _starting(sharing.test_who_gets_replies_of_many_parts_does_not_share_for_a_while),
     "the only one": _starting(sharing.test_who_is_the_only_one_goes_back_to_its_own_connection),
+    "joint": _sharing(joint.check_one_call),
+    "joint, errors": _sharing(lambda _, proxy: joint.check_own_errors(proxy)),
+    "joint, flushed": _sharing(joint.check_flushed_scripts),
+    "joint, no digests": _sharing(joint.check_no_digests),
+    "joint, paused": _sharing(joint.check_paused),
     "another user": _sharing(sharing.test_a_user_who_looks_like_the_proxys_own_does_not_share),
     "a state of its own": lambda place: sharing.test_a_state_of_its_own_keeps_a_client_from_sharing(
         place.server, place.proxy(*sharing.SHARING), ["CLIENT", "NO-EVICT", "on"], ["CLIENT", "NO-EVICT", "off"]

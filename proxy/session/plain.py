@@ -19,6 +19,7 @@ from proxy.commands.table import (
     is_indifferent,
 )
 from proxy.coverage.coverage import Coverage, lease_clock
+from proxy.session.operations import Operation
 from proxy.wire.batch import BatchParser
 from proxy.wire.lines import is_lines, lines_end
 from proxy.wire.lines import names as names_in
@@ -58,6 +59,7 @@ FREE: Final = _spelled(INDIFFERENT)
 FREE_OF_BLIND: Final = FREE | STRINGS
 """Likewise of keys that are covered for want of trust alone: where one's last members are due they may meet them."""
 
+_BYTES: Final = {bytes}
 _STAR: Final = 0x2A
 _RETURN: Final = 0x0D
 
@@ -178,32 +180,57 @@ class Shared(IntEnum):
     """Over which of the shared connections of its identity a chunk may go.
 
     Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows. Of guarded ones
-    the server is asked, in front of them, when the next deadline of their keys is.
+    the server is asked, in front of them, when the next deadline of their keys is. Joint requests, about members that
+    have deadlines, or are to have them, go as one call of a script.
     """
 
     NONE = 0
     WRITES = 1
     READS = 2
     GUARDED_READS = 3
+    JOINT_WRITES = 4
+    JOINT_READS = 5
 
 
-def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], Shared]:
+class Latest:
+    """What the last request asks for of which was found that it goes jointly with others.
+
+    Attributes:
+        operation: that.
+    """
+
+    __slots__ = ("operation",)
+
+    operation: Operation
+
+
+def share_check(
+    coverage: Coverage,
+    prefix: bytes,
+    batch: BatchParser,
+    read: Callable[[list[bytes]], Operation | None] = lambda _: None,
+    latest: Latest | None = None,
+) -> Callable[[bytes], Shared]:
     """Make the check whether a chunk may go over a shared connection.
 
     Args:
         coverage: the covered keys.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
+        read: returns what a request asks for that could go jointly with others.
+        latest: where to put that.
 
     Returns:
         A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
         a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. Whether
-        that is all it does not ask: that is asked when the chunk is sent.
+        that is all it does not ask: that is asked when the chunk is sent. With `JOINT_…` a script stands in for it.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
     reserved = re.compile(re.escape(prefix)).search
-    none, writes, reads, guarded = Shared
+    none, writes, reads, guarded, joint_writes, joint_reads = Shared
+    joint = {spelling for name in REPEATED for spelling in (name, name.lower())}
+    latest = latest or Latest()
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
 
@@ -221,7 +248,16 @@ def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callab
         if requests is None or len(requests) != 1:
             return none
         try:
-            name = requests[0][0]
+            [request] = requests
+            name = request[0]
+            if (
+                name in joint
+                and (operation := read(request)) is not None
+                and (operation.form.of_own or coverage.covers(operation.key))
+                and set(map(type, request)) == _BYTES
+            ):
+                latest.operation = operation
+                return joint_writes if operation.form.terms.writes else joint_reads
             if name not in spelled:
                 return none
             if not coverage.touches(requests):

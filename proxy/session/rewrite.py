@@ -625,7 +625,13 @@ class Rewriter:
         return self._names.declared(keys) if keys else None
 
     def batch(
-        self, forms: Sequence[Form], keys: Sequence[bytes], runs: bytes, tail: bytes, tail_count: int
+        self,
+        forms: Sequence[Form],
+        keys: Sequence[bytes],
+        runs: bytes,
+        tail: bytes,
+        tail_count: int,
+        does: str = "",
     ) -> Callable[[bool], bytes]:
         """Return what encodes the call of a script that does many requests.
 
@@ -635,6 +641,7 @@ class Rewriter:
             runs: which of them stand where, as of `plan`.
             tail: what the script has of their arguments, as bulk strings.
             tail_count: how many.
+            does: what the script is to be able to do; what it has to do, if not given.
 
         Returns:
             A function of whether the server has run the same script before, so that its digest does.
@@ -653,7 +660,7 @@ class Rewriter:
             tail_count,
             declared,
             "" if declared is None else self._shadows(names),
-            "".join(sorted({form.does for form in forms})),
+            does or "".join(sorted({form.does for form in forms})),
         )
 
     def count(self, script: str, requests: int) -> None:

@@ -29,6 +29,13 @@ _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
 
 
+def note_long_list(long_lists: set[bytes], key: bytes) -> None:
+    """Note that a key has a list so long that no script should look for many members of it."""
+    if len(long_lists) >= LONG_LISTS:
+        long_lists.clear()
+    long_lists.add(key)
+
+
 class Together:
     """Puts requests of one connection together.
 
@@ -52,7 +59,7 @@ class Together:
 
     def may_take(self, data: bytes, now: float) -> bool:
         """Return whether some requests that have come, behind others, may go together."""
-        return self._is_ordinary(now) and REPEATED_REQUESTS.may_be_in(data)
+        return self.is_ordinary(now) and REPEATED_REQUESTS.may_be_in(data)
 
     def take(self, data: bytes, begin: int, now: float) -> int:
         """Send those requests on that can go together, from a place on where a request begins.
@@ -70,11 +77,7 @@ class Together:
         if run is None:
             return begin
         end = begin + run.length
-        if (
-            self._is_ordinary(now)
-            and data.find(self._ground.prefix, begin, end) < 0
-            and (taken := self._send(run, now))
-        ):
+        if self.is_ordinary(now) and data.find(self._ground.prefix, begin, end) < 0 and (taken := self._send(run, now)):
             return begin + taken
         self._left = run.count - 1
         return begin
@@ -139,13 +142,10 @@ class Together:
         return True
 
     def _note_long_list(self, names: list[bytes], number: int) -> None:
-        """Note that one of some keys has a list so long that no script should look for many members of it."""
-        long_lists = self._ground.long_lists
-        if len(long_lists) >= LONG_LISTS:
-            long_lists.clear()
-        long_lists.add(names[number - 1])
+        """Note which of some keys has a long list."""
+        note_long_list(self._ground.long_lists, names[number - 1])
 
-    def _is_ordinary(self, now: float) -> bool:
+    def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in no state in which something else may have to be done for a request."""
         standing, rights = self._standing, self._standing.rights
         return not (
