@@ -277,12 +277,28 @@ MUTATIONS = [
     Mutation(_LUA + "batch.lua", "if kind == 'none' then return drop_key(number) end", "", "together"),
     Mutation(_LUA + "batch.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
     Mutation(_LUA + "batch.lua", "first = first + count * form.width", "", "together"),
-    Mutation(_LUA + "batch.lua", "if 2 * added < last", "if false", "together, index"),
     Mutation(_LUA + "batch.lua", "if new[1] then redis.pcall('zadd', index, unpack(new)) end", "", "together, index"),
     Mutation(
         "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
     ),
     Mutation("session/together.py", "standing.transaction is not None", "False", "together, queued"),
+    Mutation("session/together.py", "if form.alike is not alike:", "if not group:", "together, refused mixture"),
+    Mutation("session/together.py", "not coverage.is_confirmed(key)", "False", "together, first"),
+    Mutation(
+        "session/together.py",
+        "and alike is form.alike and not coverage.touches",
+        "and not coverage.touches",
+        "together, refused mixture",
+    ),
+    Mutation(
+        _LUA + "batch.lua", "members[1] == added[number] and {true}", "added[number] and {true}", "together, mixed"
+    ),
+    Mutation(
+        _LUA + "batch.lua",
+        "if 2 * count_new < last and not (last == 2 and earliest and least < earliest)",
+        "if false",
+        "together, index",
+    ),
     # Those of many clients.
     Mutation("relay/joint.py", "self._by_digest and said.startswith(", "False and said.startswith(", "joint, flushed"),
     Mutation("relay/joint.py", "_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST", "_NO_SUCH_SCRIPT,", "joint, no digests"),

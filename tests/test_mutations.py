@@ -153,6 +153,12 @@ def _together(place: Place) -> None:
         together.check_program(place.server, proxy, f"together {seed}", 2, at_once=False)
 
 
+def _mixed(place: Place) -> None:
+    proxy = place.proxy("--leftovers-rate", "0")
+    for seed in range(4):
+        together.check_program(place.server, proxy, f"mixed {seed}", 2, at_once=True, mixed=True)
+
+
 def _announced(place: Place) -> None:
     _, sequences = proxies.together(2, place.proxy, place.server, place.talk)
     sequences.lives(20)
@@ -498,6 +504,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False
     ),
     "together": lambda place: _together(place),
+    "together, first": lambda place: together.check_first_of_a_mixture(place.server, place.proxy()),
+    "together, mixed": lambda place: _mixed(place),
+    "together, refused mixture": lambda place: together.check_refused_mixture(place.server, place.proxy()),
     "together, index": lambda place: together.check_index(place.server, place.proxy()),
     "together, added again": lambda place: together.check_added_again(place.proxy()),
     "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),

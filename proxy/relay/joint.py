@@ -19,15 +19,12 @@ from proxy.session.operations import Operation, plan
 from proxy.session.together import note_long_list
 from proxy.wire.frames import frames
 from proxy.wire.replies import MOST_PARTS
-from proxy.wire.request import bulk
+from proxy.wire.request import bulks
 
 log = structlog.get_logger("proxy.relay")
 
 MOST: Final = MOST_PARTS
 """Requests of a call: the replies to so many are cut at once."""
-
-_ALIKE: Final = "aAe", "rp", "t"
-"""What goes by one script, on the same terms: what takes memory, what needs none, what only reads."""
 
 _NO_SUCH_SCRIPT: Final = b"-NOSCRIPT"
 _NOT_BY_DIGEST: Final = b"-NOPERM", b"-ERR unknown command"
@@ -49,8 +46,7 @@ def in_calls(taken: Iterable[Taken]) -> list[list[Taken]]:
     """Return some requests in groups, each of which one call does."""
     kinds: dict[str, list[Taken]] = {}
     for one in taken:
-        does = one.operation.form.does
-        kinds.setdefault(next(alike for alike in _ALIKE if does in alike), []).append(one)
+        kinds.setdefault(one.operation.form.alike, []).append(one)
     return [some[begin : begin + MOST] for some in kinds.values() for begin in range(0, len(some), MOST)]
 
 
@@ -82,11 +78,10 @@ class Joint:
         operations = [one.operation for one in taken]
         self._keys, forms, runs = plan(operations)
         words = [word for operation in operations for word in operation.words]
-        self._script = next(alike for alike in _ALIKE if forms[0].does in alike)
+        self._script = forms[0].alike
         rewriter = ground.rewriter
-        self._encode = rewriter.batch(forms, self._keys, runs, b"".join(map(bulk, words)), len(words), self._script)
-        for operation in operations:
-            rewriter.count(operation.form.script, 1)
+        self._encode = rewriter.batch(forms, self._keys, runs, bulks(words), len(words), self._script)
+        rewriter.count_all(operations)
         self._by_digest = lane.has_script(self._script)
         self.port = port = Port(self._pieces.append)
         port.busy = True

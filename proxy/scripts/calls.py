@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Final
 
 from proxy.commands.described import Terms
-from proxy.wire.request import bulk
+from proxy.wire.request import bulk, bulks
 
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
@@ -163,6 +163,6 @@ def evaluation(
     return b"*%d\r\n%b%b%b" % (
         3 + len(keys) + len(arguments) + tail_count,
         _opening(terms, name, len(keys), undeclared=undeclared, loaded=loaded, does=does),
-        b"".join(map(bulk, (*keys, *arguments))),
+        bulks([*keys, *arguments]),
         tail,
     )

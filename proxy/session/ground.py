@@ -100,7 +100,7 @@ class Ground:
         operation = self.rewriter.operations.read(request)
         if operation is not None and operation.delay:
             key = operation.key
-            if key in self.long_lists or self.coverage.unconfirmed((key,)):
+            if key in self.long_lists or not self.coverage.is_confirmed(key):
                 return None
         return operation
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from proxy.commands.described import ServerCommands, Terms
@@ -40,6 +41,7 @@ class Form:
         end: before which of its arguments those end that the script gets; they begin behind the key.
         of_own: whether the server has no such form: it is replaced whether or not its key is covered.
         scored: whether its first argument has to be a number: else it is an option, maybe.
+        alike: what goes by the same script, on the same terms.
     """
 
     text: bytes
@@ -51,6 +53,7 @@ class Form:
     end: int
     of_own: bool
     scored: bool
+    alike: str
 
 
 class Operation(NamedTuple):
@@ -69,6 +72,20 @@ class Operation(NamedTuple):
     delay: int
 
 
+_operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
+
+_ALIKE: Final = "aAeo", "rp", "t"
+"""What a call may do together, as the server refuses it on the same terms: what takes memory, takes none, or reads."""
+
+_OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
+"""Other commands of one key that a call may do, and how many arguments they have then: they take memory, and their
+replies are such as a script's can be."""
+
+
+def _alike(does: str) -> str:
+    return next(alike for alike in _ALIKE if does in alike)
+
+
 class Operations:
     """Finds out what requests ask of a batch.
 
@@ -78,26 +95,30 @@ class Operations:
 
     def __init__(self, server: ServerCommands) -> None:
         self._server = server
-        self._forms: dict[tuple[bytes, int, bytes], Form | None] = {}
-        self._read = 0
+        self._forms: dict[tuple[bytes, int, bytes], Form | None] = server.worked_out
 
     def form(self, name: bytes, size: int, unit: bytes = b"") -> Form | None:
         """Return the form of requests of a command, as it is spelled, with so many arguments; None where none is known.
 
         `unit`: the last argument, where there are five.
         """
-        if self._read != self._server.times_read:
-            self._read = self._server.times_read
-            self._forms.clear()
         key = (name, size, unit if size == 5 and unit in UNITS else b"")
         try:
             return self._forms[key]
         except KeyError:
             upper = name.upper()
             found = self._make(COMMANDS[upper], size, key[2]) if upper in REPEATED and size in SIZES else None
-            if upper in REPEATED and name in (upper, upper.lower()):
+            if _OTHERS.get(upper) == size:
+                found = self._other(upper, size)
+            if (upper in REPEATED or upper in _OTHERS) and size <= SIZES[-1] and name in (upper, upper.lower()):
                 self._forms[key] = found
             return found
+
+    def _other(self, name: bytes, size: int) -> Form | None:
+        terms = self._server.terms(name)
+        if not (terms.writes and terms.takes_memory and self._server.accepts(name, size)):
+            return None
+        return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, "", terms, 0, size, False, False, _alike("o"))
 
     def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
         name, terms = command.name, self._server.terms(command.name)
@@ -109,14 +130,14 @@ class Operations:
                 return None
             terms = terms._replace(takes_memory=True)
             text = b"e %d 2 0 0 0" % scale
-            return Form(text, "e", name, "expire", terms, scale, 4, True, False) if scale else None
+            return Form(text, "e", name, "expire", terms, scale, 4, True, False, _alike("e")) if scale else None
         if command.effect is Effect.LIFETIME:
             if size != 3:
                 return None
             if name == b"PERSIST":
-                return Form(b"p - 1 0 0 0", "p", name, "persist", terms, 0, 3, True, False)
+                return Form(b"p - 1 0 0 0", "p", name, "persist", terms, 0, 3, True, False, _alike("p"))
             text = b"t %d 1 0 0 0" % (1000 if name == b"TTL" else 1)
-            return Form(text, "t", name, "ttl", terms, 0, 3, True, False)
+            return Form(text, "t", name, "ttl", terms, 0, 3, True, False, _alike("t"))
         # Without options: whoever has some is told by `scored`.
         members = command.members([name, b"", b"0", *[b""] * (size - 3)], size) if command.members is not None else None
         if members is None or not self._server.accepts(name, size):
@@ -126,13 +147,17 @@ class Operations:
         place = members[0] - 1, members[-1] - 1, members.step
         text = b"%b %b %d %d %d %d" % (does.encode(), name, size - 2, *place)
         script = "remove" if does == "r" else "add"
-        return Form(text, does, name, script, terms, 0, size, False, name in _SCORED)
+        return Form(text, does, name, script, terms, 0, size, False, name in _SCORED, _alike(does))
 
     def read(self, request: list[bytes]) -> Operation | None:
         """Return what a request asks for; None where it is to be judged by itself."""
         size = len(request)
-        form = self.form(request[0], size, request[-1])
-        if form is None or (form.scored and not _number(request[2])):
+        form = self._forms.get((request[0], size, b"")) if size != 5 else None
+        if form is None:
+            form = self.form(request[0], size, request[-1])
+            if form is None:
+                return None
+        if form.scored and not _number(request[2]):
             return None
         delay = 0
         if form.unit:
@@ -141,7 +166,7 @@ class Operations:
             delay = int(request[3]) * form.unit
             if delay > LONGEST:
                 return None
-        return Operation(form, request[1], request[2 : form.end], delay)
+        return _operation((form, request[1], request[2 : form.end], delay))
 
 
 def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names, slot
 from proxy.session.globs import may_match_beginning
 from proxy.session.moves import Moves
-from proxy.session.operations import Form, Operations
+from proxy.session.operations import Form, Operation, Operations
 from proxy.session.pipeline import Pipeline
 from proxy.session.transaction import Transaction
 from proxy.session.voiding import Voiding
@@ -666,6 +667,12 @@ class Rewriter:
     def count(self, script: str, requests: int) -> None:
         """Count requests that are replaced by such a script, or by one that does what it does."""
         self._metrics.requests_rewritten_total[script] += requests
+
+    def count_all(self, operations: Sequence[Operation]) -> None:
+        """Count requests that a call replaces."""
+        for form, requests in Counter([operation.form for operation in operations]).items():
+            if form.script:
+                self.count(form.script, requests)
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
         if not self._coverage.ever and not self._coverage.blind:

@@ -1,4 +1,8 @@
-"""Has the server do many requests of one form by one call of a script, which answers for each of them.
+"""Has the server do many requests by one call of a script, which answers for each of them.
+
+Those of one form are found as a run, and taken apart column by column. Others are parsed: requests about members go
+together until one comes that has to be judged by itself, or that the server might refuse on different terms. Ordinary
+requests between them, on keys without deadlines, go as they came.
 
 Only where each of them would be rewritten anyway, and none would have to wait: whatever is special about a request, or
 about the connection, is left to `Session`, which judges requests one by one.
@@ -8,20 +12,33 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from itertools import groupby
-from typing import Final
+from itertools import chain, groupby
+from typing import Final, cast
 
-from proxy.session.ground import Ground
-from proxy.session.operations import LONGEST, Form
+from proxy.commands.table import REPEATED
+from proxy.session.ground import PLAIN, Ground
+from proxy.session.operations import LONGEST, Form, Operation, plan
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.session.reads import Reads
 from proxy.session.standing import Login, Next, Standing
-from proxy.wire.request import RequestReader
+from proxy.wire.batch import requests_size
+from proxy.wire.request import RequestReader, bulks
 from proxy.wire.runs import LEAST, MOST_BYTES, Run
 
 _POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14} )+")
 _NUMBERS: Final = re.compile(rb"[-+.0-9 ]+")
+MOST_MIXED: Final = 200
+"""Requests of a call at most, where they are of several forms."""
+
+_BETWEEN: Final = b"\r\n*"
+_NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
+_JOINED: Final = frozenset(spelled for name in REPEATED for spelled in (name, name.lower()))
+_DEADLINE: Final = re.compile(rb"\r\n(?:P?EXPIREMEMBER|p?expiremember)\r\n").search
+_BYTES: Final = {bytes}
+_UNREADABLE: Final = 16
+"""Requests that are judged one by one where those that come cannot be parsed together."""
+
 LONG_LISTS: Final = 1_000
 """Keys of long lists that are remembered at most."""
 
@@ -59,7 +76,7 @@ class Together:
 
     def may_take(self, data: bytes, now: float) -> bool:
         """Return whether some requests that have come, behind others, may go together."""
-        return self.is_ordinary(now) and REPEATED_REQUESTS.may_be_in(data)
+        return self.is_ordinary(now) and (REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None)
 
     def take(self, data: bytes, begin: int, now: float) -> int:
         """Send those requests on that can go together, from a place on where a request begins.
@@ -75,7 +92,7 @@ class Together:
         self._left = 0
         run = REPEATED_REQUESTS.at(data, begin)
         if run is None:
-            return begin
+            return self._take_mixed(data, begin, now)
         end = begin + run.length
         if self.is_ordinary(now) and data.find(self._ground.prefix, begin, end) < 0 and (taken := self._send(run, now)):
             return begin + taken
@@ -140,6 +157,90 @@ class Together:
             return False
         self._rewriter.expect(names, now + min(delays))
         return True
+
+    def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
+        """Send those requests on that can go together though they are of several forms; return where they end."""
+        name = _NAME(data, begin)
+        if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
+            return begin
+        piece = data[begin : begin + MOST_BYTES]
+        if not self.is_ordinary(now) or self._ground.prefix in piece or self._is_of_cluster:
+            return begin
+        parsed = self._ground.batch.parse(piece)
+        if parsed is None:
+            self._left = _UNREADABLE
+            return begin
+        requests = parsed[0][:MOST_MIXED]
+        if set(map(type, chain.from_iterable(requests))) != _BYTES:
+            return begin
+        groups, count = self._groups(requests)
+        done = sum(len(group) for group in groups if group and isinstance(group[0], Operation))
+        calls = sum(1 for group in groups if group and isinstance(group[0], Operation))
+        if done < LEAST or done < 2 * calls:
+            self._left = max(0, count - 1)
+            return begin
+        position = begin
+        place = 0
+        for group in groups:
+            end = position + requests_size(requests[place : place + len(group)])
+            place += len(group)
+            if isinstance(group[0], Operation):
+                self._put(group, now)
+            else:
+                self._out.append(data[position:end])
+            position = end
+        return position
+
+    @property
+    def _is_of_cluster(self) -> bool:
+        names = self._ground.names
+        return names is None or names.slots is not None
+
+    def _groups(self, requests: list[list[bytes]]) -> tuple[list[list[Operation] | list[None]], int]:
+        """Return what goes as one call each, and between those as it came; and of how many requests all that is."""
+        read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
+        groups: list[list[Operation] | list[None]] = []
+        group: list[Operation] = []
+        alike = ""
+        covered: set[bytes] = set()
+        confirmed: set[bytes] = set()
+        for place, request in enumerate(requests):
+            operation = read(request)
+            if operation is not None:
+                form, key, _, delay = operation
+                if delay and key not in confirmed:
+                    if key in long_lists or not coverage.is_confirmed(key):
+                        return groups, place
+                    confirmed.add(key)
+                if form.does == "o":
+                    if group and alike is form.alike and not coverage.touches((request,)):
+                        group.append(operation)
+                        continue
+                elif form.of_own or key in covered or coverage.covers(key):
+                    covered.add(key)
+                    if form.alike is not alike:
+                        group, alike = [], form.alike
+                        groups.append(group)
+                    group.append(operation)
+                    continue
+            if request[0] not in PLAIN or coverage.touches((request,)):
+                return groups, place
+            if alike or not groups:
+                groups.append([])
+                alike = ""
+            cast(list[None], groups[-1]).append(None)
+        return groups, len(requests)
+
+    def _put(self, operations: list[Operation], now: float) -> None:
+        """Send one call for some requests."""
+        keys, forms, runs = plan(operations)
+        words = [word for operation in operations for word in operation.words]
+        delays = [operation.delay for operation in operations if operation.delay]
+        if delays:
+            self._rewriter.expect(keys, now + min(delays))
+        call = self._rewriter.batch(forms, keys, runs, bulks(words), len(words))
+        self._rewriter.count_all(operations)
+        self._out.put_together(call(False), len(operations), partial(self._note_long_list, keys))
 
     def _note_long_list(self, names: list[bytes], number: int) -> None:
         """Note which of some keys has a long list."""

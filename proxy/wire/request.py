@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from itertools import chain, repeat
 from typing import Final
+
+import hiredis
 
 COUNT_LIMIT = 1024 * 1024
 BULK_LIMIT = 512 * 1024 * 1024
@@ -629,6 +632,12 @@ def split_inline(line: bytes, quoting: Quoting = Quoting.PLAIN) -> list[bytes] |
 def bulk(data: bytes) -> bytes:
     """Encode one bulk string."""
     return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def bulks(words: Sequence[bytes]) -> bytes:
+    """Encode bulk strings."""
+    packed: bytes = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # declared as a tuple of one
+    return packed[packed.index(b"\n") + 1 :]
 
 
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:

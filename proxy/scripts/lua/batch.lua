@@ -6,6 +6,7 @@
 --   command or a unit in milliseconds, how many arguments a request has, and positions among them of the first member and of
 --   the last, and the step between them. What it does:
 --   a  the command adds members; A: its reply has a type of RESP3
+--   o  the command does nothing to members, and its key has no deadlines
 --   r  the command removes members
 --   e  gives a member a deadline, so many units from now on, more than none
 --   p  drops a member's deadline
@@ -17,10 +18,11 @@ local index, moment = KEYS[1], (now())
 -- What is known of a key: its type; its earliest deadline or a lower bound of it, false where it has none, nil if that has
 -- to be looked up. `lower`: its new earliest deadline; `stale`: its place in the index is to be found anew. Both are
 -- written in the end, once for each key.
-local kinds, firsts, lower, stale, long = {}, {}, {}, {}, nil
+-- `added`: a member that has just been added.
+local kinds, firsts, lower, stale, added, long = {}, {}, {}, {}, {}, nil
 local work, proper = {}, {set = true, hash = true, zset = true, list = true}
 local function forget_key(number)
-  kinds[number], firsts[number] = nil, nil
+  kinds[number], firsts[number], added[number] = nil, nil, nil
   if lower[number] then stale[number] = true end
 end
 local function kind_of(number)
@@ -121,11 +123,21 @@ function work.a(replies, number, form, first, count)
     local reply = redis.pcall(name, key, unpack(ARGV, position, position + width - 1))
     if failed(reply) then reply = {err = told(reply.err, name)} end
     replies[size + place] = reply == nil and false or reply
+    kinds[number] = not failed(reply) and form.kind or nil
   end
   if form.typed then redis.setresp(2) end
-  if kinds[number] == 'none' then kinds[number] = nil end
+  added[number] = kinds[number] and ARGV[first + (count - 1) * width + form.from - 1]
 end
 work.A = work.a
+-- For o; uses: 
+function work.o(replies, number, form, first, count)
+  for place = 1, count do
+    local position = first + (place - 1) * form.width
+    local reply = redis.pcall(form.name, KEYS[2 * number], unpack(ARGV, position, position + form.width - 1))
+    if failed(reply) then reply = {err = told(reply.err, form.name)} end
+    replies[#replies + 1] = reply
+  end
+end
 -- For r; uses: void
 function work.r(replies, number, form, first, count)
   local key, shadow, name, width, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, form.width, #replies
@@ -179,7 +191,7 @@ function work.e(replies, number, form, first, count)
     return
   end
   for place = 1, count do members[place] = ARGV[first + 2 * place - 2] end
-  local each = there(number, kind, key, members)
+  local each = count == 1 and members[1] == added[number] and {true} or there(number, kind, key, members)
   if earliest and earliest <= moment then
     -- What has expired while the requests were under way is there no more.
     for place in pairs(passed_of(number, members, score_each(shadow, members))) do each[place] = false end
@@ -198,16 +210,16 @@ function work.e(replies, number, form, first, count)
     end
   end
   if not least then return end
-  local added = redis.pcall('zadd', shadow, unpack(new))
-  if failed(added) then
-    local problem = {err = told(added.err, 'zadd')}
+  local count_new = redis.pcall('zadd', shadow, unpack(new))
+  if failed(count_new) then
+    local problem = {err = told(count_new.err, 'zadd')}
     for place = 1, count do
       if each[place] then replies[size + place] = problem end
     end
     return
   end
   -- What had a deadline may have had the earliest one, or has got several here.
-  if 2 * added < last and not (last == 2 and earliest and least < earliest) then stale[number] = true end
+  if 2 * count_new < last and not (last == 2 and earliest and least < earliest) then stale[number] = true end
   if not earliest or least < earliest then lower[number], firsts[number] = least, least end
 end
 -- For p; uses: 
@@ -266,6 +278,7 @@ for does, name, width, from, to, step in ARGV[2]:gmatch('(%a) (%S+) (%d+) (%d+) 
   forms[#forms + 1] = {
     work = work[does], typed = does == 'A', name = tonumber(name) or name, width = tonumber(width),
     from = tonumber(from), to = tonumber(to), step = tonumber(step),
+    kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
   }
 end
 local keys, place = {}, 0
