@@ -177,7 +177,7 @@ MUTATIONS = [
     Mutation("commands/members.py", "first = position + 2", "first = position + 1", "HSETEX"),
     Mutation("commands/table.py", 'Effect.VANISH, "MSETEX"', 'Effect.REMOVE_UNNAMED, "MSETEX"', "MSETEX"),
     # The scripts.
-    Mutation(_LUA + "shared/renew.lua", "        call('zrem', shadow, member)\n", "\n", "script"),
+    Mutation(_LUA + "shared/renew.lua", "      call('zrem', shadow, member)\n", "\n", "script"),
     Mutation(_LUA + "shared/renew.lua", "if void then refresh(key, shadow, index) end", "", "index"),
     Mutation(_LUA + "shared/clear.lua", "lapse(kind, key,", "lapse('set', key,", "reads when due"),
     Mutation(_LUA + "shared/quiet.lua", "= discard(kind, key, members)", "= 0", "keyspace when due"),
@@ -199,7 +199,7 @@ MUTATIONS = [
     Mutation(
         _LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "lives within a transaction"
     ),
-    Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
+    Mutation(_LUA + "remove.lua", "reply = run(2, 2)", "reply = run(2)", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call(ARGV[1], KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
     Mutation(_LUA + "copy.lua", "call(unpack(copy))", "0", "COPY"),
     Mutation(_LUA + "move.lua", "redis.pcall('zrem', index, key)", "", "index"),
@@ -290,9 +290,7 @@ MUTATIONS = [
         "and not coverage.touches",
         "together, refused mixture",
     ),
-    Mutation(
-        _LUA + "batch.lua", "members[1] == added[number] and {true}", "added[number] and {true}", "together, mixed"
-    ),
+    Mutation(_LUA + "batch.lua", "only ~= added[number] and", "not added[number] and", "together, mixed"),
     Mutation(
         _LUA + "batch.lua",
         "if 2 * count_new < last and not (last == 2 and earliest and least < earliest)",
@@ -378,7 +376,13 @@ MUTATIONS = [
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
-    Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
+    Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
+    Mutation(
+        _LUA + "expire.lua",
+        "elseif stored and math.abs(stored) <= tonumber(before) then",
+        "elseif false then",
+        "together, index",
+    ),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     # What the admin port tells, and what it takes.
     Mutation(

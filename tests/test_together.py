@@ -549,6 +549,14 @@ def check_index(server: Server, proxy: Proxy) -> None:
             assert earliest - 2 <= told <= earliest + 60
         assert pipelined(client, [("PERSIST", "k", number) for number in range(5)]) == [b":1\r\n"] * 5
         assert server.command("ZSCORE", NAMES.index, "k") == server.command("ZSCORE", NAMES.shadow(b"k"), 5)
+        # One by one; with a condition a request goes by a script of its own.
+        client.command("SADD", "single", "a", "b")
+        for member, delay, condition, first in (
+            ("a", 500, "NX", "a"), ("b", 900, "NX", "a"), ("a", 9000, "GT", "b"), ("b", 9500, "GT", "a"),
+        ):  # fmt: skip
+            assert client.command("EXPIREMEMBER", "single", member, delay, condition) == b":1\r\n"
+            found = server.command("ZSCORE", NAMES.shadow(b"single"), first)
+            assert server.command("ZSCORE", NAMES.index, "single") == found
         # Of keys that have no deadlines yet, under a prefix that is known.
         client.command("SADD", "new:0", "m")
         assert client.command("EXPIREMEMBER", "new:0", "m", 9000) == b":1\r\n"
@@ -558,8 +566,8 @@ def check_index(server: Server, proxy: Proxy) -> None:
             client.command("SADD", "new:1", *range(4))
             run: list[Words] = [("EXPIREMEMBER", "new:1", *pair) for pair in enumerate(delays)]
             assert pipelined(client, run) == [b":1\r\n"] * 4
-            first = server.command("ZRANGE", NAMES.shadow(b"new:1"), 0, 0, "WITHSCORES").split(b"\r\n")[4]
-            assert server.command("ZSCORE", NAMES.index, "new:1").split(b"\r\n")[1] == first
+            least = server.command("ZRANGE", NAMES.shadow(b"new:1"), 0, 0, "WITHSCORES").split(b"\r\n")[4]
+            assert server.command("ZSCORE", NAMES.index, "new:1").split(b"\r\n")[1] == least
 
 
 def check_added_again(proxy: Proxy) -> None:

@@ -24,7 +24,8 @@ from proxy.wire.batch import BatchParser
 from proxy.wire.lines import is_lines, lines_end
 from proxy.wire.lines import names as names_in
 from proxy.wire.pattern import requests_pattern
-from proxy.wire.runs import Runs
+from proxy.wire.request import packed
+from proxy.wire.runs import SIZES, Runs
 
 LARGEST: Final = 16 * 1024
 """Bytes of a chunk that is parsed here; a larger one is parsed in slices."""
@@ -59,8 +60,10 @@ FREE: Final = _spelled(INDIFFERENT)
 FREE_OF_BLIND: Final = FREE | STRINGS
 """Likewise of keys that are covered for want of trust alone: where one's last members are due they may meet them."""
 
-_BYTES: Final = {bytes}
 _STAR: Final = 0x2A
+_LEAST_PARTS: Final = 2 * SIZES[0] + 1
+_MOST_PARTS: Final = 2 * SIZES[-1] + 1
+"""Ends of lines in the shortest and in the longest requests of which many may be done together."""
 _RETURN: Final = 0x0D
 
 
@@ -242,22 +245,24 @@ def share_check(
             # *2 $3 GET, each line with its end: the length of a name has one digit or two.
             name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
             return reads if name in reading else writes
-        if chunk[0] != _STAR or reserved(chunk):
+        if chunk[0] != _STAR:
+            return none
+        parts = chunk.split(b"\r\n", _MOST_PARTS)
+        if len(parts) > _LEAST_PARTS and parts[2] in joint:
+            request = parts[2:-1:2]
+            operation = read(request) if packed(request) == chunk else None  # it may have ends of lines in it
+            if operation is not None and not operation.key.startswith(prefix):
+                form = operation.form
+                if form.of_own or coverage.covers(operation.key):
+                    latest.operation = operation
+                    return joint_writes if form.terms.writes else joint_reads
+        if reserved(chunk):
             return none
         requests = parse(chunk)
         if requests is None or len(requests) != 1:
             return none
         try:
-            [request] = requests
-            name = request[0]
-            if (
-                name in joint
-                and (operation := read(request)) is not None
-                and (operation.form.of_own or coverage.covers(operation.key))
-                and set(map(type, request)) == _BYTES
-            ):
-                latest.operation = operation
-                return joint_writes if operation.form.terms.writes else joint_reads
+            name = requests[0][0]
             if name not in spelled:
                 return none
             if not coverage.touches(requests):

@@ -634,10 +634,15 @@ def bulk(data: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
+def packed(words: Sequence[bytes]) -> bytes:
+    """Encode a request, of few bytes, at the speed of C."""
+    return hiredis.pack_command(tuple(words))  # type: ignore[arg-type, no-any-return]  # declared as a tuple of one
+
+
 def bulks(words: Sequence[bytes]) -> bytes:
-    """Encode bulk strings."""
-    packed: bytes = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # declared as a tuple of one
-    return packed[packed.index(b"\n") + 1 :]
+    """Encode bulk strings, likewise."""
+    request = packed(words)
+    return request[request.index(b"\n") + 1 :]
 
 
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:

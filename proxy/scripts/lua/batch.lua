@@ -190,8 +190,28 @@ function work.e(replies, number, form, first, count)
     for place = 1, count do replies[size + place] = other end
     return
   end
+  local only = count == 1 and ARGV[first]
+  if only and not (earliest and earliest <= moment) then
+    if only ~= added[number] and not there(number, kind, key, {only})[1] then
+      replies[size + 1] = 0
+      return
+    end
+    local deadline = moment + ARGV[first + 1] * unit
+    local set = redis.pcall('zadd', shadow, deadline, only)
+    if failed(set) then
+      replies[size + 1] = {err = told(set.err, 'zadd')}
+      return
+    end
+    replies[size + 1] = 1
+    if not earliest or deadline < earliest then
+      lower[number], firsts[number] = deadline, deadline
+    elseif set == 0 then
+      stale[number] = true
+    end
+    return
+  end
   for place = 1, count do members[place] = ARGV[first + 2 * place - 2] end
-  local each = count == 1 and members[1] == added[number] and {true} or there(number, kind, key, members)
+  local each = only and only == added[number] and {true} or there(number, kind, key, members)
   if earliest and earliest <= moment then
     -- What has expired while the requests were under way is there no more.
     for place in pairs(passed_of(number, members, score_each(shadow, members))) do each[place] = false end
