@@ -37,7 +37,7 @@ local function earliest_of(number)
   local first = firsts[number]
   if first == nil then
     first = tonumber(first_of(KEYS[2 * number + 1]) or nil) or false
-    firsts[number] = first
+    firsts[number], lower[number] = first, first or nil
   end
   return first
 end
@@ -334,6 +334,13 @@ for number, deadline in pairs(lower) do
   new[#new + 1], new[#new + 2] = deadline, KEYS[2 * number]
 end
 if new[1] then redis.pcall('zadd', index, unpack(new)) end
-for number in pairs(stale) do pcall(refresh, KEYS[2 * number], KEYS[2 * number + 1], index) end
+for number in pairs(stale) do
+  pcall(function()
+    local earliest, shadow = firsts[number], KEYS[2 * number + 1]
+    if not earliest or not call('zrangebyscore', shadow, earliest, earliest, 'limit', 0, 1)[1] then
+      refresh(KEYS[2 * number], shadow, index)
+    end
+  end)
+end
 if long then table.insert(replies, 1, long) end
 return replies
