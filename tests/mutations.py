@@ -309,7 +309,7 @@ MUTATIONS = [
     Mutation("relay/joint.py", "return self._encode(self._by_digest)", "return self._encode(False)", "joint"),
     Mutation(
         "session/plain.py",
-        "joint_writes if operation.form.terms.writes else joint_reads",
+        "joint_writes if form.terms.writes else joint_reads",
         "joint_writes",
         "joint, paused",
     ),
