@@ -4,7 +4,9 @@
 
 Load comes from redis-benchmark (or valkey-benchmark): 50 connections, without pipelining, each request sent as soon as
 the one before it has been answered. All paths lead to one Redis and are measured in turn, in an order that rotates from
-round to round. The sets have 100 members each, one of which has a deadline that is far away, or none.
+round to round. There are 100 sets of 100 members each, one of which has a deadline that is far away, or none; each
+request is for one of them by chance. Straight to the server goes what it does for the same without deadlines: SADD of a
+set without any, SISMEMBER in the place of TTL, ZADD of a sorted set in that of EXPIREMEMBER.
 
 A figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads
 of the proxy and of the server, a request (Linux only).
@@ -28,22 +30,35 @@ _DELAY: Final = 1_000_000
 
 _SHARED, _OWN, _STRAIGHT = "proxy", "proxy, --no-share", "straight"
 
-_READ: Final = "SISMEMBER"
-_PLAIN_READ: Final = "SISMEMBER, no deadlines"
+_READ, _TTL, _EXPIREMEMBER, _SADD, _SREM = "SISMEMBER", "TTL key member", "EXPIREMEMBER", "SADD", "SREM of nothing"
+_PLAIN_READ, _PLAIN_SADD = "SISMEMBER, no deadlines", "SADD, no deadlines"
+_DATED, _PLAIN, _SORTED = "dated:__rand_int__", "plain:__rand_int__", "sorted:__rand_int__"
 _REQUESTS: Final[dict[str, tuple[str | int, ...]]] = {
-    _PLAIN_READ: ("SISMEMBER", "plain:7", "member:7"),
-    _READ: ("SISMEMBER", "dated:7", "member:7"),
-    "SADD, no deadlines": ("SADD", "plain:7", "member:7"),
-    "SADD": ("SADD", "dated:7", "member:7"),
-    "SREM of nothing": ("SREM", "dated:7", "nothing"),
-    "TTL key member": ("TTL", "dated:7", "member:7"),
-    "EXPIREMEMBER": ("EXPIREMEMBER", "dated:7", "member:7", _DELAY),
+    _PLAIN_READ: ("SISMEMBER", _PLAIN, "member:7"),
+    _READ: ("SISMEMBER", _DATED, "member:7"),
+    _PLAIN_SADD: ("SADD", _PLAIN, "member:7"),
+    _SADD: ("SADD", _DATED, "member:7"),
+    _SREM: ("SREM", _DATED, "nothing"),
+    _TTL: ("TTL", _DATED, "member:7"),
+    _EXPIREMEMBER: ("EXPIREMEMBER", _DATED, "member:7", _DELAY),
 }
-_ANSWERED_BY_ALL: Final = _PLAIN_READ, _READ, "SADD, no deadlines"
-"""What the server does the same for without the proxy."""
+_INSTEAD: Final[dict[str, tuple[str | int, ...]]] = {
+    _READ: ("SISMEMBER", _PLAIN, "member:7"),
+    _SADD: ("SADD", _PLAIN, "member:7"),
+    _SREM: ("SREM", _PLAIN, "nothing"),
+    _TTL: ("SISMEMBER", _PLAIN, "member:7"),
+    _EXPIREMEMBER: ("ZADD", _SORTED, _DELAY, "member:7"),
+}
+"""What goes straight to the server in the place of others."""
 
 _LEAST: Final = 0.7
 """Of a read's rate where nothing has a deadline."""
+
+_SHARES: Final = {_READ: 0.75, _SADD: 0.5, _SREM: 0.5, _TTL: 0.6, _EXPIREMEMBER: 0.5}
+"""Of the rate of what goes straight to the server."""
+
+_MOST_CPU: Final = 1.5
+"""Of the server, a request, compared with the same."""
 
 Sample = tuple[float, float, float]
 """Requests a second; CPU time of the proxy and of the server, in µs a request."""
@@ -52,14 +67,14 @@ Sample = tuple[float, float, float]
 def _fill(connection: Connection) -> None:
     for kind in ("plain", "dated"):
         for number in range(_SETS):
-            connection.call("SADD", f"{kind}:{number}", *(f"member:{member}" for member in range(_MEMBERS)))
+            connection.call("SADD", f"{kind}:{number:012}", *(f"member:{member}" for member in range(_MEMBERS)))
     for number in range(_SETS):
-        connection.call("EXPIREMEMBER", f"dated:{number}", f"member:{number}", _DELAY)
+        connection.call("EXPIREMEMBER", f"dated:{number:012}", f"member:{number}", _DELAY)
 
 
 def _measure_once(service: Service, server: Service, words: tuple[str | int, ...], count: int) -> Sample:
     before, behind = service.cpu_seconds(), server.cpu_seconds()
-    rate = generated_rate(service.port, "-c", _CONNECTIONS, "-n", count, *words)
+    rate = generated_rate(service.port, "-c", _CONNECTIONS, "-n", count, "-r", _SETS, *words)
     return rate, (service.cpu_seconds() - before) / count * 1e6, (server.cpu_seconds() - behind) / count * 1e6
 
 
@@ -80,9 +95,8 @@ def measure(options: argparse.Namespace) -> Report:
             names = list(paths)[number % len(paths) :] + list(paths)[: number % len(paths)]
             for request, words in _REQUESTS.items():
                 for path in names:
-                    if path != _STRAIGHT or request in _ANSWERED_BY_ALL:
-                        sample = _measure_once(paths[path], redis, words, options.requests)
-                        samples[request][path].append(sample)
+                    sent = _INSTEAD.get(request, words) if path == _STRAIGHT else words
+                    samples[request][path].append(_measure_once(paths[path], redis, sent, options.requests))
     return _report(samples)
 
 
@@ -97,14 +111,24 @@ def _median(samples: list[Sample], which: int) -> float:
 def _report(samples: dict[str, dict[str, list[Sample]]]) -> Report:
     rows = []
     for request, each in samples.items():
-        row = [request, *(f"{_median(each[path], 0):,.0f}" if each[path] else "" for path in each)]
+        row = [request, *(f"{_median(each[path], 0):,.0f}" for path in each)]
         row += [f"{_median(each[path], which):.1f}" for path in (_SHARED, _OWN) for which in (1, 2)]
+        row.append(f"{_median(each[_STRAIGHT], 2):.1f}")
         rows.append(row)
     head = ["", *(f"{path}, a second" for path in (_SHARED, _OWN, _STRAIGHT))]
     head += [f"{path}: {whose}, µs" for path in (_SHARED, _OWN) for whose in ("its CPU", "the server's")]
+    head.append("straight: the server's, µs")
     ratio = _ratio(samples[_READ][_SHARED], samples[_PLAIN_READ][_SHARED])
     data = {"samples": samples, "read_of_known_key_ratio": ratio}
-    return Report(table(head, rows), data, [Bar(f"{_READ}: of a key with deadlines / without", ratio, _LEAST)])
+    bars = [Bar(f"{_READ}: of a key with deadlines / without", ratio, _LEAST)]
+    for request, share in _SHARES.items():
+        some, base = samples[request][_SHARED], samples[request][_STRAIGHT]
+        instead = f"{_INSTEAD[request][0]} straight, no deadlines"
+        bars.append(Bar(f"{request} / {instead}", _ratio(some, base), share))
+        if all(other[2] for other in base):
+            ratio = statistics.median(one[2] / other[2] for one, other in zip(some, base, strict=True))
+            bars.append(Bar(f"{request} / {instead}: the server's CPU", ratio, _MOST_CPU, at_least=False))
+    return Report(table(head, rows), data, bars)
 
 
 def main() -> int:

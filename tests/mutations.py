@@ -140,7 +140,12 @@ MUTATIONS = [
     Mutation(_LUA + "shared/alive.lua", "return size > 0", "return true", "lifetimes when due"),
     Mutation(_LUA + "front.lua", "if not there or there == 0 and kind ~= 'list' then", "if false then", "BLMOVE"),
     Mutation(_LUA + "front.lua", "if removes[kind] then gone =", "if false then gone =", "scripts when due"),
-    Mutation(_LUA + "remove_many.lua", "settle(key, shadow, index)", "", "together, due"),
+    Mutation(
+        _LUA + "batch.lua",
+        "then earliest = settle_key(number) end\n  if earliest then\n",
+        "then end\n  if earliest then\n",
+        "together, due",
+    ),
     Mutation(
         "session/announcing.py",
         "streams.of_others(self._owner)",
@@ -179,7 +184,7 @@ MUTATIONS = [
     Mutation("commands/members.py", "first = position + 2", "first = position + 1", "HSETEX"),
     Mutation("commands/table.py", 'Effect.VANISH, "MSETEX"', 'Effect.REMOVE_UNNAMED, "MSETEX"', "MSETEX"),
     # The scripts.
-    Mutation(_LUA + "shared/renew.lua", "        call('zrem', shadow, member)\n", "\n", "script"),
+    Mutation(_LUA + "shared/renew.lua", "      call('zrem', shadow, member)\n", "\n", "script"),
     Mutation(_LUA + "shared/renew.lua", "if void then refresh(key, shadow, index) end", "", "index"),
     Mutation(_LUA + "shared/clear.lua", "lapse(kind, key,", "lapse('set', key,", "reads when due"),
     Mutation(_LUA + "shared/quiet.lua", "= discard(kind, key, members)", "= 0", "keyspace when due"),
@@ -201,7 +206,7 @@ MUTATIONS = [
     Mutation(
         _LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "lives within a transaction"
     ),
-    Mutation(_LUA + "remove.lua", "run(2, 2)", "run(2)", "HGETDEL of nothing"),
+    Mutation(_LUA + "remove.lua", "reply = run(2, 2)", "reply = run(2)", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call(ARGV[1], KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
     Mutation(_LUA + "copy.lua", "call(unpack(copy))", "0", "COPY"),
     Mutation(_LUA + "move.lua", "redis.pcall('zrem', index, key)", "", "index"),
@@ -269,18 +274,55 @@ MUTATIONS = [
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # Many requests as one call.
-    Mutation(_LUA + "expire_many.lua", "deadline < least", "deadline > least", "together, index"),
-    Mutation(_LUA + "expire_many.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
-    Mutation(_LUA + "ttl_many.lua", "local left = -2", "local left = -1", "together"),
-    Mutation(_LUA + "persist_many.lua", "if some then refresh(key, shadow, KEYS[1]) end", "", "together, index"),
-    Mutation(_LUA + "add_many.lua", "if not each[place] then", "if false then", "together, added again"),
-    Mutation(_LUA + "remove_many.lua", "if kind == 'none' then return drop(key, shadow, index) end", "", "together"),
-    Mutation(_LUA + "remove_many.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
-    Mutation(_LUA + "shared/segments.lua", "first = first + count * width", "", "together"),
+    Mutation(_LUA + "batch.lua", "deadline < least", "deadline > least", "together, index"),
+    Mutation(_LUA + "batch.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
+    Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "together"),
+    Mutation(
+        _LUA + "batch.lua", "dropped[member], stale[number] = true, true", "dropped[member] = true", "together, index"
+    ),
+    Mutation(_LUA + "batch.lua", "if not each[place] then", "if false then", "together, added again"),
+    Mutation(_LUA + "batch.lua", "if kind == 'none' then return drop_key(number) end", "", "together"),
+    Mutation(_LUA + "batch.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
+    Mutation(_LUA + "batch.lua", "first = first + count * form.width", "", "together"),
+    Mutation(_LUA + "batch.lua", "if new[1] then redis.pcall('zadd', index, unpack(new)) end", "", "together, index"),
     Mutation(
         "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
     ),
     Mutation("session/together.py", "standing.transaction is not None", "False", "together, queued"),
+    Mutation("session/together.py", "if form.alike is not alike:", "if not group:", "together, refused mixture"),
+    Mutation("session/together.py", "not coverage.is_confirmed(key)", "False", "together, first"),
+    Mutation(
+        "session/together.py",
+        "and alike is form.alike and not coverage.touches",
+        "and not coverage.touches",
+        "together, refused mixture",
+    ),
+    Mutation(_LUA + "batch.lua", "only ~= added[number] and", "not added[number] and", "together, mixed"),
+    Mutation(
+        _LUA + "batch.lua",
+        "if 2 * count_new < last and not (last == 2 and earliest and least < earliest)",
+        "if false",
+        "together, index",
+    ),
+    # Those of many clients.
+    Mutation("relay/joint.py", "self._by_digest and said.startswith(", "False and said.startswith(", "joint, flushed"),
+    Mutation("relay/joint.py", "_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST", "_NO_SUCH_SCRIPT,", "joint, no digests"),
+    Mutation(
+        "relay/joint.py",
+        "ports, self._left = self._left, []\n        for port, reply",
+        "ports, self._left = self._left[::-1], []\n        for port, reply",
+        "joint, errors",
+    ),
+    Mutation("relay/joint.py", "return self._encode(self._by_digest)", "return self._encode(False)", "joint"),
+    Mutation(
+        "session/plain.py",
+        "joint_writes if form.terms.writes else joint_reads",
+        "joint_writes",
+        "joint, paused",
+    ),
+    Mutation(
+        "relay/lanes.py", "self._joint.append(Taken(port, operation))\n        return True", "return False", "joint"
+    ),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
@@ -343,7 +385,13 @@ MUTATIONS = [
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, '+inf', 'limit'", "histories"),
-    Mutation(_LUA + "shared/renew.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
+    Mutation(_LUA + "add.lua", "if call('exists', shadow) == 1 then", "if false then", "SPOP"),
+    Mutation(
+        _LUA + "expire.lua",
+        "elseif stored and math.abs(stored) <= tonumber(before) then",
+        "elseif false then",
+        "together, index",
+    ),
     Mutation(_LUA + "expire.lua", "if deadline <= moment then", "if deadline <= moment - 5 then", "histories"),
     # What the admin port tells, and what it takes.
     Mutation(
@@ -375,9 +423,14 @@ MUTATIONS = [
         "pass",
         "leaves behind a blocking request",
     ),
-    Mutation(_LUA + "expire_many.lua", "if due[1] then", "if false then", "many expire under way"),
+    Mutation(
+        _LUA + "batch.lua",
+        "score_each(shadow, members))) do each[place] = false end",
+        "score_each(shadow, members))) do break end",
+        "many expire under way",
+    ),
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
-    Mutation(_LUA + "persist_many.lua", "do scores[place] = false end", "do break end", "many persist under way"),
+    Mutation(_LUA + "batch.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # Who ends is looked after, whatever waits for a reply.
     Mutation("relay/client.py", "state in _JUDGING and self._session.reads_under_way", "False", "left behind reads"),
     Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),

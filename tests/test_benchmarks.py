@@ -25,6 +25,7 @@ SHORT = [
     "inline --rounds 1 --requests 1000",
     "events --members 2000 --rounds 1",
     "memory --members 1000 --keys 5000",
+    "pairs --rounds 1 --requests 1200",
     "relay --rounds 1 --requests 1000 --known-keys 100 --bare --unix --admin",
     "window --sequences 40 --only quiet",
 ]

@@ -28,6 +28,7 @@ from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
 from tests import test_inline as inline
+from tests import test_joint as joint
 from tests import test_leaving as leaving
 from tests import test_lives as lives
 from tests import test_memory as memory
@@ -151,6 +152,12 @@ def _together(place: Place) -> None:
     proxy = place.proxy()
     for seed in range(8):
         together.check_program(place.server, proxy, f"together {seed}", 2, at_once=False)
+
+
+def _mixed(place: Place) -> None:
+    proxy = place.proxy("--leftovers-rate", "0")
+    for seed in range(4):
+        together.check_program(place.server, proxy, f"mixed {seed}", 2, at_once=True, mixed=True)
 
 
 def _announced(place: Place) -> None:
@@ -498,6 +505,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.server, place.proxy("--no-sweep"), place.talk, "DBSIZE", transaction=False
     ),
     "together": lambda place: _together(place),
+    "together, first": lambda place: together.check_first_of_a_mixture(place.server, place.proxy()),
+    "together, mixed": lambda place: _mixed(place),
+    "together, refused mixture": lambda place: together.check_refused_mixture(place.server, place.proxy()),
     "together, index": lambda place: together.check_index(place.server, place.proxy()),
     "together, added again": lambda place: together.check_added_again(place.proxy()),
     "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),
@@ -640,6 +650,11 @@ CHECKS |= {
     "not asked": _sharing(sharing.test_who_has_logged_in_as_another_user_is_not_asked_about),
     "many parts": _starting(sharing.test_who_gets_replies_of_many_parts_does_not_share_for_a_while),
     "the only one": _starting(sharing.test_who_is_the_only_one_goes_back_to_its_own_connection),
+    "joint": _sharing(joint.check_one_call),
+    "joint, errors": _sharing(lambda _, proxy: joint.check_own_errors(proxy)),
+    "joint, flushed": _sharing(joint.check_flushed_scripts),
+    "joint, no digests": _sharing(joint.check_no_digests),
+    "joint, paused": _sharing(joint.check_paused),
     "another user": _sharing(sharing.test_a_user_who_looks_like_the_proxys_own_does_not_share),
     "a state of its own": lambda place: sharing.test_a_state_of_its_own_keeps_a_client_from_sharing(
         place.server, place.proxy(*sharing.SHARING), ["CLIENT", "NO-EVICT", "on"], ["CLIENT", "NO-EVICT", "off"]

@@ -89,12 +89,16 @@ class Upstream:
         if is_front(arguments):
             return PROXYS_OWN["front"]
         if name == b"EVAL":
-            many = [word for word in arguments[3:] if re.fullmatch(rb"1 \d+( 1 \d+)*", word)]
-            if many:  # it does for so many requests
-                count = sum(map(int, many[-1].split()[1::2]))
+            if count := size_of_batch(arguments):  # it does for so many requests
                 return b"*%d\r\n" % count + b":0\r\n" * count
             return next((reply for own, reply in PROXYS_OWN.items() if script(own) in arguments[1]), b":0\r\n")
         return b"+OK\r\n"
+
+
+def size_of_batch(arguments: list[bytes]) -> int:
+    """How many requests a call of a script does for; 0 where it stands in for one."""
+    forms = [place for place, word in enumerate(arguments) if re.fullmatch(rb"(?:[aAerpt] \S+( \d+){4} ?)+", word)]
+    return sum(arguments[forms[0] - 1][2::3]) if forms else 0
 
 
 def is_front(arguments: list[bytes]) -> bool:

@@ -616,7 +616,7 @@ def test_what_piles_up_before_a_busy_server_goes_before_a_first_deadline(server:
         remover, adder, expirer, sleeper = (stack.enter_context(sharing.connect()) for _ in range(4))
         in_order = 0
         for number in range(12):
-            key = f"set:{number}"
+            key = f"{chr(97 + number)}:set"  # a first deadline each time
             server.command("SADD", key, "m", "other")
             for client in (*fillers, remover, adder):
                 until_shares(sharing, client)

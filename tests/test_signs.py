@@ -42,7 +42,7 @@ def conversation(steps: list[str], busy: list[bool]) -> tuple[ReplySubstitution,
             said += reply
             wanted += reply
         elif step == "together":
-            (token,) = tokens(replies.open(Elements(3, lambda: None)))
+            (token,) = tokens(replies.open(Elements(3, lambda _: None)))
             said += BUSY + BUSY if refuses else b"$32\r\n%b\r\n*3\r\n:1\r\n:2\r\n:3\r\n" % token
             wanted += BUSY * 3 if refuses else b":1\r\n:2\r\n:3\r\n"
         elif step == "sign":

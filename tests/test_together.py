@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, pairwise
 from typing import cast
@@ -28,7 +28,7 @@ from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
 from tests.streams import cuts
 from tests.test_refusals import REFUSALS
-from tests.test_session import NOW, Driver, of_clients
+from tests.test_session import NOW, Driver, of_clients, size_of_batch
 from tests.test_transparency import concurrently, send_slices
 
 Words = tuple[str | bytes | int, ...]
@@ -133,15 +133,15 @@ def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted
 
 
 def test_an_element_that_is_too_many_says_that_the_call_took_long() -> None:
-    stream = b"*4\r\n:0\r\n:1\r\n:0\r\n:1\r\n"
+    stream = b"*4\r\n:7\r\n:1\r\n:0\r\n:1\r\n"
     for place in range(1, len(stream)):
-        said: list[bool] = []
-        elements = Elements(3, partial(said.append, True))
+        said: list[int] = []
+        elements = Elements(3, said.append)
         got = b""
         for piece in (stream[:place], stream[place:]):
             passed, rest = (b"", piece) if elements.done else elements.receive(piece)
             got += passed + rest
-        assert (got, said) == (stream[8:], [True])
+        assert (got, said) == (stream[8:], [7])
 
 
 def test_another_reply_is_not_taken_for_that_to_a_call() -> None:
@@ -161,8 +161,7 @@ def sent_for(sent: bytes) -> tuple[int, int]:
     while (one := reader.next_request()) is not None:
         if one.arguments[0] == b"EVAL":
             made += 1
-            many = [word for word in one.arguments[3:] if re.fullmatch(rb"1 \d+( 1 \d+)*", word)]
-            answered += sum(int(number) for number in many[-1].split()[1::2]) if many else 1
+            answered += size_of_batch(one.arguments) or 1
     return answered, made
 
 
@@ -220,6 +219,36 @@ def test_a_request_that_has_to_wait_is_not_taken_together_with_others() -> None:
     assert driver.session.receive(b"".join(EXPIRES[:4]), NOW).count(b"EXPIREMEMBER") != 1
 
 
+def check_first_of_a_mixture(server: Server, proxy: Proxy) -> None:
+    """The prefix is in the list that other proxies read."""
+    with proxy.connect() as client:
+        client.command("SADD", "known", "m")
+        client.command("SADD", "first", "m")
+        assert client.command("EXPIREMEMBER", "known", "m", FAR) == b":1\r\n"
+        pair: list[Words] = [("SADD", "known", "n"), ("EXPIREMEMBER", "known", "m", FAR)]
+        replies = pipelined(client, [*pair * 3, ("EXPIREMEMBER", "first", "m", FAR), *pair * 3])
+        assert replies == [b":1\r\n" if place != 2 and place != 4 else b":0\r\n" for place in range(6)] + replies[6:]
+        assert replies[6:] == [b":1\r\n", *[b":0\r\n", b":1\r\n"] * 3]
+        assert b"first" in server.command("ZRANGE", NAMES.covered, 0, -1)
+
+
+@pytest.mark.every_kind
+def test_a_first_deadline_among_others_is_listed(upstream: Server, start_proxy: StartProxy) -> None:
+    upstream.flush()
+    check_first_of_a_mixture(upstream, start_proxy(upstream))
+
+
+def test_a_first_deadline_among_others_is_announced() -> None:
+    driver = Driver("known")
+    pair = [encode([b"SADD", b"known", b"m"]), encode([b"EXPIREMEMBER", b"known", b"m", b"9"])]
+    first = encode([b"EXPIREMEMBER", b"first", b"m", b"9"])
+    sent = driver.session.receive(b"".join([*pair * 3, first, *pair * 3]), NOW)
+    assert driver.session.question is not None
+    assert driver.session.question.covers == (b"=first",)
+    assert sent_for(sent) == (6, 1)
+    assert first not in sent
+
+
 def test_an_adder_for_a_key_without_deadlines_goes_as_it_came() -> None:
     known, unknown = (encode([b"SADD", key, b"m"]) for key in (b"k", b"unknown"))
     sent = Driver("k").feed(known * 5 + unknown * 5 + known * 2)
@@ -240,24 +269,37 @@ LINES = [line.strip() for row in """
 """.strip().splitlines() for line in row.split("|")]  # fmt: skip
 
 
+PAIRS = [line.strip() for row in """
+    HSET h m 1|EXPIREMEMBER h m d|SADD s m|EXPIREMEMBER s m d|ZADD z f m|EXPIREMEMBER z m d|HSET h m 1 m 2|SADD s m m
+    EXPIREMEMBER {k} m d|PEXPIREMEMBER {k} m d000|HSETNX h m 1|ZINCRBY z f m|HINCRBYFLOAT h m f|SADD {k} m|SREM s m
+    TTL s m
+""".strip().splitlines() for line in row.split("|")]  # fmt: skip
+BETWEEN = ["SET p m", "SETNX p m", "GET p", "APPEND p m", "SETEX p d m", "SADD q m", "SREM q m", "SADD p m", "SET q m"]
+"""Requests for keys that have no deadlines."""
+
+
 class Program:
     """Random runs of requests, for keys of two names.
 
     Args:
         seed: of the choices.
+        mixed: whether hardly any request is of the form of the one before it.
     """
 
     MEMBERS: tuple[str | bytes, ...] = (*"abcdefgh", "", "a\r\nb", "x" * 300, b"\xff\0")
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, mixed: bool = False) -> None:
         self._chance = random.Random(seed)
-        self.runs = [self._run() for _ in range(30)]
+        self._mixed = mixed
+        self.runs = [self._run() for _ in range(300 if mixed else 30)]
 
     def _word(self, pattern: str) -> str | bytes:
         words: Sequence[str | bytes]
         match pattern:
             case "m":
                 words = self.MEMBERS[:8] if self._chance.random() < 0.95 else self.MEMBERS
+                if self._mixed:  # so many that one that `state` cannot tell would stay there
+                    words = [word for word in words if word != "a\r\nb"]
             case "d" | "d000":
                 words = [str(self._chance.randrange(2000, 9000)) + pattern[1:]]
                 if self._chance.random() < 0.03:
@@ -272,12 +314,14 @@ class Program:
 
     def _run(self) -> list[Words]:
         pick = self._chance.choice
-        line = pick(LINES)
+        line = pick((*PAIRS, *BETWEEN) if self._mixed and self._chance.random() < 0.9 else LINES)
         fixed = self._chance.random() < 0.7
         key = pick("shzltn")
         if self._chance.random() < 0.2:
             line = line.lower()
         count = 130 if self._chance.random() < 0.05 else self._chance.randrange(1, 14)
+        if self._mixed:
+            count = self._chance.choice((1, 1, 1, 2))
         requests: list[Words] = []
         for _ in range(count):
             words = line.split()
@@ -344,10 +388,12 @@ def state(server: Server, name: str) -> list[bytes]:
     return found
 
 
-def check_program(upstream: Server, proxy: Proxy, seed: str, protocol: int, *, at_once: bool) -> None:
+def check_program(
+    upstream: Server, proxy: Proxy, seed: str, protocol: int, *, at_once: bool, mixed: bool = False
+) -> None:
     """The same requests in one piece and one by one: the same replies, and the same in the end."""
     upstream.flush()
-    program = Program(seed)
+    program = Program(seed, mixed=mixed)
     with proxy.connect() as one, proxy.connect() as other:
         for client in (one, other):
             client.command("HELLO", protocol)
@@ -389,6 +435,64 @@ def test_requests_together_do_as_one_by_one(
     kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], seed: int
 ) -> None:
     check_program(*still_pairs(kind), f"together {seed}", 2 + seed % 2, at_once=seed % 3 == 0)
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_of_several_forms_do_as_one_by_one(
+    kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], seed: int
+) -> None:
+    check_program(*still_pairs(kind), f"mixed {seed}", 2 + seed % 2, at_once=True, mixed=True)
+
+
+def check_pairs(server: Server, proxy: Proxy) -> None:
+    """An adder and a deadline for what it adds, on a new key each time, and something else between: few calls."""
+    with proxy.connect() as client:
+        for adder in (("SADD", "k:{}", "m"), ("HSET", "k:{}", "m", 1), ("ZADD", "k:{}", 1, "m")):
+            server.command("FLUSHALL")
+            client.command("SADD", "k:first", "m")
+            assert client.command("EXPIREMEMBER", "k:first", "m", FAR) == b":1\r\n"
+            requests: list[Words] = []
+            for number in range(60):
+                key = f"k:{number}"
+                requests.append(tuple(str(word).format(number) for word in adder))
+                requests.append(("EXPIREMEMBER", key, "m", FAR + number))
+                requests.append(("SET", f"plain:{number}", "x"))
+            before = calls(server)
+            assert pipelined(client, requests) == [b":1\r\n", b":1\r\n", b"+OK\r\n"] * 60
+            assert calls(server) - before <= 10
+            for number in range(60):
+                found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
+                assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
+                assert alike(client.command("TTL", f"k:{number}", "m"), b":%d\r\n" % (FAR + number))
+
+
+@pytest.mark.every_kind
+def test_pairs_are_few_calls(upstream: Server, proxy: Proxy) -> None:
+    check_pairs(upstream, proxy)
+
+
+@pytest.mark.every_kind
+def test_each_request_of_a_refused_mixture_gets_its_own_error(pair: tuple[Server, Proxy]) -> None:
+    check_refused_mixture(*pair)
+
+
+def check_refused_mixture(server: Server, proxy: Proxy) -> None:
+    mixture: list[Words] = [
+        ("HSET", "one:h", "a", "1"), ("EXPIREMEMBER", "one:h", "a", FAR), ("SREM", "one:s", "nosuch"),
+        ("SET", "plain", "x"), ("SADD", "one:s", "a"), ("EXPIREMEMBER", "one:t", "a", FAR), ("TTL", "one:s", "a"),
+        ("SADD", "one:t", "a"), ("EXPIREMEMBER", "one:s", "a", FAR), ("GET", "plain"), ("ZREM", "one:z", "nosuch"),
+        ("PERSIST", "one:z", "nosuch"), ("SADD", "one:s", "a"), ("EXPIREMEMBER", "one:s", "nosuch", FAR),
+    ]  # fmt: skip
+    with proxy.connect() as client:
+        fill(client, "one")
+        singly(client, mixture)
+        for refusal in (None, *REFUSALS):
+            with refusing(server, refusal) if refusal else nullcontext():
+                wanted = singly(client, mixture)
+                got = pipelined(client, mixture * 9)
+                for place, reply in enumerate(got):
+                    assert alike(reply, wanted[place % len(mixture)]), (refusal, mixture[place % len(mixture)], reply)
 
 
 @pytest.mark.every_kind
@@ -445,6 +549,25 @@ def check_index(server: Server, proxy: Proxy) -> None:
             assert earliest - 2 <= told <= earliest + 60
         assert pipelined(client, [("PERSIST", "k", number) for number in range(5)]) == [b":1\r\n"] * 5
         assert server.command("ZSCORE", NAMES.index, "k") == server.command("ZSCORE", NAMES.shadow(b"k"), 5)
+        # One by one; with a condition a request goes by a script of its own.
+        client.command("SADD", "single", "a", "b")
+        for member, delay, condition, first in (
+            ("a", 500, "NX", "a"), ("b", 900, "NX", "a"), ("a", 9000, "GT", "b"), ("b", 9500, "GT", "a"),
+        ):  # fmt: skip
+            assert client.command("EXPIREMEMBER", "single", member, delay, condition) == b":1\r\n"
+            found = server.command("ZSCORE", NAMES.shadow(b"single"), first)
+            assert server.command("ZSCORE", NAMES.index, "single") == found
+        # Of keys that have no deadlines yet, under a prefix that is known.
+        client.command("SADD", "new:0", "m")
+        assert client.command("EXPIREMEMBER", "new:0", "m", 9000) == b":1\r\n"
+        for delays in ((500, 9000, 9000, 9000), (9000, 500, 9000, 9000), (9000, 9000, 500, 900)):
+            server.command("DEL", "new:1", NAMES.shadow(b"new:1"))
+            server.command("ZREM", NAMES.index, "new:1")
+            client.command("SADD", "new:1", *range(4))
+            run: list[Words] = [("EXPIREMEMBER", "new:1", *pair) for pair in enumerate(delays)]
+            assert pipelined(client, run) == [b":1\r\n"] * 4
+            least = server.command("ZRANGE", NAMES.shadow(b"new:1"), 0, 0, "WITHSCORES").split(b"\r\n")[4]
+            assert server.command("ZSCORE", NAMES.index, "new:1").split(b"\r\n")[1] == least
 
 
 def check_added_again(proxy: Proxy) -> None:
@@ -644,6 +767,14 @@ def check_due(server: Server, lazy: Proxy) -> None:
             latest = int(server.command("ZREVRANGE", index, 0, 0, "WITHSCORES").split(b"\r\n")[4])
             until(partial(_is_past, server, latest), what="the deadlines")
             assert pipelined(client, [(name, "due", number, *more) for number in range(6)]) == [wanted] * 6
+        server.command("DEL", "due")
+        client.command("SADD", "due", "stays", *range(6))
+        assert pipelined(client, [("PEXPIREMEMBER", "due", number, 100) for number in range(6)]) == [b":1\r\n"] * 6
+        latest = int(server.command("ZREVRANGE", index, 0, 0, "WITHSCORES").split(b"\r\n")[4])
+        until(partial(_is_past, server, latest), what="the deadlines")
+        pairs: list[Words] = [(name, "due", n, *more) for n in range(6) for name, more in
+                              (("EXPIREMEMBER", (FAR,)), ("SADD", ()))]  # fmt: skip
+        assert pipelined(client, pairs) == [b":0\r\n", b":1\r\n"] * 6
 
 
 def _is_past(server: Server, moment: int) -> bool:

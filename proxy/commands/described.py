@@ -91,6 +91,7 @@ class ServerCommands:
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
         declares_terms: whether it reads in a script's first line on which terms to run it.
         quoting: how it splits an inline request into arguments.
+        worked_out: what others have worked out from all this, forgotten when it is read again.
     """
 
     def __init__(self) -> None:
@@ -100,6 +101,7 @@ class ServerCommands:
         self.empty_counts = True
         self.takes_many_arguments = True
         self.declares_terms = False
+        self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
         self._unplaced = Command(b"", Effect.ARRIVE, self._written)
         self._terms: dict[bytes, Terms] = {}  # those that have been asked for
@@ -109,6 +111,7 @@ class ServerCommands:
         self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
         self._terms.clear()
+        self.worked_out.clear()
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""

@@ -142,6 +142,10 @@ class Coverage:
         prefixes, whole = self._confirmed_prefixes, self._confirmed_whole
         return [key for key in keys if not (key.startswith(prefixes) or key in whole)]
 
+    def is_confirmed(self, key: bytes) -> bool:
+        """Return whether a key may get deadlines without an announcement."""
+        return key.startswith(self._confirmed_prefixes) or key in self._confirmed_whole
+
     def begin(self, keys: Iterable[bytes], by: object, *, queued: bool = False) -> list[bytes]:
         """Cover keys to which a request is about to give their first deadlines.
 

@@ -80,6 +80,7 @@ class Lane(Droppable):
         self._changed = changed
         self._ran = ran
         self._come = 0  # bytes of a reply that has come in part
+        self._scripts: set[str] | None = set()  # of which the text has been sent; None: none can be named by digest
         self.is_long = False
         self.unanswered = 0
         self._admitted = False
@@ -179,6 +180,22 @@ class Lane(Droppable):
         """Have what `watch` returns stand for each of the next so many ports."""
         ports = self._ports
         ports.extendleft([watch(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
+
+    def has_script(self, script: str) -> bool:
+        """Return whether a call may name a script by its digest; note that its text is sent, if not."""
+        if self._scripts is None:
+            return False
+        there = script in self._scripts
+        self._scripts.add(script)
+        return there
+
+    def lack_script(self, script: str, *, for_good: bool) -> None:
+        """Note that the server does not have the text of a script, which is sent now; or `for_good` that digests are of
+        no use here."""
+        if for_good:
+            self._scripts = None
+        elif self._scripts is not None:
+            self._scripts.add(script)
 
     def sign(self) -> Passed:
         """Send a request of the proxy's own behind all others; return what tells whether it has been answered."""

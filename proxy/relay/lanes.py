@@ -19,10 +19,12 @@ from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.batch_guard import BatchGuard
 from proxy.relay.fence import Fence
+from proxy.relay.joint import Joint, Taken, in_calls, sort_out
 from proxy.relay.lane import Lane, State
 from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
+from proxy.session.operations import Operation
 from proxy.session.streams import LONG
 from proxy.wire.guard import earliest_of_all, first_of
 from proxy.wire.request import bulk, encode, second
@@ -245,6 +247,7 @@ class Group:
         self._requests: list[bytes] = []
         self._guarded: dict[Port, bytes] = {}  # whose reads are of covered keys → the read
         self._outlook = Outlook()
+        self._joint: list[Taken] = []  # what goes as calls of scripts
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
         self._opening: asyncio.Task[None] | None = None
         self._again = 0.0  # not before
@@ -282,14 +285,29 @@ class Group:
             port: whose it is; it must not be busy.
             request: one whole request.
         """
+        if not self._begin(port, request):
+            return False
+        self._ports.append(port)
+        self._requests.append(request)
+        return True
+
+    def _begin(self, port: Port, request: bytes) -> bool:
         if self._lane is None:
             return False
-        if not self._requests:
+        if not self._requests and not self._joint:
             self._all.note(self)
         port.busy = port.used = True
         port.request = request
-        self._ports.append(port)
-        self._requests.append(request)
+        return True
+
+    def take_joint(self, port: Port, request: bytes, operation: Operation) -> bool:
+        """Take a request that is to be done together with others, as `take` does.
+
+        `operation`: what it asks for.
+        """
+        if not self._begin(port, request):
+            return False
+        self._joint.append(Taken(port, operation))
         return True
 
     def take_guarded(self, port: Port, request: bytes) -> bool:
@@ -305,24 +323,32 @@ class Group:
         coverage.look()
         ports, requests, lane = self._ports, self._requests, self._lane
         guarded, self._guarded = self._guarded, {}
+        joint, self._joint = self._joint, []
         self._ports, self._requests = [], []
         if lane is None or lane.state is not State.OPEN or coverage.blind:
-            return [*zip(ports, requests, strict=True)]
-        if not ports:
-            return []
-        self._used = True
-        self._batches += 1
-        self._taken += len(ports)
-        if guarded:
-            ports, requests = self._guard(guarded, ports, requests, lane)
+            taken = [(one.port, one.port.request) for one in joint]
+            return [*zip(ports, requests, strict=True), *taken]
+        first: list[Port] = []
+        if joint:
+            joint, first = sort_out(coverage, joint)
+        if ports or joint:
+            self._used = True
+            self._batches += 1
+            self._taken += len(ports) + len(joint)
+            self._all.metrics.shared_requests_total += len(ports) + len(joint)
+            if guarded:
+                ports, requests = self._guard(guarded, ports, requests, lane)
+            calls = [Joint(self._all.ground, some, lane) for some in in_calls(joint)]
+            self._send(lane, [*ports, *(call.port for call in calls)], [*requests, *(call.request() for call in calls)])
+        return [(port, port.request) for port in first]
+
+    def _send(self, lane: Lane, ports: list[Port], requests: list[bytes]) -> None:
         out = b"".join(requests)
         lane.unanswered += len(out)
         if lane.unanswered > LONG and not lane.is_long:
             lane.is_long = True
             self._all.ground.streams.lengthen(lane.pipeline)
-        self._all.metrics.shared_requests_total += len(ports)
         lane.send(ports, out)
-        return []
 
     def _guard(
         self, guarded: dict[Port, bytes], ports: list[Port], requests: list[bytes], lane: Lane
@@ -383,6 +409,7 @@ class Group:
             (self._refused or self._unused > IDLE_TICKS)
             and not self._lanes
             and not self._requests
+            and not self._joint
             and self._opening is None
         )
 

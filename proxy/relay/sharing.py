@@ -258,7 +258,8 @@ class Sharing:
                 writes, reads = groups
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
-                self._takers = _refuse, writes.take, reads.take, reads.take_guarded
+                joint = self._joint_taker(writes), self._joint_taker(reads)
+                self._takers = _refuse, writes.take, reads.take, reads.take_guarded, *joint
                 self._tallies = tuple((group, group.tally) for group in groups)
                 self._port.used = False
                 self._lanes.wake_after(TRIAL_SECONDS, self)
@@ -266,6 +267,21 @@ class Sharing:
             else:
                 self._grow_patient()
         self._host.rebind()
+
+    def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
+        """Return what takes requests that are done by a script, if this client's may be now."""
+        ground, may_go = self._ground, self._session.may_go_jointly
+
+        def take(port: Port, data: bytes) -> bool:
+            now = ground.now()
+            operation = ground.latest.operation
+            if not may_go(now) or not group.take_joint(port, data, operation):
+                return False
+            if operation.delay:
+                ground.rewriter.expect((operation.key,), now + operation.delay)
+            return True
+
+        return take
 
     def _grow_patient(self) -> None:
         """Ask later the next time: it has not been worth it. Where every request is to be asked about, go on so."""

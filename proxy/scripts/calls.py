@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Final
 
 from proxy.commands.described import Terms
-from proxy.wire.request import bulk
+from proxy.wire.request import bulk, bulks
 
 _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
@@ -21,6 +21,8 @@ _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
+_PART: Final = re.compile(r"^-- For (\w+)(?:; uses: ?(.*))?$", re.MULTILINE)
+_ALL: Final = "all"
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
 `CLIENT PAUSE … WRITE`. Other flags are those of a script without such a line."""
@@ -32,8 +34,25 @@ def _code(text: str) -> str:
     return "\n".join(line for line in lines if line and not line.startswith("--"))
 
 
+def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
+    """Leave out the parts of a script that are for other things than it is to do; return what parts left out use alone.
+
+    Args:
+        text: the script, in which lines of comment with `For` and letters stand in front of such parts.
+        does: the letters of what it is to do.
+    """
+    front, *parts = _PART.split(text)
+    kept, used, unused = [front], set[str](), set[str]()
+    for letters, uses, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        wanted = letters == _ALL or not set(does).isdisjoint(letters)
+        if wanted:
+            kept.append(part)
+        (used if wanted else unused).update(filter(None, re.split(r",\s*", uses or "")))
+    return "".join(kept), unused - used
+
+
 @cache
-def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes:
+def script(name: str, *, quiet: bool = False, undeclared: bool = False, does: str = "") -> bytes:
     """Return the text of a script as it is sent.
 
     Args:
@@ -41,6 +60,7 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
         quiet: of a script that removes what has expired, whether to send the short form, which ends with `TELL` where
             somebody has to be told of it.
         undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
+        does: of one that can do several things, the letters of those that it is to do.
 
     Returns:
         The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
@@ -51,6 +71,9 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False) -> bytes
         return b"local call = redis.call\n" + _code(text).encode()
     uses = _USES.search(text)
     pieces = [] if uses is None else re.split(r",\s*", uses[1])
+    if does:
+        text, unused = _parts_for(text, does)
+        pieces = [piece for piece in pieces if piece not in unused]
     if quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
@@ -91,8 +114,8 @@ def _guard() -> bytes:
 
 
 @cache
-def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool) -> bytes:
-    text = _head(terms) + script(name, undeclared=undeclared)
+def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
+    text = _head(terms) + script(name, undeclared=undeclared, does=does)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()
         return b"%b%b%b" % (bulk(b"EVALSHA"), bulk(digest), bulk(b"%d" % keys))
@@ -115,6 +138,7 @@ def evaluation(
     declared: list[bytes] | None = None,
     present: str = "",
     loaded: bool = False,
+    does: str = "",
 ) -> bytes:
     """Encode an EVAL of a script: EVAL carries its text, so it cannot fail for want of a loaded script.
 
@@ -127,7 +151,8 @@ def evaluation(
         tail_count: how many.
         declared: those of KEYS that the server is to see; all, where not given.
         present: the places of those that have not gone to another cluster node alone, as of `undeclared`.
-        loaded: whether the server has certainly run the same script just before, so that its digest does.
+        loaded: whether the server has run the same script before, so that its digest does.
+        does: as of `script`.
 
     Returns:
         The request.
@@ -137,7 +162,7 @@ def evaluation(
         keys, arguments = declared, [*all_in_arguments(keys, present), *arguments]
     return b"*%d\r\n%b%b%b" % (
         3 + len(keys) + len(arguments) + tail_count,
-        _opening(terms, name, len(keys), undeclared=undeclared, loaded=loaded),
-        b"".join(map(bulk, (*keys, *arguments))),
+        _opening(terms, name, len(keys), undeclared=undeclared, loaded=loaded, does=does),
+        bulks([*keys, *arguments]),
         tail,
     )

@@ -107,6 +107,10 @@ class Names:
         slots.indexed.add(number)
         return self.index_of(number)
 
+    def index_of_key(self, key: bytes) -> bytes:
+        """Return the name of the index that has a key's earliest deadline, for a script that only reads it."""
+        return self.index if self.slots is None else self.index_of(slot(key))
+
     def index_of(self, number: int | None) -> bytes:
         """Return the name of the index of a slot; None: of a server that has no slots."""
         return self.index if number is None else b"%b%b}index" % (self._in_slot, _tags()[number])

@@ -12,7 +12,16 @@ from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names as OwnNames
 from proxy.session.alone import KeptCalls
 from proxy.session.describe import Descriptions
-from proxy.session.plain import LinesCheck, frequent_reads, frequent_requests, leased_check, plain_check, share_check
+from proxy.session.operations import Operation
+from proxy.session.plain import (
+    Latest,
+    LinesCheck,
+    frequent_reads,
+    frequent_requests,
+    leased_check,
+    plain_check,
+    share_check,
+)
 from proxy.session.rewrite import Rewriter
 from proxy.session.streams import Streams
 from proxy.session.turns import Turns
@@ -50,6 +59,7 @@ class Ground:
         turns: how much of one connection is judged at once.
         kept: requests of the proxy's own that may be sent again.
         long_lists: keys of lists in which members are looked for one by one.
+        latest: what the last request asks for of which `shareable` returned that it goes jointly with others.
         shareable: returns over which shared connection a chunk that begins where a request does may go.
     """
 
@@ -88,7 +98,8 @@ class Ground:
         self.lines = LinesCheck(PLAIN, coverage, prefix)
         self._plain = plain_check(PLAIN, coverage, prefix, self.batch)
         self._leased = leased_check(self._plain, coverage)
-        self.shareable = share_check(coverage, prefix, self.batch)
+        self.latest = Latest()
+        self.shareable = share_check(coverage, prefix, self.batch, self._joint, self.latest)
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
@@ -97,6 +108,17 @@ class Ground:
         It is another one when there come to be other proxies, or none any more.
         """
         return self._leased if self.coverage.shared else self._plain
+
+    def _joint(self, request: list[bytes]) -> Operation | None:
+        """Return what a request asks for that could go jointly with those of other clients."""
+        if self.names is None or self.names.slots is not None:
+            return None  # a call is for keys of one slot, and hardly two of a turn would be
+        operation = self.rewriter.operations.read(request)
+        if operation is not None and operation.delay:
+            key = operation.key
+            if key in self.long_lists or not self.coverage.is_confirmed(key):
+                return None
+        return operation
 
     def command(self, name: bytes) -> Command | None:
         """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""

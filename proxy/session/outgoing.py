@@ -78,10 +78,10 @@ class Outgoing:
         if skips:  # unless the server has refused that; the next answer tells
             self.append(self.expect(b"", fails=True))
 
-    def put_together(self, call: bytes, count: int, took_long: Callable[[], None]) -> None:
+    def put_together(self, call: bytes, count: int, took_long: Callable[[int], None]) -> None:
         """Send one call in the place of so many requests of the client's. Not within a transaction.
 
-        `took_long` is called if the call says so.
+        `took_long` is called with the number of a key if the call says so.
         """
         self.append(self._standing.marked.open(Elements(count, took_long)))
         self.append(call)

@@ -19,11 +19,13 @@ from proxy.commands.table import (
     is_indifferent,
 )
 from proxy.coverage.coverage import Coverage, lease_clock
+from proxy.session.operations import Operation
 from proxy.wire.batch import BatchParser
 from proxy.wire.lines import is_lines, lines_end
 from proxy.wire.lines import names as names_in
 from proxy.wire.pattern import requests_pattern
-from proxy.wire.runs import Runs
+from proxy.wire.request import packed
+from proxy.wire.runs import SIZES, Runs
 
 LARGEST: Final = 16 * 1024
 """Bytes of a chunk that is parsed here; a larger one is parsed in slices."""
@@ -65,6 +67,9 @@ _LONGEST_READ: Final = 99
 """Bytes of an argument of a read that is not even parsed."""
 
 _STAR: Final = 0x2A
+_LEAST_PARTS: Final = 2 * SIZES[0] + 1
+_MOST_PARTS: Final = 2 * SIZES[-1] + 1
+"""Ends of lines in the shortest and in the longest requests of which many may be done together."""
 _RETURN: Final = 0x0D
 
 
@@ -193,32 +198,57 @@ class Shared(IntEnum):
     """Over which of the shared connections of its identity a chunk may go.
 
     Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows. Of guarded ones
-    the server is asked, in front of them, when the next deadline of their keys is.
+    the server is asked, in front of them, when the next deadline of their keys is. Joint requests, about members that
+    have deadlines, or are to have them, go as one call of a script.
     """
 
     NONE = 0
     WRITES = 1
     READS = 2
     GUARDED_READS = 3
+    JOINT_WRITES = 4
+    JOINT_READS = 5
 
 
-def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], Shared]:
+class Latest:
+    """What the last request asks for of which was found that it goes jointly with others.
+
+    Attributes:
+        operation: that.
+    """
+
+    __slots__ = ("operation",)
+
+    operation: Operation
+
+
+def share_check(
+    coverage: Coverage,
+    prefix: bytes,
+    batch: BatchParser,
+    read: Callable[[list[bytes]], Operation | None] = lambda _: None,
+    latest: Latest | None = None,
+) -> Callable[[bytes], Shared]:
     """Make the check whether a chunk may go over a shared connection.
 
     Args:
         coverage: the covered keys.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
+        read: returns what a request asks for that could go jointly with others.
+        latest: where to put that.
 
     Returns:
         A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
         a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. Whether
-        that is all it does not ask: that is asked when the chunk is sent.
+        that is all it does not ask: that is asked when the chunk is sent. With `JOINT_…` a script stands in for it.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
     reserved = re.compile(re.escape(prefix)).search
-    none, writes, reads, guarded = Shared
+    none, writes, reads, guarded, joint_writes, joint_reads = Shared
+    joint = {spelling for name in REPEATED for spelling in (name, name.lower())}
+    latest = latest or Latest()
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
     guardable = reading & OF_ONE_KEY
@@ -235,7 +265,18 @@ def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callab
                 return reads if name in reading else writes
             if name in guardable:
                 return guarded  # of a value that only looks like a covered key the server is asked in vain
-        if chunk[0] != _STAR or reserved(chunk):
+        if chunk[0] != _STAR:
+            return none
+        parts = chunk.split(b"\r\n", _MOST_PARTS)
+        if len(parts) > _LEAST_PARTS and parts[2] in joint:
+            request = parts[2:-1:2]
+            operation = read(request) if packed(request) == chunk else None  # it may have ends of lines in it
+            if operation is not None and not operation.key.startswith(prefix):
+                form = operation.form
+                if form.of_own or coverage.covers(operation.key):
+                    latest.operation = operation
+                    return joint_writes if form.terms.writes else joint_reads
+        if reserved(chunk):
             return none
         requests = parse(chunk)
         if requests is None or len(requests) != 1:

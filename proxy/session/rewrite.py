@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
@@ -18,6 +19,7 @@ from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names, slot
 from proxy.session.globs import may_match_beginning
 from proxy.session.moves import Moves
+from proxy.session.operations import Form, Operation, Operations
 from proxy.session.pipeline import Pipeline
 from proxy.session.transaction import Transaction
 from proxy.session.voiding import Voiding
@@ -85,6 +87,22 @@ _LONG_NAME: Final = Refusal(
 _OF_SEVERAL: Final = (b"LPOP", b"RPOP", b"ZPOPMIN", b"ZPOPMAX")
 
 
+def _batch(
+    terms: Terms,
+    names: list[bytes],
+    arguments: list[bytes],
+    tail: bytes,
+    tail_count: int,
+    declared: list[bytes] | None,
+    present: str,
+    does: str,
+    loaded: bool,
+) -> bytes:
+    return evaluation(
+        terms, "batch", names, arguments, tail, tail_count, declared=declared, present=present, loaded=loaded, does=does
+    )
+
+
 def _is_cleared(key: bytes, transaction: Transaction | None) -> bool:
     return transaction is not None and key in transaction.cleared
 
@@ -121,6 +139,7 @@ class Rewriter:
 
     Attributes:
         moves: what to send for requests by which the nodes of a cluster give each other keys.
+        operations: finds out what requests can be done together.
         command: returns what to do about a command of an upper-case name.
     """
 
@@ -133,6 +152,7 @@ class Rewriter:
         self._server = server
         self._metrics = metrics or Metrics()
         self.moves = Moves(names, coverage)
+        self.operations = Operations(server)
         self.command = server.command
 
     def expect(self, keys: Iterable[bytes], deadline: float) -> None:
@@ -609,47 +629,54 @@ class Rewriter:
         """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request."""
         return self._names.declared(keys) if keys else None
 
-    def together(
+    def batch(
         self,
-        command: Command,
-        script: str,
-        names: list[bytes],
-        keys: list[bytes],
-        arguments: list[bytes],
+        forms: Sequence[Form],
+        keys: Sequence[bytes],
+        runs: bytes,
         tail: bytes,
         tail_count: int,
-        *,
-        takes_memory: bool | None = None,
-    ) -> bytes:
-        """Return the call of a script that replaces many requests for the same command, and count them.
+        does: str = "",
+    ) -> Callable[[bool], bytes]:
+        """Return what encodes the call of a script that does many requests.
 
         Args:
-            command: the command.
-            script: the script that replaces one of them.
-            names: their keys, each once.
-            keys: the key of each of them.
-            arguments: the beginning of ARGV.
-            tail: the rest of ARGV, as bulk strings.
+            forms: their forms, each once; all are run on the same terms.
+            keys: their keys, each once.
+            runs: which of them stand where, as of `plan`.
+            tail: what the script has of their arguments, as bulk strings.
             tail_count: how many.
-            takes_memory: whether it is refused when there is no memory left; as the server's command, if not given.
+            does: what the script is to be able to do; what it has to do, if not given.
+
+        Returns:
+            A function of whether the server has run the same script before, so that its digest does.
         """
-        terms = self._server.terms(command.name)
-        if takes_memory is not None:
-            terms = terms._replace(takes_memory=takes_memory)
-        self._metrics.requests_rewritten_total[script] += len(keys)
-        if len(names) == 1:
-            segments = b"1 %d" % len(keys)
-        else:
-            numbers = {name: number for number, name in enumerate(names, 1)}
-            segments = b" ".join(b"%d %d" % (numbers[key], sum(1 for _ in same)) for key, same in groupby(keys))
-        pairs = [name for key in names for name in (key, self._names.shadow(key))]
-        index = [] if script == "ttl" else [self._names.index_for(names[0])]
-        declared = None if script in _SETTING else self._declared(names)
-        present = "" if declared is None else self._shadows([*index, *pairs])
-        arguments, name = [*arguments, segments], f"{script}_many"
-        return evaluation(
-            terms, name, [*index, *pairs], arguments, tail, tail_count, declared=declared, present=present
+        sets = any(form.unit for form in forms)
+        names = [self._names.index_for(keys[0]) if forms[0].terms.writes else self._names.index_of_key(keys[0])]
+        for key in keys:
+            names += (key, self._names.shadow(key))
+        declared = None if sets else self._declared(list(keys))
+        return partial(
+            _batch,
+            forms[0].terms,
+            names,
+            [runs, b" ".join([form.text for form in forms])],
+            tail,
+            tail_count,
+            declared,
+            "" if declared is None else self._shadows(names),
+            does or "".join(sorted({form.does for form in forms})),
         )
+
+    def count(self, script: str, requests: int) -> None:
+        """Count requests that are replaced by such a script, or by one that does what it does."""
+        self._metrics.requests_rewritten_total[script] += requests
+
+    def count_all(self, operations: Sequence[Operation]) -> None:
+        """Count requests that a call replaces."""
+        for form, requests in Counter([operation.form for operation in operations]).items():
+            if form.script:
+                self.count(form.script, requests)
 
     def _keyspace(self, command: Command, request: Request) -> bytes | None:
         if not self._coverage.ever and not self._coverage.blind:

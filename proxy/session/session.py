@@ -377,6 +377,10 @@ class Session:
         """As whom the client has last asked to be."""
         return self._standing.user
 
+    def may_go_jointly(self, now: float) -> bool:
+        """Return whether a request that comes next, and alone, may be done by a script for several clients."""
+        return self._together.is_ordinary(now)
+
     def share(self) -> None:
         """Note that requests of the client's go over connections that are not its own."""
         self._standing.shares = True

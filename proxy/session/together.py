@@ -1,4 +1,8 @@
-"""Has the server do many requests of one form by one call of a script, which answers for each of them.
+"""Has the server do many requests by one call of a script, which answers for each of them.
+
+Those of one form are found as a run, and taken apart column by column. Others are parsed: requests about members go
+together until one comes that has to be judged by itself, or that the server might refuse on different terms. Ordinary
+requests between them, on keys without deadlines, go as they came.
 
 Only where each of them would be rewritten anyway, and none would have to wait: whatever is special about a request, or
 about the connection, is left to `Session`, which judges requests one by one.
@@ -8,32 +12,45 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Final
+from itertools import chain, groupby
+from typing import Final, cast
 
-from proxy.commands.lifetime import EXACT, UNITS
-from proxy.commands.table import COMMANDS, Command, Effect
-from proxy.session.ground import Ground
+from proxy.commands.table import REPEATED
+from proxy.session.ground import PLAIN, Ground
+from proxy.session.operations import LONGEST, Form, Operation, plan
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import REPEATED_REQUESTS
 from proxy.session.reads import Reads
 from proxy.session.standing import Login, Next, Standing
-from proxy.wire.request import RequestReader
+from proxy.wire.batch import requests_size
+from proxy.wire.request import RequestReader, bulks
 from proxy.wire.runs import LEAST, MOST_BYTES, Run
-
-_SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
-_OWN: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME))
-"""What the server does not know: it is rewritten whether or not its key has deadlines."""
 
 _POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14} )+")
 _NUMBERS: Final = re.compile(rb"[-+.0-9 ]+")
-_LONGEST: Final = EXACT // 2
-"""A delay, in ms, to which the clock can be added."""
+MOST_MIXED: Final = 200
+"""Requests of a call at most, where they are of several forms."""
+
+_BETWEEN: Final = b"\r\n*"
+_NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
+_JOINED: Final = frozenset(spelled for name in REPEATED for spelled in (name, name.lower()))
+_DEADLINE: Final = re.compile(rb"\r\n(?:P?EXPIREMEMBER|p?expiremember)\r\n").search
+_BYTES: Final = {bytes}
+_UNREADABLE: Final = 16
+"""Requests that are judged one by one where those that come cannot be parsed together."""
 
 LONG_LISTS: Final = 1_000
-"""Keys of long lists that are remembered, about."""
+"""Keys of long lists that are remembered at most."""
 
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
+
+
+def note_long_list(long_lists: set[bytes], key: bytes) -> None:
+    """Note that a key has a list so long that no script should look for many members of it."""
+    if len(long_lists) >= LONG_LISTS:
+        long_lists.clear()
+    long_lists.add(key)
 
 
 class Together:
@@ -59,7 +76,7 @@ class Together:
 
     def may_take(self, data: bytes, now: float) -> bool:
         """Return whether some requests that have come, behind others, may go together."""
-        return self._is_ordinary(now) and REPEATED_REQUESTS.may_be_in(data)
+        return self.is_ordinary(now) and (REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None)
 
     def take(self, data: bytes, begin: int, now: float) -> int:
         """Send those requests on that can go together, from a place on where a request begins.
@@ -75,13 +92,9 @@ class Together:
         self._left = 0
         run = REPEATED_REQUESTS.at(data, begin)
         if run is None:
-            return begin
+            return self._take_mixed(data, begin, now)
         end = begin + run.length
-        if (
-            self._is_ordinary(now)
-            and data.find(self._ground.prefix, begin, end) < 0
-            and (taken := self._send(run, now))
-        ):
+        if self.is_ordinary(now) and data.find(self._ground.prefix, begin, end) < 0 and (taken := self._send(run, now)):
             return begin + taken
         self._left = run.count - 1
         return begin
@@ -98,33 +111,142 @@ class Together:
 
     def _send(self, run: Run, now: float) -> int:
         """Send a run on, or what of it can go; return how many bytes of the client's that was."""
-        command = COMMANDS[run.name.upper()]
+        form = self._rewriter.operations.form(run.name, run.size, run.column(run.size - 1)[0])
+        if form is None:
+            return 0
         keys = run.column(1)
         is_covered = self._coverage.covers
-        if command.effect not in _OWN and not all(map(is_covered, keys)):
-            count = next(place for place, key in enumerate(keys) if not is_covered(key))
-            if count < LEAST:
-                return 0
-            run, keys = run.beginning(count), keys[:count]
-        if (count := self._rewriter.length_in_slot(keys)) < len(keys):
-            if count < LEAST:
-                return 0
-            run, keys = run.beginning(count), keys[:count]
-        names = list(dict.fromkeys(keys))
-        call = self._call(command, run, keys, names, now)
-        if call is None:
+        if not form.of_own and not all(map(is_covered, keys)):
+            run, keys = self._beginning(run, keys, next(i for i, key in enumerate(keys) if not is_covered(key)))
+        if keys and (count := self._rewriter.length_in_slot(keys)) < len(keys):
+            run, keys = self._beginning(run, keys, count)
+        if not keys:
             return 0
-        self._out.put_together(call, run.count, partial(self._note_long_lists, names))
+        names = list(dict.fromkeys(keys))
+        if form.unit and not self._note_deadlines(form, run, names, now):
+            return 0
+        if form.scored and not _NUMBERS.fullmatch(b" ".join(run.column(2))):
+            return 0  # one of its options, maybe
+        if len(names) == 1:
+            runs = bytes((1, 1, run.count))
+        else:
+            numbers = {name: number for number, name in enumerate(names, 1)}
+            runs = b"".join([bytes((1, numbers[key], sum(1 for _ in same))) for key, same in groupby(keys)])
+        tail = run.encoded(2, form.end)
+        call = self._rewriter.batch([form], names, runs, tail, (form.end - 2) * run.count)
+        self._rewriter.count(form.script, run.count)
+        self._out.put_together(call(False), run.count, partial(self._note_long_list, names))
         return run.length
 
-    def _note_long_lists(self, names: list[bytes]) -> None:
-        """Note that among some keys there is a list so long that no script should look for many members of it."""
-        long_lists = self._ground.long_lists
-        if len(long_lists) > LONG_LISTS:
-            long_lists.clear()
-        long_lists.update(names)
+    @staticmethod
+    def _beginning(run: Run, keys: list[bytes], count: int) -> tuple[Run, list[bytes]]:
+        """Return the first so many of some requests, and their keys; none of the keys where they are too few."""
+        return (run.beginning(count), keys[:count]) if count >= LEAST else (run, [])
 
-    def _is_ordinary(self, now: float) -> bool:
+    def _note_deadlines(self, form: Form, run: Run, names: list[bytes], now: float) -> bool:
+        """Note when the sweeper has to look; return False where the requests are to be judged one by one."""
+        if form.end < run.size and len(set(run.column(4))) > 1:
+            return False
+        if not self._ground.long_lists.isdisjoint(names):
+            return False
+        terms = run.column(3)
+        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
+            return False
+        delays = [int(term) * form.unit for term in terms]
+        if max(delays) > LONGEST:
+            return False
+        self._rewriter.expect(names, now + min(delays))
+        return True
+
+    def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
+        """Send those requests on that can go together though they are of several forms; return where they end."""
+        name = _NAME(data, begin)
+        if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
+            return begin
+        piece = data[begin : begin + MOST_BYTES]
+        if not self.is_ordinary(now) or self._ground.prefix in piece or self._is_of_cluster:
+            return begin
+        parsed = self._ground.batch.parse(piece)
+        if parsed is None:
+            self._left = _UNREADABLE
+            return begin
+        requests = parsed[0][:MOST_MIXED]
+        if set(map(type, chain.from_iterable(requests))) != _BYTES:
+            return begin
+        groups, count = self._groups(requests)
+        done = sum(len(group) for group in groups if group and isinstance(group[0], Operation))
+        calls = sum(1 for group in groups if group and isinstance(group[0], Operation))
+        if done < LEAST or done < 2 * calls:
+            self._left = max(0, count - 1)
+            return begin
+        position = begin
+        place = 0
+        for group in groups:
+            end = position + requests_size(requests[place : place + len(group)])
+            place += len(group)
+            if isinstance(group[0], Operation):
+                self._put(group, now)
+            else:
+                self._out.append(data[position:end])
+            position = end
+        return position
+
+    @property
+    def _is_of_cluster(self) -> bool:
+        names = self._ground.names
+        return names is None or names.slots is not None
+
+    def _groups(self, requests: list[list[bytes]]) -> tuple[list[list[Operation] | list[None]], int]:
+        """Return what goes as one call each, and between those as it came; and of how many requests all that is."""
+        read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
+        groups: list[list[Operation] | list[None]] = []
+        group: list[Operation] = []
+        alike = ""
+        covered: set[bytes] = set()
+        confirmed: set[bytes] = set()
+        for place, request in enumerate(requests):
+            operation = read(request)
+            if operation is not None:
+                form, key, _, delay = operation
+                if delay and key not in confirmed:
+                    if key in long_lists or not coverage.is_confirmed(key):
+                        return groups, place
+                    confirmed.add(key)
+                if form.does == "o":
+                    if group and alike is form.alike and not coverage.touches((request,)):
+                        group.append(operation)
+                        continue
+                elif form.of_own or key in covered or coverage.covers(key):
+                    covered.add(key)
+                    if form.alike is not alike:
+                        group, alike = [], form.alike
+                        groups.append(group)
+                    group.append(operation)
+                    continue
+            if request[0] not in PLAIN or coverage.touches((request,)):
+                return groups, place
+            if alike or not groups:
+                groups.append([])
+                alike = ""
+            cast(list[None], groups[-1]).append(None)
+        return groups, len(requests)
+
+    def _put(self, operations: list[Operation], now: float) -> None:
+        """Send one call for some requests."""
+        keys, forms, runs = plan(operations)
+        words = [word for operation in operations for word in operation.words]
+        delays = [operation.delay for operation in operations if operation.delay]
+        if delays:
+            self._rewriter.expect(keys, now + min(delays))
+        call = self._rewriter.batch(forms, keys, runs, bulks(words), len(words))
+        self._rewriter.count_all(operations)
+        self._out.put_together(call(False), len(operations), partial(self._note_long_list, keys))
+
+    def _note_long_list(self, names: list[bytes], number: int) -> None:
+        """Note which of some keys has a long list."""
+        note_long_list(self._ground.long_lists, names[number - 1])
+
+    def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in no state in which something else may have to be done for a request."""
         standing, rights = self._standing, self._standing.rights
         return not (
@@ -140,66 +262,3 @@ class Together:
             or standing.limited
             or rights.confinement
         )
-
-    def _call(self, command: Command, run: Run, keys: list[bytes], names: list[bytes], now: float) -> bytes | None:
-        """Return the call of the script; None where the requests are to be judged one by one."""
-        match command.effect:
-            case Effect.EXPIRE:
-                return self._expire(command, run, keys, names, now)
-            case Effect.LIFETIME:
-                return self._lifetime(command, run, keys, names)
-            case Effect.ADD:
-                return self._add(command, run, keys, names)
-            case _:
-                return self._remove(command, run, keys, names)
-
-    def _expire(self, command: Command, run: Run, keys: list[bytes], names: list[bytes], now: float) -> bytes | None:
-        unit = 1 if command.name == b"PEXPIREMEMBER" else 1000
-        if run.size == 5 and command.name == b"EXPIREMEMBER":
-            unit = UNITS.get(run.column(4)[0], 0)
-            if not unit or len(set(run.column(4))) > 1:
-                return None
-        elif run.size != 4:
-            return None
-        if not self._ground.long_lists.isdisjoint(names):
-            return None
-        terms = run.column(3)
-        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
-            return None
-        delays = [int(term) * unit for term in terms]
-        if max(delays) > _LONGEST:
-            return None
-        self._rewriter.expect(names, now + min(delays))
-        return self._rewriter.together(
-            command, "expire", names, keys, [b"%d" % unit], run.encoded(2, 4), 2 * run.count, takes_memory=True
-        )
-
-    def _lifetime(self, command: Command, run: Run, keys: list[bytes], names: list[bytes]) -> bytes | None:
-        if run.size != 3:
-            return None
-        members = run.encoded(2, 3)
-        if command.name == b"PERSIST":
-            return self._rewriter.together(command, "persist", names, keys, [], members, run.count)
-        unit = b"1000" if command.name == b"TTL" else b"1"
-        return self._rewriter.together(command, "ttl", names, keys, [unit], members, run.count)
-
-    def _add(self, command: Command, run: Run, keys: list[bytes], names: list[bytes]) -> bytes | None:
-        if command.name in _SCORED and not _NUMBERS.fullmatch(b" ".join(run.column(2))):
-            return None  # one of its options, maybe
-        first = [run.column(place)[0] for place in range(run.size)]
-        members = command.members(first, run.size) if command.members is not None else None
-        if members is None or not self._rewriter.accepts(command, run.size):
-            return None
-        width = run.size - 2
-        # Lua counts from 1, from behind the key on.
-        where = b"%d %d %d %d" % (width, members[0] - 1, members[-1] - 1, members.step)
-        tail = run.encoded(2, run.size)
-        return self._rewriter.together(command, "add", names, keys, [run.name, where], tail, width * run.count)
-
-    def _remove(self, command: Command, run: Run, keys: list[bytes], names: list[bytes]) -> bytes | None:
-        if not self._rewriter.accepts(command, run.size):
-            return None
-        width = run.size - 2
-        tail = run.encoded(2, run.size)
-        extra = [run.name, b"%d" % width]
-        return self._rewriter.together(command, "remove", names, keys, extra, tail, width * run.count)

@@ -7,7 +7,7 @@ to `RequestReader`.
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+from collections.abc import KeysView, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -108,6 +108,16 @@ def request_size(request: list[bytes]) -> int:
     for argument in request:
         length = len(argument)
         size += length + (1 if length < 10 else 2 if length < 100 else len(str(length)))
+    return size
+
+
+def requests_size(requests: Sequence[list[bytes]]) -> int:
+    """Count the bytes that ordinary requests, of less than ten arguments each, took on the wire."""
+    sizes = list(map(len, chain.from_iterable(requests)))
+    longest, size, limit = max(sizes, default=0), sum(sizes) + 6 * len(sizes) + 4 * len(requests), 9
+    while longest > limit:
+        size += sum(map(limit.__lt__, sizes))
+        limit = 10 * limit + 9
     return size
 
 

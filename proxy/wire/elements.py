@@ -1,7 +1,8 @@
 """Make the one reply to a call for many requests the replies to those requests.
 
-Of an array all that has to go is the line in front of its elements; and a 0 that is one element too many, with which a
-script says that it took long. An error, with which the call failed as a whole, is each request's error.
+Of an array all that has to go is the line in front of its elements; and a number that is one element too many, with
+which a script says that it took long, and for which key. An error, with which the call failed as a whole, is each
+request's error.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ class Elements(FirstLine):
 
     Args:
         count: how many requests the call is for.
-        took_long: is called if the script says so.
+        took_long: is called with the number of a key if the script says so.
 
     Attributes:
         done: whether what is left of the stream need not pass through here: elements, if the reply is an array.
     """
 
-    def __init__(self, count: int, took_long: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, count: int, took_long: Callable[[int], None] = lambda _: None) -> None:
         super().__init__()
         self._count = count
         self._took_long = took_long
@@ -31,7 +32,8 @@ class Elements(FirstLine):
     def _open(self, line: bytes) -> bytes:
         """Return what the client gets for a line with which the reply begins."""
         self.done = True
-        if self._opened and line == b":0\r\n":
+        if self._opened and line[:1] == b":":
+            self._took_long(int(line[1:]))
             return b""
         if self._opened:
             raise StrayReplyError(line[:100])
@@ -41,6 +43,5 @@ class Elements(FirstLine):
             return line * self._count
         if line == b"*%d\r\n" % (self._count + 1):
             self.done, self._opened = False, True
-            self._took_long()
             return b""
         raise StrayReplyError(line[:100])

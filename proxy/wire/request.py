@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from itertools import chain, repeat
 from typing import Final
+
+import hiredis
 
 COUNT_LIMIT = 1024 * 1024
 BULK_LIMIT = 512 * 1024 * 1024
@@ -636,6 +639,17 @@ def second(request: bytes) -> bytes:
     begin = request.index(b"$", len(b"*2\r\n$"))
     end = request.index(b"\r\n", begin) + 2
     return request[begin : end + int(request[begin + 1 : end]) + 2]
+
+
+def packed(words: Sequence[bytes]) -> bytes:
+    """Encode a request, of few bytes, at the speed of C."""
+    return hiredis.pack_command(tuple(words))  # type: ignore[arg-type, no-any-return]  # declared as a tuple of one
+
+
+def bulks(words: Sequence[bytes]) -> bytes:
+    """Encode bulk strings, likewise."""
+    request = packed(words)
+    return request[request.index(b"\n") + 1 :]
 
 
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:

@@ -8,6 +8,8 @@
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
-settle(key, shadow, index, cleared ~= '')
-renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared ~= '')
+if call('exists', shadow) == 1 then
+  settle(key, shadow, index, cleared ~= '')
+  renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared ~= '')
+end
 return run(2)

@@ -6,8 +6,10 @@
 -- Complexity: O(log n), beside the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local place, cleared = tonumber(ARGV[1]:match('%d+')), ARGV[1]:find('cleared', 1, true) ~= nil
-settle(key, shadow, index, cleared)
-renew(key, shadow, index, place, place, 1)
+if call('exists', shadow) == 1 then
+  settle(key, shadow, index, cleared)
+  renew(key, shadow, index, place, place, 1)
+end
 local reply = run(2)
 if type(reply) ~= 'number' then return reply end
 if math.abs(reply) < 2 ^ 53 then return {ok = string.format('%.0f', reply)} end

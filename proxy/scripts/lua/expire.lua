@@ -19,8 +19,8 @@ if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then
   return redis.error_reply('ERR object type is unsupported')
 end
 if not has(kind, key, member) then return 0 end
-local present = tonumber(call('zscore', shadow, member) or nil)
-if present and present < 0 then present = nil end
+local stored = tonumber(call('zscore', shadow, member) or nil)
+local present = stored and stored >= 0 and stored or nil
 if present and present <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', present, moment) then
   return 0
 end
@@ -48,7 +48,7 @@ local before = redis.pcall('zscore', index, key)
 call('zadd', shadow, deadline, member)
 if type(before) ~= 'string' or deadline < tonumber(before) then
   redis.pcall('zadd', index, deadline, key)
-elseif call('zrangebyscore', shadow, before, before, 'limit', 0, 1)[1] == nil then
-  refresh(key, shadow, index)
+elseif stored and math.abs(stored) <= tonumber(before) then
+  refresh(key, shadow, index)  -- it had the earliest one
 end
 return 1

@@ -6,6 +6,7 @@
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+if call('exists', shadow) == 0 then return run(2, 2) end
 settle(key, shadow, index, cleared ~= '')
 local kind, forgotten = call('type', key).ok, false
 for position = tonumber(first), tonumber(last), tonumber(step) do

@@ -2,28 +2,23 @@
 -- What is due goes first, as the request may have been under way while a deadline passed; unless it was `cleared` in
 -- front of the requests of a transaction, which are to see one moment. O(log n) for each, O(n) in a list.
 local function renew(key, shadow, index, first, last, step, cleared)
-  if call('exists', shadow) == 1 then
-    local kind = call('type', key).ok
-    if kind == 'none' or kind == 'string' then
-      drop(key, shadow, index)
-    else
-      local void, moment = false, nil
-      for position = first, last, step do
-        local member = ARGV[position]
-        local deadline = call('zscore', shadow, member)
-        if deadline and tonumber(deadline) > 0 then
-          moment = moment or (now())
-          if tonumber(deadline) <= moment then
-            overdue(kind, key, index, member, tonumber(deadline), moment, cleared)
-          end
-        end
-        -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
-        if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then
-          call('zrem', shadow, member)
-          void = true
-        end
+  local kind = call('type', key).ok
+  if kind == 'none' or kind == 'string' then return drop(key, shadow, index) end
+  local void, moment = false, nil
+  for position = first, last, step do
+    local member = ARGV[position]
+    local deadline = call('zscore', shadow, member)
+    if deadline and tonumber(deadline) > 0 then
+      moment = moment or (now())
+      if tonumber(deadline) <= moment then
+        overdue(kind, key, index, member, tonumber(deadline), moment, cleared)
       end
-      if void then refresh(key, shadow, index) end
+    end
+    -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
+    if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then
+      call('zrem', shadow, member)
+      void = true
     end
   end
+  if void then refresh(key, shadow, index) end
 end

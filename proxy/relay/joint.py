@@ -1,0 +1,158 @@
+"""Requests about members that go over a shared connection together: one call of a script for those of many clients.
+
+The call names its script by digest, as the lane has sent the text before. Where the server has not got it any more, or
+the proxy's user may run none by digest, nothing has run, and the text is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from proxy.coverage.coverage import Coverage
+from proxy.relay.lane import Lane, State
+from proxy.relay.port import Port
+from proxy.session.ground import Ground
+from proxy.session.operations import Operation, plan
+from proxy.session.together import note_long_list
+from proxy.wire.frames import frames
+from proxy.wire.replies import MOST_PARTS
+from proxy.wire.request import bulks
+
+log = structlog.get_logger("proxy.relay")
+
+MOST: Final = MOST_PARTS
+"""Requests of a call: the replies to so many are cut at once."""
+
+_NO_SUCH_SCRIPT: Final = b"-NOSCRIPT"
+_NOT_BY_DIGEST: Final = b"-NOPERM", b"-ERR unknown command"
+
+
+class Taken(NamedTuple):
+    """A request of one client.
+
+    Attributes:
+        port: whose it is.
+        operation: what it asks for.
+    """
+
+    port: Port
+    operation: Operation
+
+
+def in_calls(taken: Iterable[Taken]) -> list[list[Taken]]:
+    """Return some requests in groups, each of which one call does."""
+    kinds: dict[str, list[Taken]] = {}
+    for one in taken:
+        kinds.setdefault(one.operation.form.alike, []).append(one)
+    return [some[begin : begin + MOST] for some in kinds.values() for begin in range(0, len(some), MOST)]
+
+
+def sort_out(coverage: Coverage, taken: Sequence[Taken]) -> tuple[list[Taken], list[Port]]:
+    """Return which requests can still go, and the clients of those that would set a first deadline."""
+    setting = [one.operation.key for one in taken if one.operation.delay]
+    if not (unconfirmed := set(coverage.unconfirmed(setting))):
+        return list(taken), []
+    first = [one for one in taken if one.operation.delay and one.operation.key in unconfirmed]
+    return [one for one in taken if one not in first], [one.port for one in first]
+
+
+class Joint:
+    """One call.
+
+    Args:
+        ground: what requests are judged by.
+        taken: the requests, alike in what they need of the server.
+        lane: over which it goes.
+    """
+
+    __slots__ = ("_by_digest", "_encode", "_ground", "_keys", "_lane", "_left", "_pieces", "_script", "port")
+
+    def __init__(self, ground: Ground, taken: Sequence[Taken], lane: Lane) -> None:
+        self._ground = ground
+        self._left = [one.port for one in taken]
+        self._lane = lane
+        self._pieces: list[bytes] = []
+        operations = [one.operation for one in taken]
+        self._keys, forms, runs = plan(operations)
+        words = [word for operation in operations for word in operation.words]
+        self._script = forms[0].alike
+        rewriter = ground.rewriter
+        self._encode = rewriter.batch(forms, self._keys, runs, bulks(words), len(words), self._script)
+        rewriter.count_all(operations)
+        self._by_digest = lane.has_script(self._script)
+        self.port = port = Port(self._pieces.append)
+        port.busy = True
+        port.request = self._left[0].request  # whatever it is: that there is one lets the lane give it back
+        port.settled, port.lost, port.unsent, port.broke = self._settle, self._lose, self._give_back, self._break
+
+    def request(self) -> bytes:
+        """Return the call as it is to be sent."""
+        return self._encode(self._by_digest)
+
+    def _settle(self) -> None:
+        """Give each client its reply; or send the text, where the digest was of no use."""
+        said = b"".join(self._pieces)
+        self._pieces.clear()
+        if self._by_digest and said.startswith((_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST)):
+            self._send_text(said)
+            return
+        if said[:1] == b"-":
+            replies = [said] * len(self._left)
+        else:
+            replies = self._cut(said)
+        ports, self._left = self._left, []
+        for port, reply in zip(ports, replies, strict=True):
+            port.busy = False
+            try:
+                port.deliver(reply)
+                if port.settled is not None:
+                    port.settled()
+            except Exception as error:  # noqa: BLE001 - one client's defect is not another's
+                port.broke(error)
+
+    def _cut(self, said: bytes) -> list[bytes]:
+        """Return the replies to the requests. Raises ValueError where there are not as many."""
+        count = len(self._left)
+        head, *lines, _ = said.split(b"\r\n")
+        size = int(head[1:])
+        if len(lines) == size:
+            replies = [line + b"\r\n" for line in lines]
+        else:
+            replies = frames(said[len(head) + 2 :])
+        if len(replies) == count + 1:
+            note_long_list(self._ground.long_lists, self._keys[int(replies.pop(0)[1:]) - 1])
+        if head[:1] != b"*" or len(replies) != count:
+            raise ValueError
+        return replies
+
+    def _send_text(self, said: bytes) -> None:
+        """Send the call once more, by its text: it has not run."""
+        self._by_digest = False
+        self._lane.lack_script(self._script, for_good=said.startswith(_NOT_BY_DIGEST))
+        if self._lane.state is not State.OPEN:
+            self._give_back(b"")
+            return
+        self.port.busy = True
+        self._lane.send([self.port], self.request())
+
+    def _lose(self) -> None:
+        """The reply will not come."""
+        ports, self._left = self._left, []
+        for port in ports:
+            port.busy = False
+            port.lost()
+
+    def _give_back(self, _: bytes) -> None:
+        """Have each client send its request over its own connection: none has run, or all may run twice."""
+        ports, self._left = self._left, []
+        for port in ports:
+            port.give_back(port.request)
+
+    def _break(self, error: Exception) -> None:
+        """What has come is not the reply to the call: nobody can tell any more which reply belongs to whom."""
+        log.error("shared connection closed: stray reply", reply=repr(error))
+        self._lane.abort()
+        self._lose()

@@ -1,0 +1,346 @@
+-- Runs many requests about members, of any forms, in their order; each does as it does alone.
+-- uses: has, index, now, discard, overdue, passed, settle, void, alive, each
+-- KEYS: the index, then each key followed by its shadow
+-- ARGV: three bytes for each run of requests of one form for one key: the numbers of the form and of the key, and how many
+--   requests there are; the forms; then the arguments of each request in turn. A form is, in six words: what it does, the
+--   command or a unit in milliseconds, how many arguments a request has, and positions among them of the first member and of
+--   the last, and the step between them. What it does:
+--   a  the command adds members; A: its reply has a type of RESP3
+--   o  the command does nothing to members, and its key has no deadlines
+--   r  the command removes members
+--   e  gives a member a deadline, so many units from now on, more than none
+--   p  drops a member's deadline
+--   t  tells how long a member has still to live, in units
+-- Result: each request's own; in front of them the number of a key whose list is so long that its members had better be
+--   looked for one by one
+-- Complexity: O(log n) for each member, beside the requests' own (O(n) more for a list)
+local index, moment = KEYS[1], (now())
+-- What is known of a key: its type; its earliest deadline or a lower bound of it, false where it has none, nil if that has
+-- to be looked up. `lower`: its new earliest deadline; `stale`: its place in the index is to be found anew. Both are
+-- written in the end, once for each key.
+-- `added`: a member that has just been added.
+local kinds, firsts, lower, stale, added, long = {}, {}, {}, {}, {}, nil
+local work, proper = {}, {set = true, hash = true, zset = true, list = true}
+local function forget_key(number)
+  kinds[number], firsts[number], added[number] = nil, nil, nil
+  if lower[number] then stale[number] = true end
+end
+local function kind_of(number)
+  local kind = kinds[number]
+  if not kind then
+    kind = call('type', KEYS[2 * number]).ok
+    kinds[number] = kind
+  end
+  return kind
+end
+local function earliest_of(number)
+  local first = firsts[number]
+  if first == nil then
+    first = tonumber(first_of(KEYS[2 * number + 1]) or nil) or false
+    firsts[number], lower[number] = first, first or nil
+  end
+  return first
+end
+-- For aAr; uses: discard, overdue, passed, settle
+local function drop_key(number)
+  drop(KEYS[2 * number], KEYS[2 * number + 1], index)
+  forget_key(number)
+end
+local function settle_key(number)
+  settle(KEYS[2 * number], KEYS[2 * number + 1], index)
+  forget_key(number)
+  return earliest_of(number)
+end
+-- For ep; uses: discard, overdue, passed
+-- Of members that are due, those that go.
+local function passed_of(number, members, scores)
+  local gone = passed_each(KEYS[2 * number], KEYS[2 * number + 1], index, members, scores, moment)
+  if next(gone) then forget_key(number) end
+  return gone
+end
+-- For rpt; uses: 
+local function slice(first, count)
+  local members = {}
+  for place = 1, count do members[place] = ARGV[first + place - 1] end
+  return members
+end
+-- For aAre; uses: 
+local function there(number, kind, key, members)
+  if members[2] then
+    local before = slow
+    local each = has_each(kind, key, members)
+    if slow and not before then long = number end
+    return each
+  end
+  if kind == 'list' and may('llen', key) and tonumber(redis.pcall('llen', key)) and call('llen', key) > 1000 then
+    long = number
+  end
+  return {has(kind, key, members[1])}
+end
+-- For aA; uses: overdue
+local function void_absent(number, key, shadow, form, first, count)
+  local kind = kind_of(number)
+  if kind == 'none' or kind == 'string' then return drop_key(number) end
+  local members, named, with, void = {}, {}, {}, {}
+  for position = first, first + (count - 1) * form.width, form.width do
+    for place = position + form.from - 1, position + form.to - 1, form.step do members[#members + 1] = ARGV[place] end
+  end
+  for place, deadline in ipairs(score_each(shadow, members)) do
+    local member = members[place]
+    if deadline and not named[member] then
+      named[member] = true
+      deadline = tonumber(deadline)
+      if deadline < 0 then
+        void[#void + 1] = member
+      else
+        if deadline <= moment then
+          overdue(kind, key, index, member, deadline, moment)
+          kinds[number] = nil
+        end
+        with[#with + 1] = member
+      end
+    end
+  end
+  if with[1] then
+    local each = there(number, kind, key, with)
+    for place, member in ipairs(with) do
+      if not each[place] then void[#void + 1] = member end
+    end
+  end
+  if void[1] then
+    call('zrem', shadow, unpack(void))
+    stale[number] = true
+  end
+end
+function work.a(replies, number, form, first, count)
+  local key, shadow, name, width, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, form.width, #replies
+  local earliest = earliest_of(number)
+  if earliest and earliest <= moment then earliest = settle_key(number) end
+  if earliest then void_absent(number, key, shadow, form, first, count) end
+  if form.typed then redis.setresp(3) end
+  for place = 1, count do
+    local position = first + (place - 1) * width
+    local reply = redis.pcall(name, key, unpack(ARGV, position, position + width - 1))
+    if failed(reply) then reply = {err = told(reply.err, name)} end
+    replies[size + place] = reply == nil and false or reply
+    kinds[number] = not failed(reply) and form.kind or nil
+  end
+  if form.typed then redis.setresp(2) end
+  added[number] = kinds[number] and ARGV[first + (count - 1) * width + form.from - 1]
+end
+work.A = work.a
+-- For o; uses: 
+function work.o(replies, number, form, first, count)
+  for place = 1, count do
+    local position = first + (place - 1) * form.width
+    local reply = redis.pcall(form.name, KEYS[2 * number], unpack(ARGV, position, position + form.width - 1))
+    if failed(reply) then reply = {err = told(reply.err, form.name)} end
+    replies[#replies + 1] = reply
+  end
+end
+-- For r; uses: void
+function work.r(replies, number, form, first, count)
+  local key, shadow, name, width, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, form.width, #replies
+  local members, timed, deadlines, earliest, removed = nil, {}, {}, earliest_of(number), false
+  if earliest and earliest <= moment then earliest = settle_key(number) end
+  if earliest then
+    members = slice(first, count * width)
+    for place, deadline in ipairs(score_each(shadow, members)) do
+      local member = members[place]
+      if deadline and tonumber(deadline) > 0 then
+        if not deadlines[member] then timed[#timed + 1] = member end
+        deadlines[member] = deadline
+      elseif deadline and forget(kind_of(number), key, shadow, member) then
+        stale[number] = true
+      end
+    end
+  end
+  for place = 1, count do
+    local position = first + (place - 1) * width
+    local reply = redis.pcall(name, key, unpack(ARGV, position, position + width - 1))
+    if failed(reply) then
+      reply, earliest = {err = told(reply.err, name)}, false
+    elseif reply ~= 0 then
+      removed = true
+    end
+    replies[size + place] = reply
+  end
+  kinds[number] = nil
+  if not earliest or not removed then return end
+  local kind, new = kind_of(number), {}
+  if kind == 'none' then return drop_key(number) end
+  if not timed[1] then return end
+  for place, stays in ipairs(there(number, kind, key, timed)) do
+    if not stays then
+      new[#new + 1] = '-' .. deadlines[timed[place]]
+      new[#new + 1] = timed[place]
+    end
+  end
+  -- Where there is no memory left for them, one by one: see void.
+  if new[1] and failed(redis.pcall('zadd', shadow, unpack(new))) then
+    for place = 2, #new, 2 do void(kind, key, shadow, new[place]) end
+  end
+end
+-- For e; uses: 
+function work.e(replies, number, form, first, count)
+  local key, shadow, size, unit = KEYS[2 * number], KEYS[2 * number + 1], #replies, form.name
+  local kind, earliest, members = kind_of(number), earliest_of(number), {}
+  if not proper[kind] then
+    local other = kind == 'none' and 0 or redis.error_reply('ERR object type is unsupported')
+    for place = 1, count do replies[size + place] = other end
+    return
+  end
+  local only = count == 1 and ARGV[first]
+  if only and not (earliest and earliest <= moment) then
+    if only ~= added[number] and not there(number, kind, key, {only})[1] then
+      replies[size + 1] = 0
+      return
+    end
+    local deadline = moment + ARGV[first + 1] * unit
+    local set = redis.pcall('zadd', shadow, deadline, only)
+    if failed(set) then
+      replies[size + 1] = {err = told(set.err, 'zadd')}
+      return
+    end
+    replies[size + 1] = 1
+    if not earliest or deadline < earliest then
+      lower[number], firsts[number] = deadline, deadline
+    elseif set == 0 then
+      stale[number] = true
+    end
+    return
+  end
+  for place = 1, count do members[place] = ARGV[first + 2 * place - 2] end
+  local each = only and only == added[number] and {true} or there(number, kind, key, members)
+  if earliest and earliest <= moment then
+    -- What has expired while the requests were under way is there no more.
+    for place in pairs(passed_of(number, members, score_each(shadow, members))) do each[place] = false end
+    earliest = earliest_of(number)
+  end
+  local new, last, least = {}, 0, nil
+  for place = 1, count do
+    if each[place] then
+      local deadline = moment + ARGV[first + 2 * place - 1] * unit
+      if not least or deadline < least then least = deadline end
+      new[last + 1], new[last + 2] = deadline, members[place]
+      last = last + 2
+      replies[size + place] = 1
+    else
+      replies[size + place] = 0
+    end
+  end
+  if not least then return end
+  local count_new = redis.pcall('zadd', shadow, unpack(new))
+  if failed(count_new) then
+    local problem = {err = told(count_new.err, 'zadd')}
+    for place = 1, count do
+      if each[place] then replies[size + place] = problem end
+    end
+    return
+  end
+  -- What had a deadline may have had the earliest one, or has got several here.
+  if 2 * count_new < last and not (last == 2 and earliest and least < earliest) then stale[number] = true end
+  if not earliest or least < earliest then lower[number], firsts[number] = least, least end
+end
+-- For p; uses: 
+function work.p(replies, number, form, first, count)
+  local key, shadow, size = KEYS[2 * number], KEYS[2 * number + 1], #replies
+  local earliest, dropped = earliest_of(number), {}
+  if not earliest then
+    for place = 1, count do replies[size + place] = 0 end
+    return
+  end
+  local members = slice(first, count)
+  local scores = score_each(shadow, members)
+  if earliest <= moment then
+    for place in pairs(passed_of(number, members, scores)) do scores[place] = false end
+  end
+  for place, member in ipairs(members) do
+    local deadline = not dropped[member] and tonumber(scores[place] or nil)
+    replies[size + place] = 0
+    if deadline then
+      local gone = redis.pcall('zrem', shadow, member)
+      if failed(gone) then
+        replies[size + place] = {err = told(gone.err, 'zrem')}
+      else
+        dropped[member], stale[number] = true, true
+        local kind = kind_of(number)
+        replies[size + place] = proper[kind] and (deadline > 0 or not has(kind, key, member)) and 1 or 0
+      end
+    end
+  end
+end
+-- For t; uses: alive
+function work.t(replies, number, form, first, count)
+  local key, shadow, unit, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, #replies
+  local kind, earliest, lefts = kind_of(number), earliest_of(number), {}
+  local scores
+  if kind ~= 'none' and earliest and (earliest > moment or alive(kind, key, shadow, moment)) then
+    scores = score_each(shadow, slice(first, count))
+  end
+  for place = 1, count do
+    local left = -1
+    if kind == 'none' or earliest and not scores then
+      left = -2
+    elseif scores and proper[kind] then
+      local deadline = tonumber(scores[place] or nil)
+      -- A void one (void_page.lua) tells how long the member would have had.
+      if deadline and deadline < 0 then deadline = not has(kind, key, ARGV[first + place - 1]) and math.floor(-deadline) end
+      left = deadline and deadline > moment and math.floor((deadline - moment + unit / 2) / unit) or -1
+    end
+    lefts[place] = left
+  end
+  for place = 1, count do replies[size + place] = lefts[place] end
+end
+-- For all
+local forms = {}
+for does, name, width, from, to, step in ARGV[2]:gmatch('(%a) (%S+) (%d+) (%d+) (%d+) (%d+)') do
+  forms[#forms + 1] = {
+    work = work[does], typed = does == 'A', name = tonumber(name) or name, width = tonumber(width),
+    from = tonumber(from), to = tonumber(to), step = tonumber(step),
+    kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
+  }
+end
+local keys, place = {}, 0
+for position = 2, #KEYS, 2 do
+  place = place + 1
+  keys[place] = KEYS[position]
+end
+-- A key that the index does not name has no shadow, unless somebody has spoilt the index.
+local found, missing = redis.pcall('zmscore', index, unpack(keys)), {}
+if not failed(found) then
+  for number, score in ipairs(found) do
+    firsts[number] = tonumber(score or nil) or false
+    if not score then missing[#missing + 1] = KEYS[2 * number + 1] end
+  end
+  if missing[1] and redis.pcall('exists', unpack(missing)) ~= 0 then
+    for number, score in ipairs(found) do
+      if not score then firsts[number] = nil end
+    end
+  end
+end
+local replies, plan, first = {}, {ARGV[1]:byte(1, -1)}, 3
+for position = 1, #plan, 3 do
+  local form, count, size = forms[plan[position]], plan[position + 2], #replies
+  failure = nil
+  local done, problem = pcall(form.work, replies, plan[position + 1], form, first, count)
+  if not done then
+    for number = size + 1, size + count do replies[number] = failure or error(problem, 0) end
+  end
+  first = first + count * form.width
+end
+local new = {}
+for number, deadline in pairs(lower) do
+  new[#new + 1], new[#new + 2] = deadline, KEYS[2 * number]
+end
+if new[1] then redis.pcall('zadd', index, unpack(new)) end
+for number in pairs(stale) do
+  pcall(function()
+    local earliest, shadow = firsts[number], KEYS[2 * number + 1]
+    if not earliest or not call('zrangebyscore', shadow, earliest, earliest, 'limit', 0, 1)[1] then
+      refresh(KEYS[2 * number], shadow, index)
+    end
+  end)
+end
+if long then table.insert(replies, 1, long) end
+return replies

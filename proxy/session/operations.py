@@ -1,0 +1,184 @@
+"""Requests about members that one call of a script can do together with others: `batch.lua`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.lifetime import EXACT, UNITS
+from proxy.commands.table import COMMANDS, REPEATED, Command, Effect
+from proxy.wire.runs import SIZES
+
+LONGEST: Final = EXACT // 2
+"""A delay, in ms, to which the clock can be added."""
+
+MOST_KEYS: Final = 255
+"""Keys, forms, and requests of one form in a row, of a call: each has a byte."""
+
+_SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
+_TYPED: Final = frozenset((b"ZINCRBY",))
+"""Commands whose replies have a type of RESP3."""
+
+_delay: Final = re.compile(rb"[1-9][0-9]{0,14}").fullmatch
+_number: Final = re.compile(rb"[-+.0-9]+").fullmatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What requests of one form ask for.
+
+    Attributes:
+        text: the same for the script.
+        does: the letter with which that begins.
+        name: the command, in capitals.
+        script: what a request is counted as that is replaced.
+        terms: on which terms the server runs such a request.
+        unit: of a delay, in ms.
+        end: before which of its arguments those end that the script gets; they begin behind the key.
+        of_own: whether the server has no such form: it is replaced whether or not its key is covered.
+        scored: whether its first argument has to be a number: else it is an option, maybe.
+        alike: what goes by the same script, on the same terms.
+    """
+
+    text: bytes
+    does: str
+    name: bytes
+    script: str
+    terms: Terms
+    unit: int
+    end: int
+    of_own: bool
+    scored: bool
+    alike: str
+
+
+class Operation(NamedTuple):
+    """One request.
+
+    Attributes:
+        form: its form.
+        key: its key.
+        words: its arguments behind the key, as the script has them.
+        delay: when the deadline is that it sets, in ms from now; 0 for none.
+    """
+
+    form: Form
+    key: bytes
+    words: list[bytes]
+    delay: int
+
+
+_operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
+
+_ALIKE: Final = "aAeo", "rp", "t"
+"""What a call may do together, as the server refuses it on the same terms: what takes memory, takes none, or reads."""
+
+_OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
+"""Other commands of one key that a call may do, and how many arguments they have then: they take memory, and their
+replies are such as a script's can be."""
+
+
+def _alike(does: str) -> str:
+    return next(alike for alike in _ALIKE if does in alike)
+
+
+class Operations:
+    """Finds out what requests ask of a batch.
+
+    Args:
+        server: what the server at hand says of its commands.
+    """
+
+    def __init__(self, server: ServerCommands) -> None:
+        self._server = server
+        self._forms: dict[tuple[bytes, int, bytes], Form | None] = server.worked_out
+
+    def form(self, name: bytes, size: int, unit: bytes = b"") -> Form | None:
+        """Return the form of requests of a command, as it is spelled, with so many arguments; None where none is known.
+
+        `unit`: the last argument, where there are five.
+        """
+        key = (name, size, unit if size == 5 and unit in UNITS else b"")
+        try:
+            return self._forms[key]
+        except KeyError:
+            upper = name.upper()
+            found = self._make(COMMANDS[upper], size, key[2]) if upper in REPEATED and size in SIZES else None
+            if _OTHERS.get(upper) == size:
+                found = self._other(upper, size)
+            if (upper in REPEATED or upper in _OTHERS) and size <= SIZES[-1] and name in (upper, upper.lower()):
+                self._forms[key] = found
+            return found
+
+    def _other(self, name: bytes, size: int) -> Form | None:
+        terms = self._server.terms(name)
+        if not (terms.writes and terms.takes_memory and self._server.accepts(name, size)):
+            return None
+        return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, "", terms, 0, size, False, False, _alike("o"))
+
+    def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
+        name, terms = command.name, self._server.terms(command.name)
+        if command.effect is Effect.EXPIRE:
+            scale = 1 if name == b"PEXPIREMEMBER" else 1000
+            if size == 5 and name == b"EXPIREMEMBER":
+                scale = UNITS.get(unit, 0)
+            elif size != 4:
+                return None
+            terms = terms._replace(takes_memory=True)
+            text = b"e %d 2 0 0 0" % scale
+            return Form(text, "e", name, "expire", terms, scale, 4, True, False, _alike("e")) if scale else None
+        if command.effect is Effect.LIFETIME:
+            if size != 3:
+                return None
+            if name == b"PERSIST":
+                return Form(b"p - 1 0 0 0", "p", name, "persist", terms, 0, 3, True, False, _alike("p"))
+            text = b"t %d 1 0 0 0" % (1000 if name == b"TTL" else 1)
+            return Form(text, "t", name, "ttl", terms, 0, 3, True, False, _alike("t"))
+        # Without options: whoever has some is told by `scored`.
+        members = command.members([name, b"", b"0", *[b""] * (size - 3)], size) if command.members is not None else None
+        if members is None or not self._server.accepts(name, size):
+            return None
+        does = "r" if command.effect is Effect.REMOVE else "A" if name in _TYPED else "a"
+        # Lua counts from 1, from behind the key on.
+        place = members[0] - 1, members[-1] - 1, members.step
+        text = b"%b %b %d %d %d %d" % (does.encode(), name, size - 2, *place)
+        script = "remove" if does == "r" else "add"
+        return Form(text, does, name, script, terms, 0, size, False, name in _SCORED, _alike(does))
+
+    def read(self, request: list[bytes]) -> Operation | None:
+        """Return what a request asks for; None where it is to be judged by itself."""
+        size = len(request)
+        form = self._forms.get((request[0], size, b"")) if size != 5 else None
+        if form is None:
+            form = self.form(request[0], size, request[-1])
+            if form is None:
+                return None
+        if form.scored and not _number(request[2]):
+            return None
+        delay = 0
+        if form.unit:
+            if not _delay(request[3]):
+                return None
+            delay = int(request[3]) * form.unit
+            if delay > LONGEST:
+                return None
+        return _operation((form, request[1], request[2 : form.end], delay))
+
+
+def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:
+    """Return the keys and the forms of some operations, each once, and what tells the script which stands where."""
+    keys: dict[bytes, int] = {}
+    forms: dict[Form, int] = {}
+    runs = bytearray()
+    last: tuple[Form | None, bytes] = (None, b"")
+    for form, key, _, _ in operations:
+        if form is last[0] and key == last[1] and runs[-1] < MOST_KEYS:
+            runs[-1] += 1
+            continue
+        last = form, key
+        runs += bytes((forms.setdefault(form, len(forms) + 1), keys.setdefault(key, len(keys) + 1), 1))
+    return list(keys), list(forms), bytes(runs)
