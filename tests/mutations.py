@@ -441,6 +441,10 @@ MUTATIONS = [
         "False:\n            self.blocker",
         "left behind reads",
     ),
+    # Requests are as long as they are.
+    Mutation(
+        "wire/batch.py", " + sum([len(str(len(request)))", " + 0 * sum([len(str(len(request)))", "together, mixed"
+    ),
     # What waits behind a late reply.
     Mutation(
         "relay/client.py", "(self._held or self._session.replies.waiting)", "self._session.replies.waiting", "waited"

@@ -145,6 +145,21 @@ def test_who_reads_while_no_deadline_is_near_asks_once_for_all(client: Raw, upst
     assert _calls(client, upstream, read, "echo", 20) == 0  # all has been answered: nothing marks the place
 
 
+@pytest.mark.parametrize("read", ["SMISMEMBER s *x", "SMEMBERS *s", "SISMEMBER s *"])
+def test_a_name_that_begins_with_a_star_is_one_argument(client: Raw, read: str) -> None:
+    client.send(request("SADD", "s", "m") + request("SADD", "*s", "m"))
+    client.replies(2)
+    for key in ("s", "*s"):
+        assert client.command("PEXPIREMEMBER", key, "m", 400) == b":1\r\n"
+    for _ in range(2):  # then it is known that no deadline is near
+        client.command(*read.split())
+        client.send(request("MULTI") + request("INCR", "n") + request("EXEC"))
+        assert client.replies(3)[2][:2] == b"*1"
+    client.command(*read.split())
+    time.sleep(0.5)  # past the deadline
+    assert client.command("INCR", "n") == b":3\r\n"
+
+
 def _calls(client: Raw, upstream: Server, read: bytes, name: str, count: int) -> int:
     """Read so many times at once; return how many calls of a command that takes the server."""
 

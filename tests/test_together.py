@@ -275,6 +275,7 @@ PAIRS = [line.strip() for row in """
     TTL s m
 """.strip().splitlines() for line in row.split("|")]  # fmt: skip
 BETWEEN = ["SET p m", "SETNX p m", "GET p", "APPEND p m", "SETEX p d m", "SADD q m", "SREM q m", "SADD p m", "SET q m"]
+BETWEEN += [f"RPUSH r{' m' * 10}", f"RPUSH r{' m' * 104}"]
 """Requests for keys that have no deadlines."""
 
 
