@@ -145,6 +145,14 @@ def test_who_reads_while_no_deadline_is_near_asks_once_for_all(client: Raw, upst
     assert _calls(client, upstream, read, "echo", 20) == 0  # all has been answered: nothing marks the place
 
 
+@pytest.mark.parametrize("broken", [b"*1\r\n$-5\r\n", b"*x\r\n", b'GET "\r\n'])
+def test_a_late_read_in_front_of_a_protocol_error_is_answered(client: Raw, broken: bytes) -> None:
+    due(client, "s")
+    client.send(request("SISMEMBER", "s", "m") + request("INCR", "n") + broken)
+    assert client.replies(2) == [b":0\r\n", b":1\r\n"]
+    assert client.reply().startswith(b"-ERR Protocol error")
+
+
 @pytest.mark.parametrize("read", ["SMISMEMBER s *x", "SMEMBERS *s", "SISMEMBER s *"])
 def test_a_name_that_begins_with_a_star_is_one_argument(client: Raw, read: str) -> None:
     client.send(request("SADD", "s", "m") + request("SADD", "*s", "m"))
