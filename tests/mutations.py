@@ -434,7 +434,6 @@ MUTATIONS = [
     # Who ends is looked after, whatever waits for a reply.
     Mutation("relay/client.py", "state in _JUDGING and self._session.reads_under_way", "False", "left behind reads"),
     Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
-    Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),
     Mutation(
         "session/session.py",
         "self._ground.may_block(request.arguments[0]):\n            self.blocker",

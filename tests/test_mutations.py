@@ -791,7 +791,6 @@ CHECKS |= {
     "left as it stops": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "the end"
     ),
-    "a slow way": lambda place: leaving.check_a_slow_way(place.start_proxy, "redis", leaving.port_of(place.server)),
     "many names": lambda place: memory.check_nothing_is_kept(place.server, place.start_proxy, "many names"),
     "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
     "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),
