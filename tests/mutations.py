@@ -327,8 +327,6 @@ MUTATIONS = [
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
-    Mutation("expiry/healing.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
-    Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     # Shared connections.

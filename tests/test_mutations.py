@@ -519,9 +519,6 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "counts": lambda place: admin.test_it_counts_what_the_proxy_does(place.server, place.start_proxy),
     "bytes": lambda place: admin.test_it_counts_bytes(place.server, place.start_proxy),
-    "changes": lambda place: background.check_changes_wake_the_passes(
-        place.server, place.start_proxy(place.server), place.talk
-    ),
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
     ),
