@@ -326,6 +326,8 @@ MUTATIONS = [
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
+    Mutation("expiry/healing.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
+    Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
@@ -438,6 +440,8 @@ MUTATIONS = [
         "False:\n            self.blocker",
         "left behind reads",
     ),
+    Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),
+    Mutation("relay/vigil.py", "min(behind, LITTLE) / SLOW + ", "", "a slow way"),
     # Requests are as long as they are.
     Mutation(
         "wire/batch.py", " + sum([len(str(len(request)))", " + 0 * sum([len(str(len(request)))", "together, mixed"

@@ -519,6 +519,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "counts": lambda place: admin.test_it_counts_what_the_proxy_does(place.server, place.start_proxy),
     "bytes": lambda place: admin.test_it_counts_bytes(place.server, place.start_proxy),
+    "changes": lambda place: background.check_changes_wake_the_passes(
+        place.server, place.proxy("--leftovers-rate", "1000"), place.talk
+    ),
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
     ),
@@ -785,6 +788,7 @@ CHECKS |= {
     "left behind reads": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "reads"
     ),
+    "a slow way": lambda place: leaving.check_a_slow_way(place.start_proxy, "redis", leaving.port_of(place.server)),
     "left as it stops": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "the end"
     ),
