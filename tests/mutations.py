@@ -512,6 +512,12 @@ MUTATIONS = [
         'present = ""',
         "a shadow ahead",
     ),
+    Mutation(
+        "expiry/tracker.py",
+        "        if await self._indexes.has_traces():\n            self._coverage.ever = True\n",
+        "        self._coverage.ever = self._coverage.ever or await self._indexes.has_traces()\n",
+        "announced to who begins",
+    ),
     Mutation("expiry/tracker.py", "await self._indexes.survey(anew=True)", "pass", "a proxy in the midst"),
     Mutation("expiry/tracker.py", "await self._indexes.survey(anew=True)", "pass", "a start behind the index"),
     Mutation("expiry/indexes.py", "        await self.survey()\n", "", "a slot that comes again"),

@@ -101,11 +101,12 @@ class Place:
         self.cluster = cluster
         self._stack = stack
 
-    def proxy(self, *arguments: str) -> Proxy:
+    def proxy(self, *arguments: str, ready: bool = True) -> Proxy:
         """Start a proxy; without a leftovers pass, which would be by chance when it comes."""
         if "--leftovers-rate" not in arguments:
             arguments = (*arguments, "--leftovers-rate", "0")
-        proxy = Proxy("--upstream", self.server.url, *arguments, env={"PYTHONPATH": str(self.folder)}, cwd=self.folder)
+        env = {"PYTHONPATH": str(self.folder)}
+        proxy = Proxy("--upstream", self.server.url, *arguments, env=env, cwd=self.folder, ready=ready)
         self._stack.callback(proxy.close)
         return proxy
 
@@ -138,7 +139,7 @@ class Place:
     ) -> Proxy:
         """Start a proxy of the copy."""
         assert upstream in (self.server, None)  # the last of two flags counts
-        return self.proxy(*args)
+        return self.proxy(*args, ready=ready)
 
 
 def _removal(way: str) -> Callable[[Place], None]:
@@ -413,6 +414,9 @@ def _check_sent_twice(proxy: Proxy) -> None:
 CHECKS: dict[str, Callable[[Place], None]] = {
     "a renamed command": _renamed,
     "announced": _announced,
+    "announced to who begins": lambda place: proxies.test_what_is_announced_while_a_proxy_begins_is_not_forgotten(
+        place.server, place.start_proxy, place.talk
+    ),
     "listed": _listed,
     "unheard of": _unheard_of,
     "just looked at": _just_looked_at,
