@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -134,15 +135,15 @@ def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted
         assert not replies.active
 
 
-@pytest.mark.parametrize(
-    ("element", "wanted"),
-    [
-        (b"*10\r\n" + b":1\r\n" * 9 + b"*1\r\n:2\r\n", b":1\r\n" * 9 + b"*1\r\n:2\r\n"),
-        (b"*11\r\n:7\r\n" + b":1\r\n" * 9 + b"$-1\r\n", b":1\r\n" * 9 + b"$-1\r\n"),
-        (b"-OOM no\r\n", b"-OOM no\r\n" * 10),
-    ],
-    ids=["each", "took long", "failed"],
+CALLED: tuple[tuple[bytes, bytes], ...] = (
+    (b"*10\r\n" + b":1\r\n" * 9 + b"*1\r\n:2\r\n", b":1\r\n" * 9 + b"*1\r\n:2\r\n"),
+    (b"*11\r\n:7\r\n" + b":1\r\n" * 9 + b"$-1\r\n", b":1\r\n" * 9 + b"$-1\r\n"),
+    (b"-OOM no\r\n", b"-OOM no\r\n" * 10),
 )
+"""What answers for ten requests within EXEC's reply, and what the client gets of it."""
+
+
+@pytest.mark.parametrize(("element", "wanted"), CALLED, ids=["each", "took long", "failed"])
 def test_a_calls_reply_in_a_transaction_comes_out_however_it_is_cut(element: bytes, wanted: bytes) -> None:
     queued = b"+QUEUED\r\n"
     stream = b"+OK\r\n" + queued * 4 + b"*4\r\n:0\r\n" + element + b":3\r\n$2\r\nxy\r\n+next\r\n"
@@ -267,6 +268,16 @@ def test_in_a_transaction_they_go_together() -> None:
     blind.feed(encode([b"MULTI"]))
     blind.coverage.distrust()
     assert sent_for(of_clients(blind.feed(b"".join(EXPIRES[1 : LEAST + 1]))))[1] >= LEAST
+
+
+def test_what_is_queued_together_is_due_from_exec_on() -> None:
+    """A transaction may wait for its EXEC."""
+    driver = Driver("k")
+    driver.feed(encode([b"MULTI"]) + b"".join(EXPIRES[1 : LEAST + 1]))
+    alarm = driver.ground.rewriter.alarm
+    alarm.next_deadline = math.inf
+    driver.feed(encode([b"EXEC"]))
+    assert alarm.next_deadline == NOW + 2000
 
 
 def test_without_the_engine_requests_go_one_by_one() -> None:
@@ -556,6 +567,10 @@ def check_queued_pairs(server: Server, proxy: Proxy) -> None:
             found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
             assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
             assert alike(client.command("TTL", f"k:{number}", "m"), b":%d\r\n" % (FAR + number))
+        client.command("RPUSH", "k:long", *range(3000))
+        far: list[Words] = [("EXPIREMEMBER", "k:long", number, FAR) for number in range(9)]
+        replies = pipelined(client, [("MULTI",), *far, ("EXEC",), ("ECHO", "behind")])
+        assert replies[-2:] == [b"*9\r\n" + b":1\r\n" * 9, b"$6\r\nbehind\r\n"]
 
 
 @pytest.mark.every_kind
@@ -602,6 +617,15 @@ def check_refused_queue(server: Server, proxy: Proxy) -> None:
                     got = pipelined(client, [("MULTI",), *part, ("EXEC",)])
                 assert len(got) == len(wanted)
                 assert all(map(alike, got, wanted)), (refusal, got, wanted)
+        said = []
+        for send in (singly, pipelined):  # the server looks at rights when it queues, and when it runs
+            assert server.command("ACL", "SETUSER", "some", "reset", "on", ">x", "~*", "&*", "+@all") == b"+OK\r\n"
+            assert client.command("AUTH", "some", "x") == b"+OK\r\n"
+            assert set(send(client, [("MULTI",), *queued])) == {b"+OK\r\n", b"+QUEUED\r\n"}
+            assert server.command("ACL", "SETUSER", "some", "-eval") == b"+OK\r\n"
+            said += [*send(client, [("EXEC",), ("ECHO", "behind")])]
+        assert said[:2] == said[2:]
+        assert said[0].count(b"-NOPERM") == len(queued)
 
 
 @pytest.mark.every_kind

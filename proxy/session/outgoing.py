@@ -132,9 +132,7 @@ class Outgoing:
         self.append(own)
         return True
 
-    def queue_together(
-        self, call: bytes, count: int, took_long: Callable[[int], None], *, guard: bytes | None
-    ) -> None:
+    def queue_together(self, call: bytes, count: int, took_long: Callable[[int], None], *, guard: bytes | None) -> None:
         """Queue one call in the place of so many requests of the client's. Only where requests can be put aside.
 
         Args:

@@ -116,9 +116,11 @@ class Transaction:
             self._keep(set(keys).difference(self._coverage.among(keys)), self._unjudged)
 
     def queue_together(self, operations: Iterable[Operation]) -> None:
-        """Remember requests that one call of a script does. It sees to what is due in their keys when it runs."""
-        for form, key, _, delay in operations:
-            self._writes += form.terms.writes
+        """Remember requests that one call of a script does.
+
+        When it runs it sees to what is due in their keys, and voids the deadlines of what it removes.
+        """
+        for _, key, _, delay in operations:
             if delay:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay)
 
