@@ -21,6 +21,9 @@ _ROOM: Final = 16 * 1024
 PIECE: Final = 64 * 1024
 """Bytes that are encrypted, or decrypted, at once."""
 
+_ALERT: Final = 128
+"""Bytes of a record that holds an alert, at most, and of one behind it."""
+
 
 class Beneath(asyncio.BufferedProtocol):
     """Stands between a connection and TLS from the first moment to the last, and tells both of its end, whenever it is.
@@ -41,6 +44,7 @@ class Beneath(asyncio.BufferedProtocol):
         self._above: asyncio.Transport | None = None  # when the handshake is over
         self._input_ended = False
         self._lost = False
+        self._is_full = False  # the transport takes no more at present
         self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
 
@@ -138,15 +142,50 @@ class Beneath(asyncio.BufferedProtocol):
             if self._tls is not None:
                 self._tls.connection_lost(exc)
 
+    def expect_alert(self) -> None:
+        """Let nothing be lost of what comes with an alert: OpenSSL fails at it before the loop has handed that on.
+
+        The end of what comes is decrypted byte by byte, so that each record is handed on before the next one is seen.
+        """
+        self.buffer_updated = self._take_apart  # type: ignore[method-assign]
+        self._transport.set_protocol(self)
+
+    def _take_apart(self, nbytes: int) -> None:
+        assert self._tls is not None
+        data = bytes(self.get_buffer(nbytes)[:nbytes])
+        front = max(0, nbytes - _ALERT)
+        for piece in filter(None, (data[:front], *(data[place : place + 1] for place in range(front, nbytes)))):
+            if self._lost or self._transport.is_closing():
+                return
+            memoryview(self._tls.get_buffer(len(piece)))[: len(piece)] = piece
+            self._tls.buffer_updated(len(piece))
+
     def pause_writing(self) -> None:
         """The other side takes no more at present."""
+        self._is_full = True
         if self._tls is not None:
             self._tls.pause_writing()
+        self._tell_writer()
 
     def resume_writing(self) -> None:
         """It takes more."""
+        self._is_full = False
         if self._tls is not None:
-            self._tls.resume_writing()
+            self._tls.resume_writing()  # with what that sends it may be full again
+        self._tell_writer()
+
+    def pump(self) -> None:
+        """Have the transport keep what TLS keeps, as it takes no more at present."""
+        assert self._tls is not None
+        self._tls.resume_writing()
+        self._tls.pause_writing()
+        self._tell_writer()
+
+    def _tell_writer(self) -> None:
+        """Tell who is above TLS whether to write: TLS knows of what it keeps itself, and that goes beneath at once."""
+        if self._above is not None and not self._lost:
+            protocol = cast(asyncio.Protocol, self._above.get_protocol())
+            (protocol.pause_writing if self._is_full else protocol.resume_writing)()
 
 
 class _Early(asyncio.Protocol):
@@ -207,13 +246,12 @@ class Secured(asyncio.Transport):
 
     def _write_long(self, data: Any) -> None:
         """Send many bytes, piece by piece: OpenSSL's buffer, which each passes through, keeps the size that it had."""
-        tls = self._beneath.get_protocol()
+        between = cast(Beneath, self._beneath.get_protocol())
         with memoryview(data) as whole:
             for begin in range(0, len(whole), PIECE):
                 self._write(bytes(whole[begin : begin + PIECE]))
                 if self._above.get_write_buffer_size():  # kept, as the transport beneath takes no more at present
-                    tls.resume_writing()
-                    tls.pause_writing()
+                    between.pump()
 
     def is_closing(self) -> bool:
         """Return whether nothing can be sent any more."""
@@ -236,6 +274,10 @@ class Secured(asyncio.Transport):
     def can_write_eof(self) -> bool:
         """Return False: TLS knows no half close."""
         return False
+
+    def expect_alert(self) -> None:
+        """Expect one, as the connection beneath has been ended by halves: servers say so."""
+        cast(Beneath, self._beneath.get_protocol()).expect_alert()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport tells."""

@@ -202,6 +202,61 @@ def test_clients_by_tls_keep_little(server: Server, start_proxy: StartProxy, tmp
     _check_nothing_is_kept(proxy, admin, SHAPES[shape], 300_000, lambda: _Encrypted(port))
 
 
+def test_a_client_by_tls_that_reads_nothing_holds_the_server_up(
+    server: Server, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    """What it has asked for stays at the server, as without TLS."""
+    assert server.command("SET", "big", BIG) == b"+OK\r\n"
+    options, port = listening_by_tls(certificate(tmp_path))
+    proxy = start_proxy(server, *options)
+    process = psutil.Process(proxy.pid)
+    with _Encrypted(port) as client:
+        _said(client, "CLIENT", "SETNAME", "slow")
+        before = process.memory_info().rss
+        client.send(request("GET", "big") * 100)
+
+        def unread() -> int:
+            found = re.search(rb"name=slow .* omem=(\d+)", server.command("CLIENT", "LIST"))
+            return int(found[1]) if found else 0
+
+        def stays() -> bool:
+            size = unread()
+            time.sleep(0.5)  # part of the condition
+            return unread() == size
+
+        until(stays, 30, "nothing that moves any more")
+        assert unread() > 150 * MEGABYTE
+        assert process.memory_info().rss - before < 24 * MEGABYTE
+
+
+def test_a_server_by_tls_that_reads_nothing_holds_clients_up(
+    start_server: Callable[..., Server], start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    class Files:
+        authority = Authority(tmp_path, "authority")
+        server = authority.sign("server", "IP:127.0.0.1")
+
+    server, port = tls_server(start_server, Files, Files.server)  # type: ignore[arg-type]
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=Files.authority.file))
+    process = psutil.Process(proxy.pid)
+    with proxy.connect() as client:
+        _said(client, "PING")
+        before = process.memory_info().rss
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            client.socket.settimeout(1)
+            taken = 0
+            with suppress(TimeoutError):
+                client.socket.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$268435456\r\n")
+                while taken < 256 * MEGABYTE:
+                    taken += client.socket.send(BIG)
+            assert taken < 64 * MEGABYTE
+            assert process.memory_info().rss - before < 24 * MEGABYTE
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+
+
 def test_clients_that_go_in_the_middle_leave_nothing(server: Server, start_proxy: StartProxy) -> None:
     """However far their request has come, in whatever way they end; until then what is held is counted."""
     proxy, admin = with_admin(start_proxy, server)

@@ -553,3 +553,27 @@ def test_a_reset_by_the_server_is_noticed_while_the_client_reads_nothing(
             return world.far.closed
 
     assert asyncio.run(play()) is noticed
+
+
+def test_a_slow_client_by_tls_is_given_its_time_at_the_end() -> None:
+    """Behind its own word of the end TLS waits for 30 s, whatever the other side still has to read."""
+
+    async def play() -> None:
+        world = World()
+        world.near.can_write_eof = lambda: False  # type: ignore[method-assign]
+        await relaying(world)
+        world.server_goes()
+        await world.settle()
+        assert world.state is State.FAREWELL
+        assert not world.near.closed, "something is still to be sent"
+        world.client.abandon()
+        await world.settle()
+        other = World()
+        other.near.can_write_eof = lambda: False  # type: ignore[method-assign]
+        other.near.get_write_buffer_size = lambda: 0  # type: ignore[method-assign]
+        await relaying(other)
+        other.server_goes()
+        await other.settle()
+        assert other.near.closed
+
+    asyncio.run(play())

@@ -251,6 +251,72 @@ def test_half_close_over_tls_upstream_loses_no_reply(
     proxy.stop()
 
 
+@pytest.mark.parametrize(
+    ("before", "sent"),
+    [
+        ([], [("RPUSH", "q", "job"), ("BLPOP", "q", 0)]),
+        ([("RPUSH", "q", "job"), ("BLPOP", "q", 0)], []),
+        ([], [("SET", "y", "the BLPOP command")]),
+    ],
+    ids=["answered at once", "answered before", "in a value"],
+)
+def test_half_close_over_tls_upstream_behind_a_blocking_request_loses_no_reply(
+    files: Files,
+    start_server: StartServer,
+    start_proxy: StartProxy,
+    before: list[tuple[str, ...]],
+    sent: list[tuple[str, ...]],
+) -> None:
+    """The server says with an alert that TLS has not been ended in order, right behind the replies."""
+    server, port = tls_server(start_server, files, files.server)
+    server.command("SET", "x", "value")
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
+    for _ in range(20):
+        with proxy.connect() as client:
+            client.send(b"".join(request(*words) for words in before))
+            client.replies(len(before))
+            client.send(b"".join(request(*words) for words in sent) + request("GET", "x") * 3)
+            client.end_of_requests()
+            client.replies(len(sent))
+            assert client.rest() == b"$5\r\nvalue\r\n" * 3
+    proxy.stop()
+
+
+@pytest.mark.parametrize("end", [Raw.close, Raw.end_of_requests, None], ids=["close", "half", "SIGTERM"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        [("CLIENT", "REPLY", "SKIP")],
+        [("SET", "a", "1"), ("CLIENT", "REPLY", "SKIP")],
+        [("MULTI",), ("CLIENT", "REPLY", "SKIP"), ("EXEC",)],
+        None,
+    ],
+    ids=["SKIP", "SET, SKIP", "in MULTI", "half a request"],
+)
+def test_whoever_is_owed_nothing_ends_at_once_before_a_server_by_tls(
+    files: Files,
+    start_server: StartServer,
+    start_proxy: StartProxy,
+    last: list[tuple[str, ...]] | None,
+    end: Callable[[Raw], object] | None,
+) -> None:
+    _, port = tls_server(start_server, files, files.server)
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
+    with proxy.connect() as other, proxy.connect() as client:
+        assert client.command("PING") == b"+PONG\r\n"
+        sent = b"".join(request(*words) for words in last) if last else request("SADD", "k", "v" * 300_000)[:-100_000]
+        client.send(sent)
+        if end is None:
+            began = time.monotonic()
+            proxy.stop()
+            assert time.monotonic() - began < 5
+            assert "answered" not in proxy.process.output
+            return
+        end(client)
+        until(lambda: b"\r\nclient_connections:1\r\n" in other.command("INFO", "expiremember"), 5, "its end")
+    proxy.stop()
+
+
 @pytest.mark.parametrize("count", [2600, 2900, 3100, 3300, 3500])
 def test_a_late_reader_gets_every_reply_though_the_server_closes_behind_them(
     files: Files, start_server: StartServer, start_proxy: StartProxy, count: int

@@ -18,6 +18,7 @@ class Host:
     def __init__(self, *, may_block: bool = True, behind: int = 0, answers_at: int = 1 << 30) -> None:
         self.awaits = self.has_ended = self.is_heard = self.is_taken = True
         self.ended = False
+        self.drops = True
         self.may_block = may_block
         self._behind, self._answers_at = behind, answers_at
         self.trips = 0
@@ -93,6 +94,14 @@ def test_what_is_still_to_be_sent_is_waited_for() -> None:
     _look_after(host, 0.2)
     assert not host.given_up
     assert not host.trips
+
+
+def test_where_all_has_been_sent_on_a_slow_way_makes_no_difference() -> None:
+    """Behind a half close nothing is lost that stands in front of it."""
+    host = Host(behind=200_000)
+    host.drops = False
+    _look_after(host, 0.2)
+    assert host.given_up
 
 
 def test_what_a_slow_way_may_still_pass_on_is_waited_for() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -14,7 +13,6 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from proxy.commands.table import BLOCKING
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import ALWAYS_ALLOWED, HeldBudget
@@ -96,11 +94,6 @@ _READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, Stat
 
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
 """Bytes that are taken from a client while the replies to what it has sent before are awaited."""
-
-REMEMBERED: Final = 1024
-"""How many of the last bytes of a client are searched, at its end, for a request that waits for what others bring."""
-
-_WAITS_FOR_OTHERS: Final = re.compile(rb"(?i)(?<![^\s])(?:%b)(?=\s)" % b"|".join(sorted(BLOCKING))).search
 
 
 class IllegalMoveError(Exception):
@@ -185,6 +178,7 @@ class ClientConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._vigil: Vigil | None = None
+        self._heard = -1  # as of the upstream's, when a request that may block was sent last, by TLS
         self._blocker = -1  # as of the session's, when these were the bytes that had been received and sent
         self._counts = 0, 0
         self._unsigned = False  # nothing will tell that all has been answered
@@ -192,7 +186,6 @@ class ClientConnection(asyncio.Protocol):
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
         self._early = b""  # came before upstream was there
-        self._last = b""  # what came last, where the server can be told of an end only by leaving
         self._held = 0  # bytes, as last accounted
         self._recount: asyncio.TimerHandle | None = None  # sees whether the server has taken what it was sent
         self._clogged = False  # upstream takes no more at present
@@ -430,7 +423,6 @@ class ClientConnection(asyncio.Protocol):
             upstream.silence()
         early, self._early = self._early, b""
         if early:
-            self._remember(early)
             self._pass_on(lambda: session.receive(early, self._surroundings.now()))
         elif self._input_ended:
             self._end_input()
@@ -458,20 +450,7 @@ class ClientConnection(asyncio.Protocol):
             else:
                 judge(data)
 
-        own = receive if self._upstream.ends_by_halves else self._remembering(receive)
-        self._receive_by(own if self._sharing is None else self._sharing.receiver(own))
-
-    def _remembering(self, receive: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Return what takes bytes from the client, and keeps the last that came."""
-
-        def remember(data: bytes) -> None:
-            self._remember(data)
-            receive(data)
-
-        return remember
-
-    def _remember(self, data: bytes) -> None:
-        self._last = (self._last + data[-REMEMBERED:])[-REMEMBERED:]
+        self._receive_by(receive if self._sharing is None else self._sharing.receiver(receive))
 
     # Shared connections (relay.sharing.Host).
 
@@ -678,6 +657,8 @@ class ClientConnection(asyncio.Protocol):
         if counts[0] != self._counts[0] or self._blocker < self._session.replies.settled:
             self._counts = counts
         self._blocker = self._session.blocker
+        if not self._upstream.ends_by_halves:
+            self._heard = self._upstream.heard()
 
     def send_out(self, out: bytes) -> None:
         """Send requests to the server, which takes them as long as it has not been told that there come no more."""
@@ -841,6 +822,12 @@ class ClientConnection(asyncio.Protocol):
             return 0
         return self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0)
 
+    @property
+    def drops(self) -> bool:
+        """Whether to give up drops requests of the client's; else what has been sent goes before the end."""
+        halves = self._upstream is not None and self._upstream.ends_by_halves
+        return not halves or self._session.held > 0 or self._session.unfinished
+
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy."""
         await self._surroundings.round_trip()
@@ -889,8 +876,10 @@ class ClientConnection(asyncio.Protocol):
             return  # not yet: see `_proceed`; meanwhile the client is looked after
         upstream = self._upstream
         assert upstream is not None
-        waits = bool(_WAITS_FOR_OTHERS(self._last)) and upstream.end_beneath()
+        waits = self._waits_for_others() and upstream.end_beneath()
         sign = None if upstream.ends_by_halves or waits else self._session.drain()
+        if sign is None and not (upstream.ends_by_halves or waits):
+            upstream.end_beneath()  # a request has been sent in part: its rest will not come
         rest = self._session.rest()
         self._account()
         # What stands between may not heed an end beneath TLS; behind a request that was cut off there is no sign.
@@ -905,6 +894,11 @@ class ClientConnection(asyncio.Protocol):
             self.send_out(sign)
         elif sign is not None:
             upstream.leave()
+
+    def _waits_for_others(self) -> bool:
+        """Return whether a request that may block has been sent, and nothing has come since."""
+        assert self._upstream is not None
+        return self._session.may_block and self._upstream.heard() == self._heard
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: so does the client's connection, after what is left for it."""
@@ -1001,11 +995,12 @@ class ClientConnection(asyncio.Protocol):
             return
         if line:
             self._transport.write(line)
+        has_written = not self._transport.get_write_buffer_size()  # else a slow client may take longer than it lingers
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        else:
+        elif has_written:
             self._transport.close()  # TLS says so, and reads on until the other side has
-        if self._input_ended:
+        if self._input_ended and has_written:
             self._transport.close()
             self._after(LINGER_SECONDS, self._transport.abort)
         else:

@@ -17,6 +17,7 @@ from proxy.loop import Droppable
 from proxy.metrics.traffic import IS_LINUX, Traffic, counts_of
 from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_failed, untaken
+from proxy.tls import Secured
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesError
 
@@ -268,6 +269,8 @@ class UpstreamConnection(Droppable):
         """
         if self.ends_by_halves or self.closing or self._transport.get_write_buffer_size():
             return False
+        if isinstance(self._transport, Secured):
+            self._transport.expect_alert()
         self._shut()
         self.ended_beneath = True
         return True

@@ -68,6 +68,10 @@ class Host(Protocol):
     def behind(self) -> int:
         """Return how many bytes have been sent since the request that may block, or in all."""
 
+    @property
+    def drops(self) -> bool:
+        """Whether to give up drops requests of the client's."""
+
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
 
@@ -143,7 +147,8 @@ class Vigil:
         if not (host.is_heard and host.is_taken):
             return False
         before, behind = host.progress(), host.behind()
-        await asyncio.sleep(min(min(behind, LITTLE) / SLOW + behind / SLOWEST, PATIENT_SECONDS))
+        if host.drops:
+            await asyncio.sleep(min(min(behind, LITTLE) / SLOW + behind / SLOWEST, PATIENT_SECONDS))
         with suppress(OSError, TimeoutError):
             # What came before the first question has been read when the second is answered.
             for _ in range(2 + min(behind, MOST_UNREAD) // READ_AT_ONCE):

@@ -346,7 +346,12 @@ class Session:
             What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
             in part, so that no other can be put behind it.
         """
-        return None if self._is_in_part else self._take_out() + self._out.expect(last_words, fails=bool(last_words))
+        if self._is_in_part:
+            return None
+        out = self._take_out()
+        if self._standing.next is _SKIPPED:
+            out += self._out.expect(b"")  # of which the server tells nothing
+        return out + self._out.expect(last_words, fails=bool(last_words))
 
     def probe(self) -> bytes | None:
         """Return the loud sign that shows whether a silent one has been refused; None where none may stand."""
