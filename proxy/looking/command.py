@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from proxy.check.probe import printable
 from proxy.looking.member import find_out, lines, outlook
 from proxy.looking.merge import Asked, Deadline, Soonest, SpoiltError, TooManyError, check_index
 from proxy.looking.reading import MOVING, LookError, Servers, opened
@@ -80,7 +81,7 @@ def explain(settings: Settings, key: bytes, member: bytes) -> int:
         facts = await find_out(servers, key, member)
         rows = lines(facts, str(servers.owner(key)))
         width = max(len(label) for label, _ in rows)
-        text = "".join(f"{label:<{width}}  {said}\n" for label, said in rows)
+        text = "".join(f"{label:<{width}}  {printable(said)}\n" for label, said in rows)
         _write(f"{text}\n{outlook(facts)}\n")
         return {True: DONE, False: ABSENT, None: FAILED}[facts.there]
 
@@ -95,15 +96,15 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
     try:
         return asyncio.run(connect())
     except LookError as error:
-        print(f"expiremember-proxy: {name}: {error}", file=sys.stderr)
+        _complain(name, str(error))
     except SpoiltError:
         spoilt = "somebody has put something else in the place of the index; a running proxy makes it anew"
-        print(f"expiremember-proxy: {name}: {spoilt}", file=sys.stderr)
+        _complain(name, spoilt)
     except TooManyError:
         many = "too many keys to remember at once; ask for fewer deadlines: --next, --within, PATTERN"
-        print(f"expiremember-proxy: {name}: {many}", file=sys.stderr)
+        _complain(name, many)
     except RestlessError:
-        print(f"expiremember-proxy: {name}: deadlines change faster than they can be read; try again", file=sys.stderr)
+        _complain(name, "deadlines change faster than they can be read; try again")
     except OutputError:
         # As whoever writes to a pipe that nobody reads; nor shall the interpreter try once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,6 +112,10 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
     except KeyboardInterrupt:
         return 130
     return FAILED
+
+
+def _complain(name: str, text: str) -> None:
+    print(printable(f"expiremember-proxy: {name}: {text}"), file=sys.stderr)  # a server may answer anything
 
 
 def _write(text: str, encoding: str | None = None) -> None:
@@ -167,7 +172,7 @@ async def _list(servers: Servers, wanted: Wanted) -> None:
     )  # fmt: skip
     progress = _Progress(lambda: "looking for deadlines")
     if wanted.key is not None:
-        await soonest.add_key(servers.owner(wanted.key), wanted.key)
+        await soonest.add_key(_Stepping(servers.owner(wanted.key), progress.step), wanted.key)
     else:
         total = await _add_indexes(servers, soonest, progress.step)
         progress.text = lambda: f"looked at {soonest.looked_at:,} of {total:,} keys"

@@ -115,7 +115,7 @@ def missing_right(upstream: Upstream, request: Words, error: Exception) -> str:
         rule = f"+{name}|{str(request[1]).lower()}" if name in ("cluster", "pubsub") else f"+{name}"
         return f"the user {user!a} may not run {name.upper()}: it needs {rule}"
     key = request[1] if isinstance(request[1], bytes) else str(request[1]).encode()
-    return f"the user {user!a} may not read the key {show(key)}: it needs %R~ with a pattern for it"
+    return f"the user {user!a} may not read the key {show(key)}: it needs ~ or %R~ with a pattern for it"
 
 
 class Servers:
