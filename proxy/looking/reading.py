@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -28,6 +29,9 @@ MOVING: Final = "slots of the cluster are being moved, or have no node; repeat t
 """Why something cannot be read."""
 
 _RIGHTS: Final = "docs/deadlines.md lists the rights"
+
+
+_COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 
 
 class LookError(Exception):
@@ -112,10 +116,14 @@ def missing_right(upstream: Upstream, request: Words, error: Exception) -> str:
     user = upstream.user.decode("utf-8", "replace") or "default"
     name = str(request[0]).lower()
     if " run the '" in str(error) or len(request) < 2:
-        rule = f"+{name}|{str(request[1]).lower()}" if name in ("cluster", "pubsub") else f"+{name}"
-        return f"the user {user!a} may not run {name.upper()}: it needs {rule}"
+        return _may_not_run(upstream, f"{name}|{str(request[1]).lower()}" if name in ("cluster", "pubsub") else name)
     key = request[1] if isinstance(request[1], bytes) else str(request[1]).encode()
     return f"the user {user!a} may not read the key {show(key)}: it needs ~ or %R~ with a pattern for it"
+
+
+def _may_not_run(upstream: Upstream, command: str) -> str:
+    user = upstream.user.decode("utf-8", "replace") or "default"
+    return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"
 
 
 class Servers:
@@ -155,9 +163,9 @@ def one_line(upstream: Upstream, error: Exception) -> str:
     """Return what went wrong, and what to do."""
     if isinstance(error, MovedError):
         return f"{upstream}: there was a failover; repeat the command"
+    if isinstance(error, NoPermissionError) and (found := _COMMAND.search(str(error))):
+        return f"{upstream}: {_may_not_run(upstream, found[1])}; {_RIGHTS}"
     advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
-    if isinstance(error, NoPermissionError):
-        advice = _RIGHTS
     text = upstream.explain(error)
     return f"{upstream}: {text}" + ("" if advice is None or advice in text else f"; {advice}")
 

@@ -17,7 +17,7 @@ FEW: Final = 100
 _MARGIN: Final = 16
 """Elements in front of the expected place that are read too, as the ranks may have changed."""
 
-MOST_ATTEMPTS: Final = 10_000
+MOST_ATTEMPTS: Final = 1000
 """Replies in a row that bring nothing new."""
 
 
