@@ -186,9 +186,13 @@ async def opened(settings: Settings) -> AsyncIterator[Servers]:
             yield Servers(names, [first], clustered=False)
             return
         (reply,) = await first.ask([("CLUSTER", "NODES")])
-        own, url = myself(reply), parse_upstream(settings.upstream)
+        url = parse_upstream(settings.upstream)
+        try:
+            own, nodes = myself(reply), primaries(reply, by_name=url.tls)
+        except ValueError as error:
+            raise LookError(f"{first}: {error}") from None
         servers = []
-        for node in primaries(reply, by_name=url.tls):
+        for node in nodes:
             if node.name == own.name:
                 first.node = node
                 servers.append(first)
@@ -213,7 +217,8 @@ async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.Async
         stack.push_async_callback(close)
         await stack.enter_async_context(_followed(upstream))
         connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-    except (RedisError, OSError) as error:
+    # What is no server may tell numbers that are none.
+    except (RedisError, OSError, ValueError, RuntimeError) as error:
         raise LookError(one_line(upstream, error)) from error
     return Server(upstream, connection, settings.control_timeout)
 

@@ -17,7 +17,7 @@ from proxy.looking.merge import Deadline
 BLOCK: Final = 100
 """Rows of a table whose columns are made equally wide."""
 
-_COLUMNS: Final = ("deadline_ms", "deadline", "seconds_left", "key", "member")
+_COLUMNS: Final = ("deadline_ms", "deadline", "seconds_left", "key", "member", "unsure")
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMULA: Final = ("=", "+", "-", "@")
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -155,13 +155,14 @@ class Csv:
 
     def rows(self, deadlines: Iterable[Deadline], now: float) -> str:
         """Return a line for each."""
-        return "".join(
-            self._line((
-                deadline := whole_ms(one.score), date(deadline) or "", f"{(deadline - now) / 1000:.3f}",
-                spelled(one.key), spelled(one.member),
-            ))
-            for one in deadlines
-        )  # fmt: skip
+        return "".join(map(self._line, self._cells(deadlines, now)))
+
+    def _cells(self, deadlines: Iterable[Deadline], now: float) -> Iterator[tuple[str | int, ...]]:
+        for one in deadlines:
+            deadline = whole_ms(one.score)
+            left = f"{(deadline - now) / 1000:.3f}"
+            unsure = "yes" if one.unsure else ""
+            yield deadline, date(deadline) or "", left, spelled(one.key), spelled(one.member), unsure
 
     def _line(self, cells: Iterable[str | int]) -> str:
         text = io.StringIO()
