@@ -98,11 +98,9 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
     except LookError as error:
         _complain(name, str(error))
     except SpoiltError:
-        spoilt = "somebody has put something else in the place of the index; a running proxy makes it anew"
-        _complain(name, spoilt)
+        _complain(name, "somebody has put something else in the place of the index; a running proxy makes it anew")
     except TooManyError:
-        many = "too many keys to remember at once; ask for fewer deadlines: --next, --within, PATTERN"
-        _complain(name, many)
+        _complain(name, "too many keys to remember at once; ask for fewer deadlines: --next, --within, PATTERN")
     except RestlessError:
         _complain(name, "deadlines change faster than they can be read; try again")
     except OutputError:
@@ -167,9 +165,7 @@ class _Stepping:
 async def _list(servers: Servers, wanted: Wanted) -> None:
     now = await servers.all[0].moment()
     began = time.monotonic()
-    soonest = Soonest(
-        servers.names.shadow, matcher(wanted.pattern), until=now + wanted.within, most=wanted.most
-    )  # fmt: skip
+    soonest = Soonest(servers.names.shadow, matcher(wanted.pattern), until=now + wanted.within, most=wanted.most)
     progress = _Progress(lambda: "looking for deadlines")
     if wanted.key is not None:
         await soonest.add_key(_Stepping(servers.owner(wanted.key), progress.step), wanted.key)
