@@ -17,6 +17,7 @@ from proxy.events import options as telling
 from proxy.held_signals import release
 from proxy.keydb import options as importing
 from proxy.loading import loading
+from proxy.looking import options as looking
 from proxy.settings import Settings, SettingsError
 
 log = structlog.get_logger("proxy.cli")
@@ -128,7 +129,7 @@ def _import(config: Path | None, **flags: Any) -> None:
     sys.exit(run(of_running(chosen), order))
 
 
-def _load_for_events(config: Path | None, flags: dict[str, Any]) -> Settings:
+def _load_to_ask(config: Path | None, flags: dict[str, Any]) -> Settings:
     chosen = _load(config, flags)
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
@@ -155,7 +156,7 @@ def command() -> click.Command:
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        subcommand_metavar="[check|import|events]",
+        subcommand_metavar="[check|import|events|deadlines|explain]",
         help=_INTRODUCTION,
         context_settings=help_options,
     )
@@ -183,7 +184,9 @@ def command() -> click.Command:
             context_settings=help_options,
         )
     )
-    made.add_command(telling.group(_load_for_events, _options(telling.SETTINGS), help_options))
+    made.add_command(telling.group(_load_to_ask, _options(telling.SETTINGS), help_options))
+    for one in looking.commands(_load_to_ask, _options(looking.SETTINGS), help_options):
+        made.add_command(one)
     return click.version_option(__version__, prog_name="expiremember-proxy")(made)
 
 

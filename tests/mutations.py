@@ -596,4 +596,21 @@ MUTATIONS = [
         'if False:\n            return b""',
         "a dead node",
     ),
+    # What is listed of deadlines.
+    Mutation(
+        "looking/merge.py",
+        "not (self._open and self._open[0].read[0][:2] <= self._indexes[0].behind)",
+        "not self._open",
+        "deadlines in order",
+    ),
+    Mutation("looking/merge.py", "if is_there is not False and (", "if (", "deadlines in order"),
+    Mutation("looking/merge.py", "heapq.nsmallest(left, self._open)", "self._open[-left:]", "deadlines in order"),
+    Mutation("looking/merge.py", "await self._read_on(first)", "pass", "deadlines in order"),
+    Mutation("looking/walk.py", "if element > self.last]", "if True]", "deadlines in order"),
+    Mutation(
+        "looking/walk.py",
+        "if self._start and not (found and found[0] <= self.last):",
+        "if False:",
+        "deadlines in order",
+    ),
 ]

@@ -22,6 +22,7 @@ from tests import test_blind as blind
 from tests import test_circles as circles
 from tests import test_cluster_details as details
 from tests import test_command as descriptions
+from tests import test_deadlines as deadlines
 from tests import test_ends as ends
 from tests import test_events as events
 from tests import test_flow as flow
@@ -83,6 +84,24 @@ def _decisions(place: Place) -> None:
         decisions.test_one_that_knows_of_a_later_failover_is_followed()
         decisions.test_a_majority_that_goes_on_naming_another_counts_against_the_highest_epoch()
         decisions.test_what_was_said_before_the_proxy_stood_still_does_not_count_as_going_on()
+
+
+def _in_order(place: Place) -> None:
+    """See in which order the copy gives deadlines, and whether it gives all."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, taken in (("walk", "Walk"), ("merge", "Soonest")):
+            path = place.folder / "proxy" / "looking" / f"{name}.py"
+            spec = importlib.util.spec_from_file_location(f"{name}_of_the_copy", path)
+            assert spec is not None
+            assert spec.loader is not None
+            copy = importlib.util.module_from_spec(spec)
+            patch.setitem(sys.modules, spec.name, copy)
+            spec.loader.exec_module(copy)
+            patch.setattr(deadlines, taken, getattr(copy, taken))
+        deadlines.test_the_first_ones_take_few_steps_and_little_memory()
+        deadlines.test_the_order_is_that_of_a_sorted_list()
+        deadlines.test_a_walk_meets_every_element_that_stays()
+        deadlines.test_what_stays_is_listed_once_and_in_order_whatever_changes()
 
 
 class Place:
@@ -827,6 +846,7 @@ CHECKS |= {
         place.server, place.start_proxy
     ),
     "words of Sentinels": _decisions,
+    "deadlines in order": _in_order,
     "another server": lambda place: sentinel.check_moves(place.server, place.start_proxy),
     "a demoted primary": lambda place: sentinel.check_demoted(place.server, place.start_proxy),
     "a killed worker": lambda place: workers.test_a_worker_that_is_killed_ends_the_proxy(

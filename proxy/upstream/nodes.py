@@ -1,4 +1,4 @@
-"""What a cluster node says of itself: its line in the reply to `CLUSTER NODES`."""
+"""What a cluster node says of itself and of others: the reply to `CLUSTER NODES`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,40 @@ def myself(reply: bytes) -> Node:
     Raises:
         ValueError: the reply has not that form.
     """
-    lines = [line.split(b" ") for line in reply.splitlines() if line]
-    own = next((words for words in lines if len(words) >= 8 and b"myself" in words[2].split(b",")), None)
+    lines = _lines(reply)
+    own = next((words for words in lines if b"myself" in words[2].split(b",")), None)
     if own is None:
         raise ValueError("CLUSTER NODES does not tell which node it is")
     primary = own[3] == b"-"
     slots = _slots(own[8:])
     if not primary:
-        slots = next((_slots(words[8:]) for words in lines if len(words) >= 8 and words[0] == own[3]), slots)
+        slots = next((_slots(words[8:]) for words in lines if words[0] == own[3]), slots)
     moving = {int(word[1:].split(b"-")[0]) for word in own[8:] if word.startswith(b"[")}
     return Node(own[0], _address(own[1]), primary, slots, frozenset(moving))
+
+
+def primaries(reply: bytes, *, by_name: bool = False) -> list[Node]:
+    """Read from the reply to `CLUSTER NODES` who has the slots; what is being moved only the node asked tells.
+
+    Args:
+        reply: the reply.
+        by_name: whether to take the host names that nodes announce, as certificates want it.
+
+    Raises:
+        ValueError: the reply has not that form.
+    """
+    found = []
+    for words in _lines(reply):
+        slots, address = _slots(words[8:]), _address(words[1])
+        name = words[1].split(b",")[1].decode("ascii", "replace") if by_name and b"," in words[1] else ""
+        if slots and words[3] == b"-":
+            found.append(Node(words[0], address._replace(host=name or address.host), True, slots, frozenset()))
+    return found
+
+
+def _lines(reply: bytes) -> list[list[bytes]]:
+    lines = [line.split(b" ") for line in reply.splitlines()]
+    return [words for words in lines if len(words) >= 8]
 
 
 def _address(text: bytes) -> Address:

@@ -1,0 +1,123 @@
+"""The options of the subcommands `deadlines` and `explain`, and what they ask for."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from proxy.keydb.options import SETTINGS
+from proxy.settings import Settings
+
+__all__ = ["SETTINGS", "commands"]  # an import and these speak to the same server
+
+_DEADLINES: Final = """List what expires when, soonest first, in the keys that match PATTERN: one of KEYS.
+
+\b
+  expiremember-proxy deadlines --upstream redis://127.0.0.1:6379
+  expiremember-proxy deadlines 'cart:*' --within 1h --next 0 --format csv
+
+It is read from the server itself, in small steps, and nothing is changed. The address of a proxy means the server
+behind it; of a cluster any node will do. Without PATTERN all keys of the database count.
+
+The exit status is 0, or 2 if the deadlines cannot be read. docs/deadlines.md describes the formats."""
+
+_EXPLAIN: Final = """Say all that is known of MEMBER in KEY: whether it is there, its deadline, and what will happen.
+
+It is read from the server itself, and nothing is changed. The address of a proxy means the server behind it.
+
+The exit status is 0 if the member is there, 1 if it is not, 2 if that cannot be found out. docs/deadlines.md describes
+what is shown."""
+
+LONGEST_PATTERN: Final = 1024
+
+_WITHIN: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
+_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Load = Callable[[Path | None, dict[str, Any]], Settings]
+"""Gathers the settings."""
+
+
+class _Within(click.ParamType[float]):
+    """A time such as 90s, in ms."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return it in ms."""
+        found = _WITHIN.fullmatch(str(value))
+        if found is None:
+            self.fail("give a number and a unit: 90s, 15m, 1h or 2d", param, ctx)
+        return float(int(found[1]) * _MS[found[2]])
+
+
+def commands(load: Load, settings: list[click.Parameter], context_settings: dict[str, Any]) -> list[click.Command]:
+    """Make the subcommands.
+
+    Args:
+        load: gathers the settings.
+        settings: the flags of the settings that count here.
+        context_settings: how help is shown.
+    """
+
+    def deadlines(
+        config: Path | None, pattern: str | None, key: str | None, next_: int, within: float | None, format_: str,
+        **flags: Any,
+    ) -> None:  # fmt: skip
+        if pattern is not None and key is not None:
+            raise click.UsageError("give PATTERN or --key, not both")
+        if pattern is not None and len(os.fsencode(pattern)) > LONGEST_PATTERN:
+            raise click.UsageError(f"PATTERN has at most {LONGEST_PATTERN} bytes")
+        from proxy.looking.command import Wanted, list_deadlines
+
+        wanted = Wanted(
+            os.fsencode("*" if pattern is None else pattern), None if key is None else os.fsencode(key), next_,
+            math.inf if within is None else within, format_,
+        )  # fmt: skip
+        sys.exit(list_deadlines(_chosen(load(config, flags)), wanted))
+
+    def explain_(config: Path | None, key: str, member: str, **flags: Any) -> None:
+        from proxy.looking.command import explain
+
+        sys.exit(explain(_chosen(load(config, flags)), os.fsencode(key), os.fsencode(member)))
+
+    return [
+        click.Command(
+            "deadlines", callback=deadlines, help=_DEADLINES, short_help="List what expires when, soonest first.",
+            context_settings=context_settings,
+            params=[
+                click.Argument(["pattern"], required=False),
+                click.Option(["--key"], metavar="KEY", help="Only this key, by its name: no pattern."),
+                click.Option(
+                    ["--next", "-n", "next_"], type=click.IntRange(0, 100_000), default=20, metavar="N",
+                    help="How many; 0 lists all. [default: 20]",
+                ),
+                click.Option(
+                    ["--within"], type=_Within(), metavar="TIME",
+                    help="Only what expires within this time, and what is overdue: 90s, 15m, 1h, 2d.",
+                ),
+                click.Option(
+                    ["--format", "format_"], type=click.Choice(["table", "json", "csv"]), default="table",
+                    metavar="table|json|csv", help="For people, programs, or spreadsheets. [default: table]",
+                ),
+                *settings,
+            ],
+        ),
+        click.Command(
+            "explain", callback=explain_, help=_EXPLAIN, short_help="Say why a member is there, or is not.",
+            context_settings=context_settings,
+            params=[click.Argument(["key"]), click.Argument(["member"]), *settings],
+        ),
+    ]  # fmt: skip
+
+
+def _chosen(settings: Settings) -> Settings:
+    from proxy.embedded.running import of_running
+
+    return of_running(settings)

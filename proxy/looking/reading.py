@@ -1,0 +1,233 @@
+"""Reach the servers and ask them in small steps; what goes wrong is one line for people. Nothing is ever written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from redis.exceptions import AskError, ClusterDownError, NoPermissionError, RedisError, ResponseError, TryAgainError
+
+from proxy.events.command import show
+from proxy.looking.walk import Words
+from proxy.scripts.naming import Names, slot
+from proxy.settings import Settings
+from proxy.upstream.address import parse_upstream
+from proxy.upstream.endpoint import Upstream
+from proxy.upstream.follower import followed
+from proxy.upstream.nodes import Node, myself, primaries
+from proxy.upstream.stay import MovedError
+from proxy.upstream.words import REACH, is_unreachable
+
+_CLOSING_SECONDS: Final = 1.0
+
+MOVING: Final = "slots of the cluster are being moved, or have no node; repeat the command when that is over"
+"""Why something cannot be read."""
+
+_RIGHTS: Final = "docs/deadlines.md lists the rights"
+
+
+_COMMAND: Final = re.compile(r"'([a-z|]+)' command")
+
+
+class LookError(Exception):
+    """It could not be found out; the text is one line for people."""
+
+
+class Server:
+    """A server, on one connection of its own.
+
+    Args:
+        upstream: where it is.
+        connection: the connection.
+        patience: seconds for the answers to one step.
+        node: what it is in its cluster; None: there is none.
+
+    Attributes:
+        node: the same.
+        lacks: whether keys were asked for that are on their way to another node.
+    """
+
+    def __init__(self, upstream: Upstream, connection: Any, patience: float, node: Node | None = None) -> None:
+        self.node = node
+        self.lacks = False
+        self._upstream = upstream
+        self._connection = connection
+        self._patience = patience
+
+    def __str__(self) -> str:
+        """Where it is, and which database is meant."""
+        return f"{self._upstream}, database {self._upstream.database}"
+
+    async def ask(self, requests: Sequence[Words]) -> list[Any]:
+        """Return the replies to some requests, sent together.
+
+        An error is in its place if the key has another type, or is on its way to another node of the cluster.
+
+        Raises:
+            LookError: another error, or no reply.
+        """
+        replies = await self.ask_freely(requests)
+        for request, reply in zip(requests, replies, strict=True):
+            if type(reply) is AskError:
+                self.lacks = True
+            elif isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+                raise LookError(self._refused(request, reply))
+        return replies
+
+    async def ask_freely(self, requests: Sequence[Words]) -> list[Any]:
+        """Return the replies to some requests, sent together; all errors as they are.
+
+        Raises:
+            LookError: no reply.
+        """
+        replies: list[Any] = []
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._connection.send_packed_command(self._connection.pack_commands(requests))
+                for _ in requests:
+                    try:
+                        replies.append(await self._connection.read_response(timeout=math.inf))
+                    except ResponseError as error:
+                        replies.append(error)
+        except (RedisError, OSError) as error:  # TimeoutError is one
+            raise LookError(one_line(self._upstream, error)) from error
+        return replies
+
+    async def moment(self) -> float:
+        """Return the server's time in Unix ms."""
+        (reply,) = await self.ask([("TIME",)])
+        return int(reply[0]) * 1000 + int(reply[1]) / 1000
+
+    def _refused(self, request: Words, error: Exception) -> str:
+        if isinstance(error, NoPermissionError):
+            return f"{self._upstream}: {missing_right(self._upstream, request, error)}; {_RIGHTS}"
+        if isinstance(error, AskError | TryAgainError | ClusterDownError):
+            return f"{self._upstream}: {MOVING}"
+        return one_line(self._upstream, error)
+
+
+def missing_right(upstream: Upstream, request: Words, error: Exception) -> str:
+    """Return which right the user lacks for a request, and the rule of ACL SETUSER that gives it."""
+    user = upstream.user.decode("utf-8", "replace") or "default"
+    name = str(request[0]).lower()
+    if " run the '" in str(error) or len(request) < 2:
+        return _may_not_run(upstream, f"{name}|{str(request[1]).lower()}" if name in ("cluster", "pubsub") else name)
+    key = request[1] if isinstance(request[1], bytes) else str(request[1]).encode()
+    return f"the user {user!a} may not read the key {show(key)}: it needs ~ or %R~ with a pattern for it"
+
+
+def _may_not_run(upstream: Upstream, command: str) -> str:
+    user = upstream.user.decode("utf-8", "replace") or "default"
+    return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"
+
+
+class Servers:
+    """The server, or all primaries of its cluster.
+
+    Args:
+        names: the names of the proxy's own keys.
+        servers: the servers; of a cluster those that have slots.
+        clustered: whether it is a cluster.
+    """
+
+    def __init__(self, names: Names, servers: Sequence[Server], *, clustered: bool) -> None:
+        self.names = names
+        self.all = servers
+        self.clustered = clustered
+
+    def owner(self, key: bytes) -> Server:
+        """Return the one that has a key.
+
+        Raises:
+            LookError: none does.
+        """
+        if not self.clustered:
+            return self.all[0]
+        number = slot(key)
+        for server in self.all:
+            if server.node is not None and number in server.node.slots:
+                return server
+        raise LookError(f"slot {number} of the cluster has no node: the key cannot be read")
+
+    def index_of(self, key: bytes) -> bytes:
+        """Return the name of the index that has a key's earliest deadline."""
+        return self.names.index_of(slot(key) if self.clustered else None)
+
+
+def one_line(upstream: Upstream, error: Exception) -> str:
+    """Return what went wrong, and what to do."""
+    if isinstance(error, MovedError):
+        return f"{upstream}: there was a failover; repeat the command"
+    if isinstance(error, NoPermissionError) and (found := _COMMAND.search(str(error))):
+        return f"{upstream}: {_may_not_run(upstream, found[1])}; {_RIGHTS}"
+    advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
+    text = upstream.explain(error)
+    return f"{upstream}: {text}" + ("" if advice is None or advice in text else f"; {advice}")
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Servers]:
+    """Connect to the server, or to all primaries of its cluster.
+
+    Raises:
+        LookError: that cannot be done, or another has become the primary meanwhile.
+        SettingsError: a setting cannot be used.
+    """
+    names = Names(settings.prefix.encode())
+    async with contextlib.AsyncExitStack() as stack:
+        first = await _reach(Upstream(settings, settings.upstream), settings, stack)
+        (section,) = await first.ask([("INFO", "cluster")])
+        if b"cluster_enabled:1" not in section:
+            yield Servers(names, [first], clustered=False)
+            return
+        (reply,) = await first.ask([("CLUSTER", "NODES")])
+        url = parse_upstream(settings.upstream)
+        try:
+            own, nodes = myself(reply), primaries(reply, by_name=url.tls)
+        except ValueError as error:
+            raise LookError(f"{first}: {error}") from None
+        servers = []
+        for node in nodes:
+            if node.name == own.name:
+                first.node = node
+                servers.append(first)
+                continue
+            upstream = Upstream(settings, replace(url, address=node.address, path=None))
+            server = await _reach(upstream, settings, stack)
+            server.node = node
+            servers.append(server)
+        yield Servers(names, servers, clustered=True)
+
+
+async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.AsyncExitStack) -> Server:
+    try:
+        upstream = await upstream.itself()
+        pool = upstream.control().connection_pool
+
+        async def close() -> None:
+            with contextlib.suppress(RedisError, OSError):  # TimeoutError is one
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    await pool.disconnect()
+
+        stack.push_async_callback(close)
+        await stack.enter_async_context(_followed(upstream))
+        connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+    # What is no server may tell numbers that are none.
+    except (RedisError, OSError, ValueError, RuntimeError) as error:
+        raise LookError(one_line(upstream, error)) from error
+    return Server(upstream, connection, settings.control_timeout)
+
+
+@contextlib.asynccontextmanager
+async def _followed(upstream: Upstream) -> AsyncIterator[None]:
+    """Follow the primary, if Sentinels tell it."""
+    try:
+        async with followed(upstream):
+            yield
+    except (RedisError, OSError) as error:
+        raise LookError(one_line(upstream, error)) from error
