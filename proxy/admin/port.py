@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
+from proxy.ending import end
 from proxy.outlook import Outlook
 from proxy.settings import Settings
 
@@ -37,6 +38,15 @@ async def admin_port(
     from proxy.admin.pages import Pages
     from proxy.admin.server import AdminServer
 
+    page, sampling = None, None
+    if settings.admin_page:
+        from proxy.status.page import Page
+        from proxy.status.status import StatusBoard
+
+        board = StatusBoard(outlook, names=settings.admin_names)
+        page = Page(board)
+        sampling = asyncio.create_task(board.run())
+
     def drain() -> None:
         log.info("drain requested by the admin port")
         outlook.readiness.drain()
@@ -49,6 +59,7 @@ async def admin_port(
         drain,
         outlook.gather,
         outlook.hung,
+        page,
     )
     admin = AdminServer(settings.admin, pages)
     before_end.append(admin.remove_path)
@@ -57,3 +68,6 @@ async def admin_port(
         yield
     finally:
         await admin.close()
+        if page is not None and sampling is not None:
+            await end([sampling])
+            await board.close()
