@@ -102,8 +102,8 @@ class Settings(BaseSettings):
     )
     admin: str | None = Field(
         default=None,
-        description="Address for probes and metrics over HTTP (/livez, /readyz, /metrics, POST /drain): host:port or "
-        "unix:///path. Off unless set.",
+        description="Address for probes, metrics and the status page over HTTP (/, /livez, /readyz, /metrics, "
+        "POST /drain): host:port or unix:///path. Off unless set.",
     )
     admin_page: bool = Field(
         default=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Final, cast
 
@@ -209,7 +210,7 @@ class ServerLook:
                 Prefix(
                     name=shown(name) if self._with_names else None,
                     whole=whole,
-                    keys=None if sample is None else round(found[name, whole]),
+                    keys=None if sample is None else round(found[name, whole]) if exact else _about(found[name, whole]),
                 )
                 for name, whole in listed
             ],
@@ -224,6 +225,11 @@ def _due(rows: list[Any]) -> Due | None:
         return None
     overdue, minute, hour, day = counts
     return Due(overdue=overdue, minute=minute, hour=hour, day=day, keys=sum(row[1] for row in rows))
+
+
+def _about(count: float) -> int:
+    """Return an estimate to two digits: it is no more exact than that."""
+    return round(count) if count < 100 else int(round(count, 1 - math.floor(math.log10(count))))
 
 
 def _number(text: str | None) -> int | None:

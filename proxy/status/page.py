@@ -20,6 +20,9 @@ from proxy.status.words import clock
 
 _PLACE: Final = re.compile(r"<!--(data|rows)-->")
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
+_LONG: Final = 24
+"""Characters of a cell from which on it may be broken into lines."""
+_WRAPS: Final = ' class="free"'
 
 
 @cache
@@ -116,7 +119,7 @@ def _section(section: Section) -> Iterator[str]:
         yield "<thead><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in section.head) + "</tr></thead>"
     for name, *cells in section.rows:
         yield f'<tr><th scope="row"><bdi>{escape(name)}</bdi></th>'
-        yield "".join(f'<td class="free"><bdi>{escape(cell)}</bdi></td>' for cell in cells) + "</tr>"
+        yield "".join(f"<td{_WRAPS * (len(cell) > _LONG)}><bdi>{escape(cell)}</bdi></td>" for cell in cells) + "</tr>"
     yield "</table>"
     if section.note:
         yield f'<p class="note">{escape(section.note)}</p>'

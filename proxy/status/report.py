@@ -130,11 +130,17 @@ class Span(NamedTuple):
 
 
 class History:
-    """The counts of the last 15 minutes, of all processes together: a sample each 5 s, 180 bytes each."""
+    """The counts of the last 15 minutes, of all processes together: a sample each 5 s, 180 bytes each.
 
-    def __init__(self) -> None:
+    Args:
+        moment: when all processes began, by the monotonic clock.
+    """
+
+    def __init__(self, moment: float) -> None:
         self._samples: deque[tuple[float, array[int]]] = deque(maxlen=SAMPLES)
-        self._last: dict[int, list[int]] = {}
+        nothing = [0] * (len(COUNTERS) + len(DELAY_BOUNDS) + 1)
+        self._last: dict[int, list[int]] = {0: nothing}
+        self._samples.append((moment, array("q", nothing)))
 
     def add(self, moment: float, reports: Mapping[int, Report | None]) -> None:
         """Take a sample; a process that has not told its counts is taken to stand where it stood.
@@ -143,8 +149,7 @@ class History:
             moment: the monotonic clock.
             reports: number of the worker → how it is.
         """
-        if counts := self._total(reports):
-            self._samples.append((moment, array("q", counts)))
+        self._samples.append((moment, array("q", self._total(reports))))
 
     def _total(self, reports: Mapping[int, Report | None]) -> list[int]:
         self._last |= {number: report.counts for number, report in reports.items() if report is not None}
@@ -160,12 +165,11 @@ class History:
         ]
 
     def lately(self, now: float, reports: Mapping[int, Report | None], seconds: float) -> Span | None:
-        """Return what was counted since the last sample that is so old, or the oldest; None where there is none."""
+        """Return what was counted since the last sample that is so old, or the oldest; None within the first second."""
         total = self._total(reports)
-        before = [sample for sample in self._samples if now - sample[0] >= seconds] or list(self._samples)[:1]
-        if not before or now - before[-1][0] < 1.0:
+        since, earlier = next((one for one in reversed(self._samples) if now - one[0] >= seconds), self._samples[0])
+        if now - since < 1.0:
             return None
-        since, earlier = before[-1]
         return Span(0.0, now - since, [after - before for after, before in zip(total, earlier, strict=True)])
 
     def whole(self, now: float, reports: Mapping[int, Report | None]) -> Span | None:

@@ -42,7 +42,7 @@ class StatusBoard:
     def __init__(self, outlook: Outlook, *, names: bool) -> None:
         self._outlook = outlook
         self._names = names
-        self._history = History()
+        self._history = History(time.monotonic())
         self._made = float("-inf")  # when the figures were, by the monotonic clock
         self._making: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[dict[str, Any] | None] | None = None
@@ -53,9 +53,9 @@ class StatusBoard:
     async def run(self) -> None:
         """Take samples for the history until cancelled."""
         while True:
+            await asyncio.sleep(until_beat(EVERY_SECONDS))
             reports = await self._outlook.reports(WAIT_SECONDS)
             self._history.add(time.monotonic(), reports)
-            await asyncio.sleep(until_beat(EVERY_SECONDS))
 
     async def gather(self) -> None:
         """Bring the figures up to date, if they are not; who asks meanwhile shares them."""

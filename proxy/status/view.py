@@ -132,7 +132,7 @@ def _prefixes(status: Status) -> Section:
         (
             prefix.name if prefix.name is not None else "name not shown",
             "one key" if prefix.whole else "prefix",
-            UNKNOWN if prefix.keys is None else about + number(prefix.keys),
+            UNKNOWN if prefix.keys is None else about + number(prefix.keys) if prefix.keys or told.exact else "few",
         )
         for prefix in told.listed
     ]
