@@ -456,12 +456,14 @@ def test_the_history_is_bounded_and_small() -> None:
         metrics.members_expired_total["sweep"] += 10
         metrics.removal_delay_seconds.observe(0.003)
         history.add(float(second), {1: report_of(metrics)})
-    spans = history.spans(5000.0)
-    assert len(spans) == SAMPLES - 1
-    assert {span.rate("removed") for span in spans} == {2.0}
-    assert spans[0].age == pytest.approx(900, abs=5)
-    assert spans[-1].age == 5.0
-    assert quantile(0.5, spans[0].delays) == pytest.approx(0.00375)
+    points = history.points
+    assert len(points) == SAMPLES - 1
+    assert {point.removed for point in points} == {2.0}
+    assert (points[0].moment, points[-1].moment) == (4100.0, 4995.0)
+    assert points[0].median == pytest.approx(0.00375)
+    whole = history.whole(5000.0, {})
+    assert whole is not None
+    assert (whole.count("removed"), whole.seconds) == (1800, 905.0)
     assert sum(sample.itemsize * len(sample) for _, sample in history._samples) < 50_000
 
 
@@ -470,7 +472,7 @@ def test_a_worker_that_is_silent_for_once_spoils_no_figure() -> None:
     for second, of_second in ((0, 100), (5, None), (10, 120)):
         reports = {1: report(removed=10 * second), 2: None if of_second is None else report(removed=of_second)}
         history.add(float(second), reports)
-    assert [span.rate("removed") for span in history.spans(10.0)] == [20.0, 10.0, 14.0]
+    assert [point.removed for point in history.points] == [20.0, 10.0, 14.0]
 
 
 def report(removed: int) -> Report:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from proxy.ending import end
 from proxy.outlook import Outlook
 from proxy.settings import Settings
 
@@ -38,14 +37,13 @@ async def admin_port(
     from proxy.admin.pages import Pages
     from proxy.admin.server import AdminServer
 
-    page, sampling = None, None
+    page, board = None, None
     if settings.admin_page:
         from proxy.status.page import Page
         from proxy.status.status import StatusBoard
 
         board = StatusBoard(outlook, names=settings.admin_names)
         page = Page(board)
-        sampling = asyncio.create_task(board.run())
 
     def drain() -> None:
         log.info("drain requested by the admin port")
@@ -65,9 +63,10 @@ async def admin_port(
     before_end.append(admin.remove_path)
     try:
         await admin.open()
+        if board is not None:
+            board.open()
         yield
     finally:
         await admin.close()
-        if page is not None and sampling is not None:
-            await end([sampling])
+        if board is not None:
             await board.close()

@@ -6,7 +6,6 @@ from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from proxy.metrics.table import Metrics
@@ -107,70 +106,85 @@ def quantile(part: float, counts: Sequence[int], bounds: Sequence[float] = DELAY
 
 
 class Span(NamedTuple):
-    """What was counted between two samples.
+    """What was counted in some time.
 
     Attributes:
-        age: seconds since its end.
         seconds: how long it was.
         counts: as `Report.counts`.
     """
 
-    age: float
     seconds: float
     counts: list[int]
 
-    def rate(self, name: str) -> float:
-        """Return how many a second."""
-        return max(0, self.counts[COUNTERS.index(name)]) / self.seconds
+    def count(self, name: str) -> int:
+        """Return how many there were."""
+        return max(0, self.counts[COUNTERS.index(name)])
 
-    @property
-    def delays(self) -> list[int]:
-        """How many removals there were of each class of delays."""
-        return [max(0, count) for count in self.counts[len(COUNTERS) :]]
+    def rate(self, name: str) -> float:
+        """Return how many there were a second."""
+        return self.count(name) / self.seconds
+
+    def late(self, part: float) -> float | None:
+        """Return how late at most a part of the removals was, in seconds; None where there were none."""
+        return quantile(part, [max(0, count) for count in self.counts[len(COUNTERS) :]])
+
+
+class Point(NamedTuple):
+    """What the charts show of the time between two samples.
+
+    Attributes:
+        moment: its end, by the monotonic clock.
+        removed: members removed a second.
+        median: how late half of the keys were, in seconds; None where none was due.
+        p99: the same, of 99 of 100 keys.
+    """
+
+    moment: float
+    removed: float
+    median: float | None
+    p99: float | None
 
 
 class History:
-    """The counts of the last 15 minutes, of all processes together: a sample each 5 s, 180 bytes each.
+    """The counts of the last 15 minutes, of all processes together: a sample each 5 s, of some 400 bytes.
 
     Args:
         moment: when all processes began, by the monotonic clock.
+
+    Attributes:
+        points: what the charts show, the oldest first.
     """
 
     def __init__(self, moment: float) -> None:
-        self._samples: deque[tuple[float, array[int]]] = deque(maxlen=SAMPLES)
         nothing = [0] * (len(COUNTERS) + len(DELAY_BOUNDS) + 1)
+        self.points: deque[Point] = deque(maxlen=SAMPLES - 1)
+        self._samples = deque([(moment, array("q", nothing))], maxlen=SAMPLES)
         self._last: dict[int, list[int]] = {0: nothing}
-        self._samples.append((moment, array("q", nothing)))
 
     def add(self, moment: float, reports: Mapping[int, Report | None]) -> None:
         """Take a sample; a process that has not told its counts is taken to stand where it stood.
 
         Args:
-            moment: the monotonic clock.
+            moment: the monotonic clock, later than at the sample before.
             reports: number of the worker → how it is.
         """
-        self._samples.append((moment, array("q", self._total(reports))))
+        total = self._total(reports)
+        span = self._since(self._samples[-1], moment, total)
+        self.points.append(Point(moment, span.rate("removed"), span.late(0.5), span.late(0.99)))
+        self._samples.append((moment, array("q", total)))
 
     def _total(self, reports: Mapping[int, Report | None]) -> list[int]:
         self._last |= {number: report.counts for number, report in reports.items() if report is not None}
         return [sum(column) for column in zip(*self._last.values(), strict=True)]
 
-    def spans(self, now: float) -> list[Span]:
-        """Return what was counted between each two samples, the oldest first."""
-        samples = list(self._samples)
-        return [
-            Span(now - until, until - since, [after - before for after, before in zip(later, earlier, strict=True)])
-            for (since, earlier), (until, later) in pairwise(samples)
-            if until > since
-        ]
+    def _since(self, sample: tuple[float, array[int]], now: float, total: list[int]) -> Span:
+        moment, counts = sample
+        return Span(now - moment, [after - before for after, before in zip(total, counts, strict=True)])
 
     def lately(self, now: float, reports: Mapping[int, Report | None], seconds: float) -> Span | None:
         """Return what was counted since the last sample that is so old, or the oldest; None within the first second."""
-        total = self._total(reports)
-        since, earlier = next((one for one in reversed(self._samples) if now - one[0] >= seconds), self._samples[0])
-        if now - since < 1.0:
-            return None
-        return Span(0.0, now - since, [after - before for after, before in zip(total, earlier, strict=True)])
+        sample = next((one for one in reversed(self._samples) if now - one[0] >= seconds), self._samples[0])
+        return self._since(sample, now, self._total(reports)) if now - sample[0] >= 1.0 else None
 
     def whole(self, now: float, reports: Mapping[int, Report | None]) -> Span | None:
         """Return what was counted in all the time that is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -15,7 +15,7 @@ from proxy.ending import end
 from proxy.outlook import Outlook
 from proxy.status.judge import judge
 from proxy.status.names import visible
-from proxy.status.report import EVERY_SECONDS, History, Report, Span, quantile
+from proxy.status.report import EVERY_SECONDS, History, Point, Report, Span
 from proxy.status.shape import Looked, Prefixes, Proxies, Removals, Requests, Status, Upstream, Worker
 from proxy.upstream.words import in_words
 
@@ -44,14 +44,18 @@ class StatusBoard:
         self._names = names
         self._history = History(time.monotonic())
         self._made = float("-inf")  # when the figures were, by the monotonic clock
+        self._sampling: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[dict[str, Any] | None] | None = None
         self._looked: Looked | None = None
         self._trouble: str | None = None
         self.status: Status | None = None
 
-    async def run(self) -> None:
-        """Take samples for the history until cancelled."""
+    def open(self) -> None:
+        """Begin to take samples for the history."""
+        self._sampling = asyncio.get_running_loop().create_task(self._sample())
+
+    async def _sample(self) -> None:
         while True:
             await asyncio.sleep(until_beat(EVERY_SECONDS))
             reports = await self._outlook.reports(WAIT_SECONDS)
@@ -59,6 +63,8 @@ class StatusBoard:
 
     async def gather(self) -> None:
         """Bring the figures up to date, if they are not; who asks meanwhile shares them."""
+        if self._sampling is not None and self._sampling.done():
+            self._sampling.result()  # it ends by an error alone
         if time.monotonic() - self._made < FRESH_SECONDS:
             return
         if self._making is None or self._making.done():
@@ -96,7 +102,7 @@ class StatusBoard:
 
     async def close(self) -> None:
         """End what is under way."""
-        await end(task for task in (self._making, self._looking) if task is not None)
+        await end(task for task in (self._sampling, self._making, self._looking) if task is not None)
 
     def _compose(self, reports: Mapping[int, Report | None]) -> Status:
         now, moment = time.time(), time.monotonic()
@@ -111,7 +117,7 @@ class StatusBoard:
             obstacle=None if (obstacle := self._outlook.readiness.obstacle()) is None else visible(obstacle),
             upstream=upstream,
             blind=blind,
-            lost=0 if whole is None else round(whole.rate("lost") * whole.seconds),
+            lost=0 if whole is None else whole.count("lost"),
             now=now,
         )
         covered = max((report.covered for report in known), default=0)
@@ -126,7 +132,7 @@ class StatusBoard:
                 others=_others(looked, len(reports)),
             ),
             requests=_requests(lately),
-            removals=_removals(self._history.spans(moment), lately, whole),
+            removals=_removals(self._history.points, moment, lately, whole),
             due=None if looked is None else looked.due,
             due_trouble=self._trouble if looked is None else looked.due_trouble,
             passed_over=0 if looked is None else looked.passed_over,
@@ -183,14 +189,15 @@ def _requests(lately: Span | None) -> Requests | None:
     )
 
 
-def _removals(spans: list[Span], lately: Span | None, whole: Span | None) -> Removals:
+def _removals(points: Iterable[Point], moment: float, lately: Span | None, whole: Span | None) -> Removals:
+    shown = list(points)
     return Removals(
         removed_lately=None if lately is None else round(lately.rate("removed"), 1),
-        removed=0 if whole is None else round(whole.rate("removed") * whole.seconds),
-        median=None if whole is None else quantile(0.5, whole.delays),
-        p99=None if whole is None else quantile(0.99, whole.delays),
-        ages=[round(span.age, 1) for span in spans],
-        rates=[round(span.rate("removed"), 1) for span in spans],
-        medians=[quantile(0.5, span.delays) for span in spans],
-        p99s=[quantile(0.99, span.delays) for span in spans],
+        removed=0 if whole is None else whole.count("removed"),
+        median=None if whole is None else whole.late(0.5),
+        p99=None if whole is None else whole.late(0.99),
+        ages=[round(moment - point.moment, 1) for point in shown],
+        rates=[round(point.removed, 1) for point in shown],
+        medians=[point.median for point in shown],
+        p99s=[point.p99 for point in shown],
     )
