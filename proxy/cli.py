@@ -18,6 +18,7 @@ from proxy.held_signals import release
 from proxy.keydb import options as importing
 from proxy.loading import loading
 from proxy.settings import Settings, SettingsError
+from proxy.status import options as showing
 
 log = structlog.get_logger("proxy.cli")
 
@@ -155,7 +156,7 @@ def command() -> click.Command:
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        subcommand_metavar="[check|import|events]",
+        subcommand_metavar="[check|import|events|top]",
         help=_INTRODUCTION,
         context_settings=help_options,
     )
@@ -184,6 +185,7 @@ def command() -> click.Command:
         )
     )
     made.add_command(telling.group(_load_for_events, _options(telling.SETTINGS), help_options))
+    made.add_command(showing.command(_load, help_options))
     return click.version_option(__version__, prog_name="expiremember-proxy")(made)
 
 
