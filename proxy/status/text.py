@@ -86,9 +86,9 @@ def _section(part: Section, width: int, removals: Removals | None, colours: bool
     for row in rows:
         yield _row(row, sizes, width)
     if removals is not None and any(removals.rates) and width > 20:
-        yield _clip(f"15 minutes  {_spark(removals, width - 12)}", width)
+        yield _clip(f"  15 minutes  {_spark(removals, width - 14)}", width)
     if notes and part.note:
-        yield from (_styled(line, _DIM, colours) for line in textwrap.wrap(part.note, width))
+        yield from (_styled(f"  {line}", _DIM, colours) for line in textwrap.wrap(part.note, max(1, width - 2)))
 
 
 def _sizes(rows: Sequence[Row], width: int) -> list[int]:
@@ -105,7 +105,7 @@ def _row(row: Row, sizes: list[int], width: int) -> str:
     cells = [_clip(cell, size) for cell, size in zip(row[1:], sizes, strict=False)]
     right = "".join("  " + " " * (size - _width(cell)) + cell for cell, size in zip(cells, sizes, strict=False))
     name = _clip(row[0], max(1, width - _width(right) - 2))
-    return _clip("  " + name + " " * (width - 2 - _width(name) - _width(right)) + right, width)
+    return _clip("  " + name + " " * (width - 2 - _width(name) - _width(right)) + right, width).rstrip()
 
 
 def _spark(removals: Removals, width: int) -> str:

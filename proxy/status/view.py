@@ -10,7 +10,10 @@ from proxy.status.words import UNKNOWN, clock, duration, number, plural
 
 Row = tuple[str, ...]
 
-AS_THEY_CAME = "Requests that pass as they came are not counted one by one, which is why they cost so little."
+AS_THEY_CAME = (
+    "A request may be in two lines; those that pass as they came are in none: they are not counted one by one, "
+    "which is why they cost so little."
+)
 DUE = (
     "Keys by when the earliest deadline of each falls due. A key counts once, whatever follows in it. "
     "Each line includes those above."
@@ -142,7 +145,7 @@ def _prefixes(status: Status) -> Section:
         rows = [("none yet", "", "")]
     if not status.names and told.count:
         note += " The setting admin_names shows names."
-    return Section(f"Covered prefixes: {number(told.count)}", rows, ("Prefix", "Kind", "Keys with deadlines"), note)
+    return Section(f"Covered prefixes: {number(told.count)}", rows, ("Prefix", "Kind", "With deadlines"), note)
 
 
 def _biggest(status: Status) -> Section:
