@@ -218,7 +218,7 @@ def test_a_server_that_stands_still_is_waited_for_once(server: Server, start_pro
             assert time.monotonic() - began < most
             assert status.state.level == "warning"
             assert "has not answered within a second" in status.state.text
-            time.sleep(FRESH_SECONDS)
+            time.sleep(0 if most < 1 else FRESH_SECONDS)
     finally:
         server.process.send_signal(signal.SIGCONT)
     until(lambda: figures(port).state.level == "good")
@@ -302,10 +302,10 @@ def test_all_workers_are_told_of(server: Server, start_proxy: StartProxy) -> Non
             return status.proxies.others == 1 and [one.clients for one in status.proxies.workers] == [2, 2]
 
         until(told, what="both workers and the other proxy")
+        other.stop()  # else it might be the one that removes
         clients[0].command("SADD", "cart:1", "a")
         clients[0].command("PEXPIREMEMBER", "cart:1", "a", 20)
         until(lambda: figures(port).removals.removed == 1, 15, "a sample from before and one removal")
-    other.stop()
     worker = psutil.Process(proxy.pid).children()[1]
     worker.suspend()
     try:
@@ -421,14 +421,14 @@ def check_the_server_is_asked_little(server: Server, port: Admin) -> None:
     for thread in threads:
         thread.start()
     try:
-        watched = asked_of(server, 4)
+        watched = asked_of(server, 3)
     finally:
         end.set()
         for thread in threads:
             thread.join(20)
-    assert 4 <= watched <= 4 * 5
+    assert 4 <= watched <= 3 * 5
     time.sleep(0.2)
-    assert asked_of(server, 2) == 0
+    assert asked_of(server, 1.6) == 0
 
 
 @pytest.mark.measures
@@ -438,7 +438,7 @@ def test_requests_cost_the_same_while_the_page_is_open(busy: tuple[Server, Proxy
 
     def cost(client: Raw) -> float:
         began = sum(process.cpu_times()[:2])
-        for _ in range(3000):
+        for _ in range(2000):
             client.command("GET", "plain")
         return sum(process.cpu_times()[:2]) - began
 

@@ -19,7 +19,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from proxy.status.top import EVERY_SECONDS, Source, TopError
 from tests.admin import Admin, admin_of, with_admin
 from tests.conftest import Start, StartProxy
 from tests.patience import patience
-from tests.servers import ROOT, Server, free_port, proxy_environment, until
+from tests.servers import KIND, ROOT, Proxy, Server, free_port, proxy_environment, until
 
 pytestmark = pytest.mark.one_kind
 
@@ -127,15 +127,19 @@ def terminal(url: str, width: int = 110, height: int = 60) -> Iterator[Terminal]
         made.close()
 
 
-@pytest.fixture
-def port(start: Start) -> Admin:
+@pytest.fixture(scope="module")
+def port() -> Iterator[Admin]:
     """The admin port of a proxy in front of a server with two keys that have deadlines."""
-    proxy = start("--admin", "127.0.0.1:0", "--admin-names")
-    with proxy.connect() as client:
-        for key in (b"cart:1", b"evil\x1b[2J\xe2\x80\xae:1"):
-            client.command("SADD", key, "a", "b")
-            assert client.command("EXPIREMEMBER", key, "a", 1800) == b":1\r\n"
-    return admin_of(proxy)
+    with ExitStack() as stack:
+        server = Server(KIND)
+        stack.callback(server.close)
+        proxy = Proxy("--upstream", server.url, "--admin", "127.0.0.1:0", "--admin-names")
+        stack.callback(proxy.close)
+        with proxy.connect() as client:
+            for key in (b"cart:1", b"evil\x1b[2J\xe2\x80\xae:1"):
+                client.command("SADD", key, "a", "b")
+                assert client.command("EXPIREMEMBER", key, "a", 1800) == b":1\r\n"
+        yield admin_of(proxy)
 
 
 def test_it_prints_the_figures_once(port: Admin) -> None:
