@@ -461,6 +461,20 @@ def test_keys_are_counted_by_their_earliest_deadline(server: Server, start: Star
     assert [(prefix.name, prefix.keys) for prefix in status.prefixes.listed] == [("k:", 5)]
 
 
+@pytest.mark.parametrize("label", ["redis-6.2", "valkey-8.0"])
+def test_each_kind_of_server_is_known(start_server: StartServer, start_proxy: StartProxy, label: str) -> None:
+    server = start_server(label)
+    proxy, port = with_admin(start_proxy, server)
+    with proxy.connect() as client:
+        client.command("SADD", "cart:1", "a")
+        assert client.command("EXPIREMEMBER", "cart:1", "a", 1000) == b":1\r\n"
+    status = until(lambda: (told := figures(port)).due is not None and told.due.keys and told)
+    assert isinstance(status, Status)
+    version = ".".join(map(str, server.version))
+    assert f"{status.upstream.product} {status.upstream.version}" == f"{label.partition('-')[0].capitalize()} {version}"
+    assert (status.upstream.role, status.upstream.mode, status.upstream.replicas) == ("primary", "standalone", 0)
+
+
 def test_a_sample_says_that_it_is_one(busy: tuple[Server, Proxy, Admin]) -> None:
     status = figures(busy[2])
     assert status.biggest is not None

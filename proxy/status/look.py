@@ -115,7 +115,7 @@ class ServerLook:
             product="Valkey" if "valkey_version" in told else "Redis" if "redis_version" in told else None,
             version=told.get("valkey_version") or told.get("redis_version"),
             role=None if role is None else "primary" if role == "master" else "replica",
-            mode=told.get("redis_mode"),
+            mode=told.get("redis_mode") or told.get("server_mode"),
             replicas=_number(told.get("connected_slaves")),
             commands=_number(told.get("instantaneous_ops_per_sec")),
             others=self._proxies.others,
