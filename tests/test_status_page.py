@@ -168,7 +168,7 @@ def test_requests_cost_the_same_while_the_page_is_open(busy: tuple[Server, Proxy
 
     def cost(client: Raw) -> float:
         began = spent()
-        for _ in range(2000):
+        for _ in range(800):
             client.command("GET", "plain")
         return spent() - began
 
@@ -186,7 +186,7 @@ def test_requests_cost_the_same_while_the_page_is_open(busy: tuple[Server, Proxy
     try:
         with proxy.connect() as client:
             cost(client)
-            for _ in range(6):
+            for _ in range(15):
                 is_open.clear()
                 closed.append(cost(client))
                 is_open.set()
@@ -196,7 +196,7 @@ def test_requests_cost_the_same_while_the_page_is_open(busy: tuple[Server, Proxy
         thread.join(20)
     ratio = statistics.median(opened) / statistics.median(closed)
     print(f"CPU a request with the page open: {ratio:.3f} of what it is without")
-    assert ratio < 1.1
+    assert ratio < 1.15
 
 
 # What it shows, in a browser.

@@ -124,7 +124,6 @@ class ServerLook:
             prefixes=self._prefixes(sample, totals),
             biggest=None if sample is None else sample.biggest,
             rules=rules,
-            databases=min(len(databases), DATABASES),
             passed_over=max(0, len(databases) - DATABASES),
         ).model_dump()
 

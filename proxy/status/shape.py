@@ -156,7 +156,6 @@ class Looked(Shape):
     prefixes: Prefixes
     biggest: Biggest | None
     rules: Rules | None
-    databases: int
     passed_over: int
 
 

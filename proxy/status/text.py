@@ -23,11 +23,6 @@ _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _TONES: Final = {"good": "\x1b[32m", "warning": "\x1b[33m", "bad": "\x1b[31m"}
 
 
-def plain(text: str) -> str:
-    """Return a text without anything that a terminal would obey."""
-    return visible(text)
-
-
 def lines_of(
     status: Status, width: int, height: int | None, *, colours: bool = False, complaint: str | None = None
 ) -> list[str]:
@@ -56,10 +51,10 @@ def _lines(
     level, text, advice = status.state.level, status.state.text, status.state.advice
     if complaint is not None:
         level, text, advice = "bad", complaint, "The figures below are older."
-    yield _styled(_clip(plain(text), width), _BOLD + _TONES[level], colours)
+    yield _styled(_clip(visible(text), width), _BOLD + _TONES[level], colours)
     if advice is not None:
-        yield _clip(plain(advice), width)
-    meta = f"expiremember-proxy {plain(status.version)} · {plain(status.upstream.address)} · {clock(status.at)}"
+        yield _clip(visible(advice), width)
+    meta = f"expiremember-proxy {visible(status.version)} · {visible(status.upstream.address)} · {clock(status.at)}"
     yield _styled(_clip(meta + (" · q quits" if live else ""), width), _DIM, colours)
     parts = sections(status)
     if width < _TWO_COLUMNS:
@@ -78,8 +73,8 @@ def _lines(
 
 
 def _section(part: Section, width: int, removals: Removals | None, colours: bool, notes: bool) -> Iterator[str]:
-    yield _styled(_clip(plain(part.title), width), _BOLD, colours)
-    rows = [tuple(map(plain, row)) for row in part.rows]
+    yield _styled(_clip(visible(part.title), width), _BOLD, colours)
+    rows = [tuple(map(visible, row)) for row in part.rows]
     sizes = _sizes([*rows, part.head], width)
     if part.head:
         yield _styled(_row(part.head, sizes, width), _DIM, colours)

@@ -25,8 +25,9 @@ from pydantic import ValidationError
 
 from proxy.addresses import TCPAddress, parse_address
 from proxy.settings import SettingsError
+from proxy.status.names import visible
 from proxy.status.shape import Status
-from proxy.status.text import lines_of, plain
+from proxy.status.text import lines_of
 
 EVERY_SECONDS: Final = 2.0
 """How often the figures are read."""
@@ -93,13 +94,13 @@ class Source:
         except TimeoutError:
             raise TopError(f"{self.name}: no answer in time") from None
         except OSError as error:
-            raise TopError(f"{self.name}: {plain((error.strerror or str(error)).lower())}") from None
+            raise TopError(f"{self.name}: {visible((error.strerror or str(error)).lower())}") from None
         if status == http.HTTPStatus.NOT_FOUND and b"turned off" in body:
             raise TopError(f"{self.name}: the status page is turned off there: see the setting admin_page")
         if status == http.HTTPStatus.NOT_FOUND:
             raise TopError(f"{self.name}: there is no status page: is it the admin port of an expiremember-proxy?")
         if status != http.HTTPStatus.OK:
-            raise TopError(f"{self.name}: answers {status}: {plain(body[:200].decode(errors='replace').strip())}")
+            raise TopError(f"{self.name}: answers {status}: {visible(body[:200].decode(errors='replace').strip())}")
         try:
             return body.decode(), Status.model_validate_json(body)
         except (ValidationError, UnicodeDecodeError):
