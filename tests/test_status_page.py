@@ -284,6 +284,7 @@ def test_while_the_server_is_gone(
         assert time.monotonic() - began < 1.5
         upstream.start()
         tab.until("document.querySelector('.good') !== null")
+        assert figures(port).prefixes.listed[0].keys == 0, "the server is empty now"
         assert tab.complaints() == []
         proxy.stop()
         tab.until("document.body.innerText.startsWith('No answer from the proxy since')")

@@ -35,7 +35,7 @@ SIZED: Final = 200
 BIGGEST: Final = 10
 
 SAMPLE_SECONDS: Final = 10.0
-"""How long a sample counts: another is the same, as long as the index does not grow much."""
+"""How long a sample counts, as long as an index grows or shrinks by no more than a tenth."""
 
 _CLUSTERED: Final = "a cluster node has an index for each of its slots, and counting would take a call for each"
 _MAY_NOT: Final = "the proxy's own user may not count them: grant +zcount"
@@ -46,14 +46,26 @@ class _Sample:
 
     Attributes:
         moment: when they were taken, by the monotonic clock.
+        totals: database → how many keys with deadlines there were.
         keys: database → whether these are all, and the keys.
         biggest: those with the most deadlines.
     """
 
-    def __init__(self, moment: float, keys: dict[int, tuple[bool, list[bytes]]], biggest: Biggest | None) -> None:
-        self.moment = moment
+    def __init__(
+        self, totals: dict[int, int], keys: dict[int, tuple[bool, list[bytes]]], biggest: Biggest | None
+    ) -> None:
+        self.moment = time.monotonic()
+        self.totals = totals
         self.keys = keys
         self.biggest = biggest
+
+    def is_good_for(self, totals: dict[int, int]) -> bool:
+        """Return whether it still tells how keys are spread: it is young, and there are about as many."""
+        return (
+            time.monotonic() - self.moment < SAMPLE_SECONDS
+            and totals.keys() == self.totals.keys()
+            and all(abs(total - self.totals[database]) * 10 <= total for database, total in totals.items())
+        )
 
 
 class ServerLook:
@@ -106,7 +118,7 @@ class ServerLook:
                 rows = await self._forecast(databases[:DATABASES])
                 totals = {int(row[0]): row[1] for row in rows}
                 due, trouble, rules = _due(rows), _MAY_NOT, self._rules(rows)
-                sample = await self._sampled(list(totals))
+                sample = await self._sampled(totals)
             except ResponseError as error:
                 trouble = one_line(error)
         role = told.get("role")
@@ -158,19 +170,18 @@ class ServerLook:
         ]
         return Rules(count=sum(row[6] for row in rows), listed=listed)
 
-    async def _sampled(self, databases: list[int]) -> _Sample:
-        now, before = time.monotonic(), self._sample
-        if before is not None and now - before.moment < SAMPLE_SECONDS and before.keys.keys() == set(databases):
-            return before
-        share = max(1, SAMPLED // len(databases))
-        rows = await self._caller.evaluate("sample", [self._names.index], [share, *databases])
+    async def _sampled(self, totals: dict[int, int]) -> _Sample:
+        if self._sample is not None and self._sample.is_good_for(totals):
+            return self._sample
+        share = max(1, SAMPLED // max(1, len(totals)))
+        rows = await self._caller.evaluate("sample", [self._names.index], [share, *totals])
         keys = {int(database): (bool(whole), found) for database, whole, found in rows}
         biggest = await self._biggest(keys) if self._with_names else None
-        self._sample = _Sample(now, keys, biggest)
+        self._sample = _Sample(totals, keys, biggest)
         return self._sample
 
     async def _biggest(self, keys: dict[int, tuple[bool, list[bytes]]]) -> Biggest:
-        share = max(1, SIZED // len(keys))
+        share = max(1, SIZED // max(1, len(keys)))
         asked = [(database, key) for database, (_, found) in keys.items() for key in found[:share]]
         if not asked:
             return Biggest(listed=[], sampled=0, whole=all(whole for whole, _ in keys.values()))
