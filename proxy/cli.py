@@ -19,6 +19,7 @@ from proxy.keydb import options as importing
 from proxy.loading import loading
 from proxy.looking import options as looking
 from proxy.settings import Settings, SettingsError
+from proxy.status import options as showing
 
 log = structlog.get_logger("proxy.cli")
 
@@ -156,7 +157,7 @@ def command() -> click.Command:
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        subcommand_metavar="[check|import|events|deadlines|explain]",
+        subcommand_metavar="[check|import|events|deadlines|explain|top]",
         help=_INTRODUCTION,
         context_settings=help_options,
     )
@@ -187,6 +188,7 @@ def command() -> click.Command:
     made.add_command(telling.group(_load_to_ask, _options(telling.SETTINGS), help_options))
     for one in looking.commands(_load_to_ask, _options(looking.SETTINGS), help_options):
         made.add_command(one)
+    made.add_command(showing.command(_load, help_options))
     return click.version_option(__version__, prog_name="expiremember-proxy")(made)
 
 

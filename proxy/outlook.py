@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import structlog
 
@@ -11,6 +12,7 @@ from proxy.admin.readiness import Readiness
 from proxy.metrics.table import Metric, Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.notify import Notifier
+from proxy.status.report import Report, report_of
 
 log = structlog.get_logger("proxy.server")
 
@@ -26,6 +28,7 @@ class Outlook:
         metrics: what is counted.
         traffic: counts bytes.
         readiness: whether clients can be served.
+        look: looks at the server for the status page (`status.look`); None before there is one.
     """
 
     gather: Callable[[], Awaitable[None]] | None = None
@@ -37,6 +40,7 @@ class Outlook:
         self.metrics.build_info = self.metrics.worker_up = 1.0
         self.traffic = Traffic(self.metrics)
         self.readiness = Readiness()
+        self.look: Callable[[], Awaitable[dict[str, Any]]] | None = None
 
     def ready(self, listen: list[str], upstream: str, state: str) -> None:
         """Say that clients are accepted.
@@ -76,3 +80,15 @@ class Outlook:
     def hung(self) -> str | None:
         """Return what of the proxy does not go on any more; None if all does."""
         return None
+
+    async def reports(self, seconds: float) -> dict[int, Report | None]:
+        """Return how each worker is; None for one that does not tell it in so many seconds."""
+        return {1: report_of(self.metrics)}
+
+    async def look_at_server(self) -> dict[str, Any] | None:
+        """Return what a look at the server finds, a `Looked`; None where nobody can look.
+
+        Raises:
+            RedisError: the server does not answer.
+        """
+        return None if self.look is None else await self.look()

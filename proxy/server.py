@@ -478,6 +478,19 @@ class Server:
         )
         metrics.clock_offset_seconds = self._clock.now() / 1000 - time.time()
 
+    def _server_look(self) -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
+        from proxy.status.look import ServerLook  # only where there is a page
+
+        return ServerLook(
+            self._upstream,
+            self._caller,
+            self._names,
+            self._coverage,
+            self._tracker,
+            self._proxies,
+            with_names=self._settings.admin_names,
+        ).look
+
     # The life of the whole.
 
     async def run(self, signals: Signals) -> None:
@@ -527,6 +540,8 @@ class Server:
             if settings.idle_timeout:
                 tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
             self.metrics.before_reading = self._read_gauges
+            if settings.admin is not None and settings.admin_page:
+                outlook.look = self._server_look()
             outlook.readiness.judge_by(self._obstacle)
             if self._place.worker == 1:  # the others would say the same
                 background.append(asyncio.create_task(self._warn()))

@@ -102,8 +102,17 @@ class Settings(BaseSettings):
     )
     admin: str | None = Field(
         default=None,
-        description="Address for probes and metrics over HTTP (/livez, /readyz, /metrics, POST /drain): host:port or "
-        "unix:///path. Off unless set.",
+        description="Address for probes, metrics and the status page over HTTP (/, /livez, /readyz, /metrics, "
+        "POST /drain): host:port or unix:///path. Off unless set.",
+    )
+    admin_page: bool = Field(
+        default=True,
+        description="Show the status page at / of the admin port, with its figures at /status.json.",
+    )
+    admin_names: bool = Field(
+        default=False,
+        description="Show names on the status page: covered prefixes, the keys with the most deadlines, patterns and "
+        "streams of rules. Whoever reaches the admin port can read them.",
     )
     upstream: str = Field(
         default="redis://127.0.0.1:6379",

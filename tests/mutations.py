@@ -404,6 +404,19 @@ MUTATIONS = [
         "expiry/engine.py", "members_expired_total[trigger] += members", "members_expired_total[trigger]", "counts"
     ),
     Mutation("metrics/traffic.py", "max(0, received - connection.received)", "received", "bytes"),
+    Mutation(
+        "status/look.py",
+        "shown(rule.pattern) if self._with_names else None",
+        "shown(rule.pattern)",
+        "names on the page",
+    ),
+    Mutation("status/look.py", "shown(name) if self._with_names else None", "shown(name)", "names on the page"),
+    Mutation("status/page.py", 'data.replace("<", ', 'data.replace("\\0", ', "hostile names on the page"),
+    Mutation("status/page.py", "<bdi>{escape(name)}</bdi>", "<bdi>{name}</bdi>", "hostile names on the page"),
+    Mutation("status/names.py", "one if one.isprintable() else", "one if True else", "hostile names on the page"),
+    Mutation("status/status.py", "time.monotonic() - self._made < FRESH_SECONDS", "False", "many who look"),
+    Mutation(_LUA + "forecast.lua", "'-inf', moment + milliseconds", "'-inf', '+inf'", "what falls due"),
+    Mutation(_LUA + "sizes.lua", "ARGV[place] ~= selected", "not selected", "what falls due"),
     # A deadline passes while a request is on its way.
     Mutation(_LUA + "expire.lua", "present <= moment and passed(", "false and passed(", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "discard(kind, key, members)", "", "expire under way"),

@@ -42,11 +42,13 @@ from tests import test_sentinel as sentinel
 from tests import test_sentinel_decisions as decisions
 from tests import test_sharing as sharing
 from tests import test_signs as signs
+from tests import test_status_page as page
 from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
 from tests import test_unknown_commands as unknown_commands
 from tests import test_workers as workers
+from tests.admin import admin_of
 from tests.cluster import Cluster, Node
 from tests.conftest import StartProxy, new_server
 from tests.histories import SHORT_LIFETIMES_MS, Plan
@@ -844,6 +846,12 @@ CHECKS |= {
     "balance of workers": lambda place: workers.check_balance(place.proxy("--workers", "3")),
     "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(
         place.server, place.start_proxy
+    ),
+    "names on the page": lambda place: page.test_names_are_shown_only_where_that_is_wanted(place.server, place.proxy),
+    "hostile names on the page": lambda place: page.test_hostile_names_are_text(place.proxy),
+    "what falls due": lambda place: page.test_keys_are_counted_by_their_earliest_deadline(place.server, place.proxy),
+    "many who look": lambda place: page.check_the_server_is_asked_little(
+        place.server, admin_of(place.proxy("--admin", "127.0.0.1:0"))
     ),
     "words of Sentinels": _decisions,
     "deadlines in order": _in_order,

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from proxy.admin.http import Request, Response
 
 _READ: Final = ("GET", "HEAD")
-_METHODS: Final = {"/livez": _READ, "/readyz": _READ, "/metrics": _READ, "/drain": ("POST",)}
-_NOT_FOUND: Final = b"there are GET /livez, GET /readyz, GET /metrics and POST /drain\n"
+_PAGE: Final = ("/", "/status.json")
+_METHODS: Final = {**dict.fromkeys((*_PAGE, "/livez", "/readyz", "/metrics"), _READ), "/drain": ("POST",)}
+_NOT_FOUND: Final = b"there are GET /, GET /status.json, GET /livez, GET /readyz, GET /metrics and POST /drain\n"
+PAGE_OFF: Final = b"the status page is turned off: see the setting admin_page\n"
+"""What is answered in its place."""
+
+
+class StatusPage(Protocol):
+    """The status page."""
+
+    async def gather(self) -> None:
+        """Bring its figures up to date, within a bounded time."""
+
+    def html(self) -> Response:
+        """Return the page."""
+
+    def json(self) -> Response:
+        """Return its figures."""
 
 
 class Answer(NamedTuple):
@@ -35,6 +51,7 @@ class Pages:
         drain: begins to drain.
         gather: gets what others have to tell for the metrics, within a bounded time; None where there are none.
         hung: returns what of the proxy does not go on any more, on one line; None if all does.
+        page: the status page; None where it is turned off.
     """
 
     def __init__(
@@ -45,6 +62,7 @@ class Pages:
         drain: Callable[[], None],
         gather: Callable[[], Awaitable[None]] | None = None,
         hung: Callable[[], str | None] = lambda: None,
+        page: StatusPage | None = None,
     ) -> None:
         self._not_ready = not_ready
         self._refresh = refresh
@@ -52,13 +70,18 @@ class Pages:
         self._drain = drain
         self._gather = gather
         self._hung = hung
+        self._page = page
 
     def preparation(self, request: Request) -> Iterator[None] | None:
         """Return the work to do before a request is answered, a piece at a step; None if that can be done at once."""
+        if self._page is not None and _wants_page(request):
+            return iter(())
         return self._refresh() if _wants_metrics(request) else None
 
     def gathering(self, request: Request) -> Awaitable[None] | None:
         """Return what to wait for before that; None if there is nothing."""
+        if self._page is not None and _wants_page(request):
+            return self._page.gather()
         return self._gather() if self._gather is not None and _wants_metrics(request) else None
 
     def answer(self, request: Request, *, is_local: bool) -> Answer:
@@ -75,6 +98,10 @@ class Pages:
             allow = ", ".join(methods)
             text = f"{request.path} takes {' and '.join(methods)}\n"
             return Answer(Response(HTTPStatus.METHOD_NOT_ALLOWED, text.encode(), headers={"Allow": allow}))
+        if request.path in _PAGE:
+            if self._page is None:
+                return Answer(Response(HTTPStatus.NOT_FOUND, PAGE_OFF))
+            return Answer(self._page.html() if request.path == "/" else self._page.json())
         if request.path == "/livez":
             reason = self._hung()
             if reason is None:
@@ -95,6 +122,10 @@ class Pages:
             # A page in a browser on this machine could send it, to any address that it can guess.
             return Answer(Response(HTTPStatus.FORBIDDEN, b"not from a web page\n"))
         return Answer(Response(HTTPStatus.ACCEPTED, b"draining\n"), self._drain)
+
+
+def _wants_page(request: Request) -> bool:
+    return request.path in _PAGE and request.method in _READ
 
 
 def _wants_metrics(request: Request) -> bool:

@@ -37,6 +37,14 @@ async def admin_port(
     from proxy.admin.pages import Pages
     from proxy.admin.server import AdminServer
 
+    page, board = None, None
+    if settings.admin_page:
+        from proxy.status.page import Page
+        from proxy.status.status import StatusBoard
+
+        board = StatusBoard(outlook, names=settings.admin_names)
+        page = Page(board)
+
     def drain() -> None:
         log.info("drain requested by the admin port")
         outlook.readiness.drain()
@@ -49,11 +57,16 @@ async def admin_port(
         drain,
         outlook.gather,
         outlook.hung,
+        page,
     )
     admin = AdminServer(settings.admin, pages)
     before_end.append(admin.remove_path)
     try:
         await admin.open()
+        if board is not None:
+            board.open()
         yield
     finally:
         await admin.close()
+        if board is not None:
+            await board.close()

@@ -22,9 +22,9 @@ from proxy.upstream.certificates import listening_certificate_date, listening_co
 _SUBJECT: Final = "listen"
 _LONGEST_PATH: Final = 107 if sys.platform.startswith("linux") else 103
 _INFO: Final = b"*2\r\n$4\r\nINFO\r\n$12\r\nexpiremember\r\n"
-_PAGES: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_PAGES: Final = b"GET /pages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _DRAIN: Final = b"POST /drain"
-"""What only the proxy's admin port says of its pages."""
+"""What only the proxy's admin port says of its pages, to who asks for one that there is not."""
 
 _OURS: Final = b"-ERR expiremember-proxy:"
 

@@ -43,6 +43,7 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "unlink": (b"UNLINK", KEY),
     "zadd": (b"ZADD", KEY, b"XX", b"1", b"m"),
     "zcard": (b"ZCARD", KEY),
+    "zcount": (b"ZCOUNT", KEY, b"0", b"0"),
     "zrange": (b"ZRANGE", KEY, b"0", b"0"),
     "zrangebyscore": (b"ZRANGEBYSCORE", KEY, b"0", b"0"),
     "zrevrangebyscore": (b"ZREVRANGEBYSCORE", KEY, b"0", b"0"),

@@ -191,6 +191,11 @@ class Proxies:
         return self._member.is_first
 
     @property
+    def others(self) -> int | None:
+        """How many other proxies there are; None where that is not known."""
+        return None if self._refused or not self._begun else self._member.others
+
+    @property
     def awaits(self) -> bool:
         """Whether a request has no answer yet."""
         return bool(self._pending)

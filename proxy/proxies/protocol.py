@@ -170,6 +170,11 @@ class Member:
         return bool(self._others) or now >= self.trusted_until
 
     @property
+    def others(self) -> int:
+        """How many other proxies it knows of, `MOST_OTHERS` at most."""
+        return len(self._others)
+
+    @property
     def is_first(self) -> bool:
         """Whether its name is the first of all that it knows of: one of them does what need not be done by each."""
         return all(self.name < other for other in self._others)

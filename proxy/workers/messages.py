@@ -29,6 +29,8 @@ class Order(Enum):
     STOP = "stop"
     RELOAD = "reload"
     METRICS = "metrics"
+    REPORT = "report"
+    LOOK = "look"
 
 
 class News(Enum):
@@ -44,6 +46,10 @@ class News(Enum):
     """A setting cannot be used; with the reason. It ends."""
     METRICS = "metrics"
     """The metrics that it was asked for."""
+    REPORT = "report"
+    """How it is, for the status page."""
+    LOOK = "look"
+    """What it has found at the server, for the status page; or a text: why it has found nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from proxy.metrics.table import DECLARATIONS, Metric, Sample
 from proxy.notify import Notifier
 from proxy.outlook import Outlook
+from proxy.status.report import Report
 from proxy.workers.board import Board
 from proxy.workers.process import WorkerProcess
 
 HUNG_SECONDS: Final = 5.0
 """A worker whose event loop has not run for so long is taken to hang."""
+
+LOOK_SECONDS: Final = 5.0
+"""How long a worker has to look at the server."""
 
 
 class Overview(Outlook):
@@ -61,6 +67,28 @@ class Overview(Outlook):
         number, first = next(iter(obstacles.items()))
         together = len(obstacles) == len(self._workers) and len(set(obstacles.values())) == 1
         return first if together else f"worker {number}: {first}"
+
+    # The status page.
+
+    async def reports(self, seconds: float) -> dict[int, Report | None]:
+        """Return how each worker is; None for one that does not tell it in so many seconds."""
+        told = await asyncio.gather(*(worker.report(seconds) for worker in self._workers))
+        return {worker.number: report for worker, report in zip(self._workers, told, strict=True)}
+
+    async def look_at_server(self) -> dict[str, Any] | None:
+        """Return what the first worker that goes on finds at the server; None where nobody can look.
+
+        Raises:
+            RedisError: the server does not answer.
+        """
+        silent = self.silent()
+        for worker in self._workers:
+            if worker.ready.is_set() and not worker.ended and worker not in silent:
+                found = await worker.look(LOOK_SECONDS)
+                if isinstance(found, str):
+                    raise RedisConnectionError(found)
+                return found
+        return None
 
     # Metrics.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.metrics.table import Sample
+from proxy.status.report import Report
 from proxy.workers.messages import LONGEST, Assignment, News, Order, pack_order, unpack_metrics, unpack_news
 
 START: Final = Path(__file__).with_name("start.py")
@@ -50,7 +51,7 @@ class WorkerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._asked: asyncio.Future[dict[str, list[Sample]]] | None = None
+        self._asked: dict[News, asyncio.Future[Any]] = {}
 
     async def start(self, assignment: Assignment, descriptors: Iterable[int]) -> None:
         """Start the process.
@@ -114,10 +115,8 @@ class WorkerProcess:
             self._stop()
         elif news is News.UNUSABLE:
             self.unusable = str(what)
-        else:
-            asked, self._asked = self._asked, None
-            if asked is not None and not asked.done():
-                asked.set_result(unpack_metrics(what))
+        elif (asked := self._asked.pop(news, None)) is not None and not asked.done():
+            asked.set_result(what)
 
     def tell(self, order: Order) -> None:
         """Tell it something, if it is there."""
@@ -125,13 +124,29 @@ class WorkerProcess:
             self._writer.write(pack_order(order))
 
     async def metrics(self) -> dict[str, list[Sample]] | None:
-        """Return its metrics; None if it does not tell them in time. It is not asked again before it has."""
+        """Return its metrics; None if it does not tell them in time."""
+        told = await self._ask(Order.METRICS, METRICS_SECONDS)
+        return None if told is None else unpack_metrics(told)
+
+    async def report(self, seconds: float) -> Report | None:
+        """Return how it is; None if it does not tell it in so many seconds."""
+        told = await self._ask(Order.REPORT, seconds)
+        return None if told is None else Report.unpack(told)
+
+    async def look(self, seconds: float) -> dict[str, Any] | str | None:
+        """Return what it finds at the server, or why it finds nothing; None if it does not tell it in time."""
+        found: dict[str, Any] | str | None = await self._ask(Order.LOOK, seconds)
+        return found
+
+    async def _ask(self, order: Order, seconds: float) -> Any:
+        """Return what it answers; None if it does not in time. It is not asked for the same again before it has."""
         if self._writer is None or self._writer.is_closing():
             return None
-        if self._asked is None:
-            self._asked = asyncio.get_running_loop().create_future()
-            self.tell(Order.METRICS)
-        done, _ = await asyncio.wait((self._asked,), timeout=METRICS_SECONDS)
+        news = News(order.value)
+        if (asked := self._asked.get(news)) is None:
+            asked = self._asked[news] = asyncio.get_running_loop().create_future()
+            self.tell(order)
+        done, _ = await asyncio.wait((asked,), timeout=seconds)
         return done.pop().result() if done else None
 
     def kill(self) -> None:

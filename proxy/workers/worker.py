@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 import uvloop
+from redis.exceptions import RedisError
 
 from proxy import logs
 from proxy.admin.turns import Turns
@@ -28,7 +29,9 @@ from proxy.outlook import Outlook
 from proxy.server import Place, Server, raise_file_limit
 from proxy.settings import Settings, SettingsError
 from proxy.signals import TO_STOP, Signals
+from proxy.status.report import report_of
 from proxy.upstream.endpoint import Upstream
+from proxy.upstream.words import in_words
 from proxy.workers.board import BEAT_SECONDS, Board
 from proxy.workers.fellows import Fellows, SharedBudget
 from proxy.workers.messages import (
@@ -70,6 +73,7 @@ class WorkerOutlook(Outlook):
         self._obstacle: str | None = None
         self._turns = Turns()
         self._telling: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def ready(self, listen: list[str], upstream: str, state: str) -> None:
         """Tell that clients are accepted."""
@@ -111,6 +115,17 @@ class WorkerOutlook(Outlook):
         line = await self._turns.run(lambda: pack_news(News.METRICS, pack_metrics(self.metrics)))
         if not self._writer.is_closing():
             self._writer.write(line)
+
+    def tell_look(self) -> None:
+        """Look at the server for the status page, and tell what is found."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._tell_look())
+
+    async def _tell_look(self) -> None:
+        try:
+            self.tell(News.LOOK, await self.look_at_server())
+        except (RedisError, OSError, TimeoutError) as error:
+            self.tell(News.LOOK, in_words(error))
 
     async def close(self) -> None:
         """Wait a moment until the supervisor has taken all news."""
@@ -207,8 +222,12 @@ async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: S
                 signals.stop.set()
             elif order is Order.RELOAD:
                 signals.reload()
-            else:
+            elif order is Order.METRICS:
                 outlook.tell_metrics()
+            elif order is Order.REPORT:
+                outlook.tell(News.REPORT, report_of(outlook.metrics).pack())
+            else:
+                outlook.tell_look()
     except OSError:
         pass  # it has gone
     if not signals.stop.is_set():

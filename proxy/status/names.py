@@ -1,0 +1,19 @@
+"""Shows names of keys: anybody may have made them, of any bytes and of any length."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LONGEST: Final = 100
+"""Characters of a name that are shown."""
+
+
+def shown(name: bytes) -> str:
+    """Return a name as visible text, of at most `LONGEST` characters."""
+    text = visible(name[: 4 * LONGEST].decode("utf-8", "backslashreplace"))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """Return a text in which an escape stands for what does not print, or would change how text is laid out."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

@@ -1,0 +1,144 @@
+"""The figures as lines of text, no wider and no more of them than a terminal has."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from proxy.status.names import visible
+from proxy.status.shape import Removals, Status
+from proxy.status.view import Row, Section, sections
+from proxy.status.words import clock
+
+_TWO_COLUMNS: Final = 96
+"""Characters from which on there are two columns."""
+
+_BETWEEN: Final = 4
+_WIDEST: Final = 76
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_TONES: Final = {"good": "\x1b[32m", "warning": "\x1b[33m", "bad": "\x1b[31m"}
+
+
+def lines_of(
+    status: Status, width: int, height: int | None, *, colours: bool = False, complaint: str | None = None
+) -> list[str]:
+    """Return the lines.
+
+    Args:
+        status: the figures.
+        width: cells of a line at most.
+        height: how many lines at most; None: as many as it takes.
+        colours: whether to use colours.
+        complaint: why the figures are not new.
+    """
+    live = height is not None
+    lines = list(_lines(status, width, complaint, colours=colours, notes=True, live=live))
+    if height is None or len(lines) <= height:
+        return lines
+    lines = list(_lines(status, width, complaint, colours=colours, notes=False, live=live))
+    if len(lines) <= height:
+        return lines
+    return [*lines[: height - 1], _styled(_clip("…", width), _DIM, colours)] if height > 1 else lines[:height]
+
+
+def _lines(
+    status: Status, width: int, complaint: str | None, *, colours: bool, notes: bool, live: bool
+) -> Iterator[str]:
+    level, text, advice = status.state.level, status.state.text, status.state.advice
+    if complaint is not None:
+        level, text, advice = "bad", complaint, "The figures below are older."
+    yield _styled(_clip(visible(text), width), _BOLD + _TONES[level], colours)
+    if advice is not None:
+        yield _clip(visible(advice), width)
+    meta = f"expiremember-proxy {visible(status.version)} · {visible(status.upstream.address)} · {clock(status.at)}"
+    yield _styled(_clip(meta + (" · q quits" if live else ""), width), _DIM, colours)
+    parts = sections(status)
+    if width < _TWO_COLUMNS:
+        for number, part in enumerate(parts):
+            yield ""
+            yield from _section(part, min(width, _WIDEST), status.removals if not number else None, colours, notes)
+        return
+    column = min((width - _BETWEEN) // 2, _WIDEST)
+    columns: tuple[list[str], list[str]] = ([], [])
+    for number, part in enumerate(parts):
+        shorter = min(columns, key=len)
+        shorter += ["", *_section(part, column, status.removals if not number else None, colours, notes)]
+    for place in range(max(map(len, columns))):
+        left, right = (one[place] if place < len(one) else "" for one in columns)
+        yield (left + " " * (column - _width(left) + _BETWEEN) + right) if right else left
+
+
+def _section(part: Section, width: int, removals: Removals | None, colours: bool, notes: bool) -> Iterator[str]:
+    yield _styled(_clip(visible(part.title), width), _BOLD, colours)
+    rows = [tuple(map(visible, row)) for row in part.rows]
+    sizes = _sizes([*rows, part.head], width)
+    if part.head:
+        yield _styled(_row(part.head, sizes, width), _DIM, colours)
+    for row in rows:
+        yield _row(row, sizes, width)
+    if removals is not None and any(removals.rates) and width > 20:
+        yield _clip(f"  15 minutes  {_spark(removals, width - 14)}", width)
+    if notes and part.note:
+        yield from (_styled(f"  {line}", _DIM, colours) for line in textwrap.wrap(part.note, max(1, width - 2)))
+
+
+def _sizes(rows: Sequence[Row], width: int) -> list[int]:
+    """Return how wide the columns behind the first are."""
+    count = max(len(row) for row in rows) - 1
+    most = max(1, (width // 2) // max(1, count) if count > 1 else width * 2 // 3)
+    return [
+        min(most, max((_width(row[place]) for row in rows if len(row) > place), default=0))
+        for place in range(1, count + 1)
+    ]
+
+
+def _row(row: Row, sizes: list[int], width: int) -> str:
+    cells = [_clip(cell, size) for cell, size in zip(row[1:], sizes, strict=False)]
+    right = "".join("  " + " " * (size - _width(cell)) + cell for cell, size in zip(cells, sizes, strict=False))
+    name = _clip(row[0], max(1, width - _width(right) - 2))
+    return _clip("  " + name + " " * (width - 2 - _width(name) - _width(right)) + right, width).rstrip()
+
+
+def _spark(removals: Removals, width: int) -> str:
+    """Return members removed a second over the last 15 minutes, as a row of blocks."""
+    heights = [0.0] * width
+    for age, rate in zip(removals.ages, removals.rates, strict=False):
+        place = width - 1 - min(width - 1, int(age / 900 * width))
+        heights[place] = max(heights[place], rate)
+    top = max(heights)
+    return "".join(_BLOCKS[min(7, math.ceil(height / top * 8) - 1)] if height else " " for height in heights)
+
+
+def _styled(text: str, style: str, colours: bool) -> str:
+    return f"{style}{text}{_PLAIN}" if colours and text else text
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _width(text: str) -> int:
+    """Return how many cells a text takes; what sets its style takes none."""
+    total, pieces = 0, text.split("\x1b[")
+    for number, piece in enumerate(pieces):
+        total += sum(map(_cells, piece.partition("m")[2] if number else piece))
+    return total
+
+
+def _clip(text: str, width: int) -> str:
+    """Return a text without a style, cut to so many cells."""
+    if _width(text) <= width:
+        return text
+    taken, kept = 0, ""
+    for character in text:
+        taken += _cells(character)
+        if taken > width - 1:
+            break
+        kept += character
+    return kept + "…" if width > 0 else ""

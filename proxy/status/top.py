@@ -1,0 +1,277 @@
+"""`expiremember-proxy top`: the figures of the status page in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import queue
+import select
+import shutil
+import signal
+import socket
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Iterator
+from io import TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from proxy.addresses import TCPAddress, parse_address
+from proxy.settings import SettingsError
+from proxy.status.names import visible
+from proxy.status.shape import Status
+from proxy.status.text import lines_of
+
+EVERY_SECONDS: Final = 2.0
+"""How often the figures are read."""
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long the proxy has for them."""
+
+LONGEST: Final = 1 << 20
+"""Bytes of the figures at most: they have some 10,000."""
+
+_OTHERS: Final = "are not the figures of this version of expiremember-proxy"
+_ENTER: Final = "\x1b[?1049h\x1b[?25l"
+_LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIZE: Final = (80, 24)
+"""Of a terminal that does not tell its own."""
+
+
+class TopError(Exception):
+    """The figures cannot be had; the text is one line that says why."""
+
+
+class Source:
+    """Where the figures come from.
+
+    Args:
+        url: the address of an admin port.
+
+    Raises:
+        SettingsError: it is none.
+
+    Attributes:
+        name: the address, as people are told it.
+    """
+
+    def __init__(self, url: str) -> None:
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise SettingsError("top: the admin port has no users: leave user and password out of its address")
+        if url.startswith("https://"):
+            raise SettingsError("top: there is no TLS on the admin port: use http://host:port")
+        try:
+            where = parse_address(url.removeprefix("http://").removesuffix("/"), offer_tls=False)
+        except ValueError as error:
+            raise SettingsError(f"top: {error}") from None
+        self._where: Path | TCPAddress = where
+        if isinstance(where, Path):
+            self.name = f"unix://{where}"
+        else:
+            self.name = (
+                f"http://[{where.host}]:{where.port}" if ":" in where.host else f"http://{where.host}:{where.port}"
+            )
+
+    def read(self) -> tuple[str, Status]:
+        """Read the figures; return them as they came, and what they say.
+
+        Raises:
+            TopError: they cannot be had.
+        """
+        try:
+            status, body = self._ask()
+        except http.client.HTTPException:
+            advice = "no HTTP is spoken there: name the admin port of a proxy (--admin)"
+            raise TopError(f"{self.name}: {advice}") from None
+        except TimeoutError:
+            raise TopError(f"{self.name}: no answer in time") from None
+        except OSError as error:
+            raise TopError(f"{self.name}: {visible((error.strerror or str(error)).lower())}") from None
+        if status == http.HTTPStatus.NOT_FOUND and b"turned off" in body:
+            raise TopError(f"{self.name}: the status page is turned off there: see the setting admin_page")
+        if status == http.HTTPStatus.NOT_FOUND:
+            raise TopError(f"{self.name}: there is no status page: is it the admin port of an expiremember-proxy?")
+        if status != http.HTTPStatus.OK:
+            raise TopError(f"{self.name}: answers {status}: {visible(body[:200].decode(errors='replace').strip())}")
+        try:
+            return body.decode(), Status.model_validate_json(body)
+        except (ValidationError, UnicodeDecodeError):
+            raise TopError(f"{self.name}: what it answers {_OTHERS}") from None
+
+    def _ask(self) -> tuple[int, bytes]:
+        end = time.monotonic() + PATIENCE_SECONDS
+        connection = http.client.HTTPConnection("localhost", timeout=PATIENCE_SECONDS)
+        with contextlib.closing(connection):
+            connection.sock = self._connect()
+            connection.request("GET", "/status.json", headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            body = b""
+            while len(body) <= LONGEST and (piece := answer.read1(1 << 16)):
+                body += piece
+                if time.monotonic() > end:
+                    raise TimeoutError
+            return answer.status, body if len(body) <= LONGEST else b""
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._where, TCPAddress):
+            return socket.create_connection((self._where.host, self._where.port), PATIENCE_SECONDS)
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(PATIENCE_SECONDS)
+            connection.connect(str(self._where))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+def run(url: str, *, once: bool, as_json: bool) -> int:
+    """Show the figures.
+
+    Args:
+        url: the address of an admin port.
+        once: whether once only.
+        as_json: whether as JSON.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SettingsError: the address is none.
+    """
+    source = Source(url)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not know all characters
+    try:
+        if as_json:
+            _print_json(source, once=once)
+        elif once or not sys.stdout.isatty():
+            _, status = source.read()
+            print("\n".join(lines_of(status, shutil.get_terminal_size(_SIZE).columns, None, colours=_colours())))
+        else:
+            return _live(source)
+    except TopError as error:
+        print(f"expiremember-proxy: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # who reads has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print_json(source: Source, *, once: bool) -> None:
+    while True:
+        print(source.read()[0], flush=True)
+        if once:
+            return
+        time.sleep(EVERY_SECONDS)
+
+
+def _colours() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[None]:
+    """Take the terminal, without what is on it, and give it back as it was."""
+    keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+    before = None if keyboard is None else termios.tcgetattr(keyboard)
+    try:
+        if keyboard is not None:
+            tty.setcbreak(keyboard, termios.TCSANOW)
+            now = termios.tcgetattr(keyboard)
+            now[6][termios.VSUSP] = b"\0"  # nothing stops it while the screen is not the user's
+            termios.tcsetattr(keyboard, termios.TCSANOW, now)
+        sys.stdout.write(_ENTER)
+        sys.stdout.flush()
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError, termios.error):  # the terminal may have gone
+            sys.stdout.write(_LEAVE)
+            sys.stdout.flush()
+        if keyboard is not None and before is not None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(keyboard, termios.TCSANOW, before)
+
+
+class _Watch:
+    """Reads the figures in a thread of its own, so that keys are heard while the proxy is slow.
+
+    Args:
+        source: where they come from.
+        wake: is written to when there are some.
+    """
+
+    def __init__(self, source: Source, wake: int) -> None:
+        self._source = source
+        self._wake = wake
+        self.news: queue.SimpleQueue[Status | TopError] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(EVERY_SECONDS)
+            try:
+                found: Status | TopError = self._source.read()[1]
+            except TopError as error:
+                found = error
+            self.news.put(found)
+            with contextlib.suppress(OSError):
+                os.write(self._wake, b"\0")
+
+
+def _live(source: Source) -> int:
+    _, status = source.read()
+    ends: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ends.append(number)
+
+    awake, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    handlers: dict[int, Any] = {number: signal.signal(number, end) for number in _ENDING}
+    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)  # it wakes: the size is asked for anew
+    watch = _Watch(source, wake)
+    watch.start()
+    complaint: str | None = None
+    keyboard = [sys.stdin.fileno()] if sys.stdin is not None and sys.stdin.isatty() else []
+    try:
+        with _screen(), contextlib.suppress(OSError):  # the terminal may have gone
+            while not ends:
+                _draw(status, complaint)
+                ready, _, _ = select.select([awake, *keyboard], [], [])
+                if awake in ready:
+                    os.read(awake, 4096)
+                if keyboard and keyboard[0] in ready:
+                    typed = os.read(keyboard[0], 4096)
+                    if not typed or b"q" in typed.lower():
+                        return 0
+                while not watch.news.empty():
+                    found = watch.news.get()
+                    if isinstance(found, TopError):
+                        complaint = str(found)
+                    else:
+                        status, complaint = found, None
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 128 + ends[0] if ends else 0
+
+
+def _draw(status: Status, complaint: str | None) -> None:
+    size = os.get_terminal_size(sys.stdout.fileno())
+    width, height = size if size.columns > 0 and size.lines > 0 else _SIZE
+    lines = lines_of(status, width, height, colours=_colours(), complaint=complaint)
+    sys.stdout.write("\x1b[H" + "\x1b[K\n".join(lines) + "\x1b[K\x1b[J")
+    sys.stdout.flush()
