@@ -218,7 +218,7 @@ MUTATIONS = [
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
     Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
     Mutation(_LUA + "shared/discard.lua", "call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"),
-    Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -deadline, member)", "1", "void by name"),
+    Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -math.ceil(deadline), member)", "1", "void by name"),
     Mutation(_LUA + "dbsize.lua", " - (type(count) == 'number' and count or 0)", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
@@ -259,8 +259,8 @@ MUTATIONS = [
     Mutation("wire/asides.py", "if line == _QUEUED:", "if False:", "lives within a transaction"),
     Mutation("wire/asides.py", "self._amended[self._queued] = amend", "pass", "descriptions"),
     Mutation("session/outgoing.py", "self._asides.amend(amend)", "pass", "descriptions"),
-    Mutation("session/describe.py", "next(coming, MODEL)", "MODEL", "descriptions"),
-    Mutation("commands/own.py", "ARITY: Final = -4", "ARITY: Final = -3", "descriptions"),
+    Mutation("session/describe.py", "next(coming, found[2])", "found[2]", "descriptions"),
+    Mutation("commands/own.py", "return Own(-4, _SETS", "return Own(-3, _SETS", "descriptions"),
     Mutation("wire/asides.py", "self._queued - len(self._places)", "self._queued", "lives within a transaction"),
     Mutation(
         "session/rewrite.py",
@@ -282,7 +282,7 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "batch.lua", "if not each[place] then", "if false then", "together, added again"),
     Mutation(_LUA + "batch.lua", "if kind == 'none' then return drop_key(number) end", "", "together"),
-    Mutation(_LUA + "batch.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
+    Mutation(_LUA + "batch.lua", "-math.ceil(deadlines", "math.ceil(deadlines", "together"),
     Mutation(_LUA + "batch.lua", "first = first + count * form.width", "", "together"),
     Mutation(_LUA + "batch.lua", "if new[1] then redis.pcall('zadd', index, unpack(new)) end", "", "together, index"),
     Mutation(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from proxy.commands.table import COMMANDS, MARKING, Command, Effect
+from proxy.commands.table import MARKING, Command, Effect
 from proxy.session.ground import Ground
 from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
@@ -29,7 +29,7 @@ LOOKED_AHEAD: Final = 1 << 20
 EXPECTED_AT_MOST: Final = 64
 """Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
 
-_EXPIRING: Final = re.compile(rb"EXPIREMEMBER(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
+_EXPIRING: Final = re.compile(rb"(?:EXPIREMEMBER|\n[HSZL]P?EXPIRE)(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
 
 
 def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
@@ -43,7 +43,7 @@ def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
         in_transaction: whether one is open where it begins.
     """
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
-    if not opens or (b"EXPIREMEMBER" not in data and b"expiremember" not in data):
+    if not opens or (b"EXPIRE" not in data and b"expire" not in data):
         return frozenset()
     keys = set()
     for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):
@@ -100,7 +100,7 @@ class Announcing:
 
     def first_keys(self, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may give deadlines."""
-        command = COMMANDS.get(arguments[0].upper())
+        command = self._ground.rewriter.command(arguments[0].upper())
         if command is None or command.effect not in MARKING:
             return []
         keys = command.keys(arguments) or []

@@ -1,0 +1,261 @@
+"""The words of Redis, Valkey and Garnet for lifetimes of members, many in one request: reads their arguments.
+
+`HEXPIRE key time [NX|XX|GT|LT] FIELDS n field …` and its relatives for hashes (H), and the same with MEMBERS for sets
+(S, as in Redis 8.12), sorted sets (Z, as in Garnet) and lists (L). Errors are those of Redis 8.10, for hashes on Valkey
+those of Valkey 9.1, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from proxy.commands.lifetime import (
+    EXACT,
+    GT_OR_LT,
+    NOT_AN_INTEGER,
+    NX_ALONE,
+    ArityError,
+    LifetimeError,
+)
+from proxy.wire.request import strict_integer
+
+LATEST: Final = (1 << 46) - 1
+"""The latest deadline that Redis gives a field, in Unix ms."""
+
+MOST_MEMBERS: Final = 100_000
+"""Members of a request: the server does nothing else meanwhile, some 2 µs for each."""
+
+MOST_ELEMENTS: Final = 100
+"""Likewise of a list, which is walked for each that a passed deadline removes."""
+
+_MOST_COUNTED: Final = (1 << 31) - 1
+
+
+class Deed(Enum):
+    """What a request does with lifetimes."""
+
+    SET = "sets them"
+    READ = "tells them"
+    DROP = "drops them"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A command.
+
+    Attributes:
+        name: in capitals.
+        deed: what it does.
+        kind: the type that its key has to have, as TYPE tells it.
+        unit: of its times, in ms.
+        relative: whether times count from now on.
+    """
+
+    name: bytes
+    deed: Deed
+    kind: bytes
+    unit: int
+    relative: bool
+
+    @property
+    def arity(self) -> int:
+        """Return how many arguments it takes at least, its name included, as COMMAND puts it."""
+        return -6 if self.deed is Deed.SET else -5
+
+    @property
+    def noun(self) -> bytes:
+        """Return the word in front of the number of members."""
+        return b"FIELDS" if self.kind == b"hash" else b"MEMBERS"
+
+
+def _words() -> dict[bytes, Word]:
+    words = {}
+    for letter, kind in ((b"H", b"hash"), (b"S", b"set"), (b"Z", b"zset"), (b"L", b"list")):
+        for name, deed, unit, relative in (
+            (b"EXPIRE", Deed.SET, 1000, True), (b"PEXPIRE", Deed.SET, 1, True),
+            (b"EXPIREAT", Deed.SET, 1000, False), (b"PEXPIREAT", Deed.SET, 1, False),
+            (b"TTL", Deed.READ, 1000, True), (b"PTTL", Deed.READ, 1, True),
+            (b"EXPIRETIME", Deed.READ, 1000, False), (b"PEXPIRETIME", Deed.READ, 1, False),
+            (b"PERSIST", Deed.DROP, 1, False),
+        ):  # fmt: skip
+            words[letter + name] = Word(letter + name, deed, kind, unit, relative)
+    return words
+
+
+WORDS: Final[Mapping[bytes, Word]] = _words()
+"""Upper-case name → the command."""
+
+
+class MisreadError(LifetimeError):
+    """The arguments are none of the command's.
+
+    Attributes:
+        after_type: whether the server looks at the key's type first, and tells of that.
+    """
+
+    def __init__(self, message: bytes, *, after_type: bool) -> None:
+        super().__init__(message)
+        self.after_type = after_type
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for.
+
+    Attributes:
+        members: the members, in order.
+        milliseconds: of a word that sets lifetimes, the time.
+        condition: those of NX, XX, GT and LT that are named, XX before the others.
+    """
+
+    members: list[bytes]
+    milliseconds: int = 0
+    condition: bytes = b""
+
+
+def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) -> Asked:
+    """Read the arguments of a request.
+
+    Args:
+        word: the command.
+        arguments: the request's, its name included.
+        now: the server's clock in Unix ms, about; the server judges what is near the bounds.
+        valkey: whether the server is a Valkey: then it has its own errors for hashes.
+
+    Raises:
+        ArityError: there are too few arguments.
+        MisreadError: something else is wrong with them.
+    """
+    if len(arguments) < -word.arity:
+        raise ArityError(word.name)
+    after_type = not (valkey and word.kind == b"hash")
+    try:
+        if word.deed is Deed.SET:
+            asked = (_set_in_redis if after_type else _set_in_valkey)(word, arguments, now)
+        else:
+            asked = Asked((_of_redis if after_type else _of_valkey)(word, arguments))
+    except _WrongError as error:
+        raise MisreadError(error.message, after_type=after_type) from None
+    most = MOST_ELEMENTS if word.kind == b"list" else MOST_MEMBERS
+    if len(asked.members) > most:
+        text = b"ERR expiremember-proxy: too many members at once, '%b' takes %d at most" % (word.name.lower(), most)
+        raise MisreadError(text, after_type=after_type)
+    return asked
+
+
+class _WrongError(LifetimeError):
+    pass
+
+
+def _invalid_time(word: Word) -> _WrongError:
+    return _WrongError(b"ERR invalid expire time in '%b' command" % word.name.lower())
+
+
+def _named(option: bytes) -> bytes:
+    """Return an argument as errors show it."""
+    return option.split(b"\0", 1)[0].replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+_CONDITIONS: Final = (b"NX", b"XX", b"GT", b"LT")
+
+
+def _set_in_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
+    number = strict_integer(arguments[2])
+    if number is None:
+        raise _WrongError(NOT_AN_INTEGER)
+    if number < 0:
+        raise _WrongError(b"ERR invalid expire time, must be >= 0")
+    milliseconds = number * word.unit
+    if milliseconds > LATEST or (word.relative and LATEST - milliseconds < now < LATEST):
+        raise _invalid_time(word)
+    chosen, members, place, size = set(), None, 3, len(arguments)
+    while place < size:
+        option = arguments[place].upper()
+        if option == word.noun:
+            if members is not None:
+                raise _WrongError(b"ERR %b keyword specified multiple times" % word.noun)
+            if place >= size - 2:
+                text = b"ERR %b requires at least num%b and one %b argument"
+                raise _WrongError(text % (word.noun, word.noun.lower(), word.noun[:-1].lower()))
+            count = strict_integer(arguments[place + 1])
+            if count is None or not 1 <= count <= _MOST_COUNTED:
+                raise _WrongError(b"ERR Parameter `num%b` should be greater than 0" % word.noun.capitalize())
+            if place + 2 + count > size:
+                raise _WrongError(b"ERR wrong number of arguments")
+            members = arguments[place + 2 : place + 2 + count]
+            place += 2 + count
+            continue
+        if option not in _CONDITIONS:
+            raise _WrongError(b"ERR unknown argument: %b" % _named(arguments[place]))
+        chosen.add(option)
+        place += 1
+    if members is None:
+        raise _WrongError(b"ERR missing %b argument" % word.noun)
+    if len(chosen) > 1:
+        raise _WrongError(b"ERR Multiple condition flags specified")
+    return Asked(members, milliseconds, b"".join(chosen))
+
+
+def _of_redis(word: Word, arguments: list[bytes]) -> list[bytes]:
+    if arguments[2].upper() != word.noun:
+        raise _WrongError(b"ERR Mandatory argument %b is missing or not at the right position" % word.noun)
+    count = strict_integer(arguments[3])
+    if count is None or count < 1:
+        raise _WrongError(b"ERR Number of %b must be a positive integer" % word.noun.lower())
+    if count != len(arguments) - 4:
+        raise _WrongError(b"ERR The `num%b` parameter must match the number of arguments" % word.noun.lower())
+    return arguments[4:]
+
+
+_MISCOUNTED: Final = b"ERR numfields should be greater than 0 and match the provided number of fields"
+_SYNTAX: Final = b"ERR syntax error"
+
+
+def _set_in_valkey(word: Word, arguments: list[bytes], now: float) -> Asked:
+    place, count, condition = 3, 0, b""
+    while place < len(arguments) - 1:
+        if arguments[place].upper() == word.noun:
+            condition = _conditions(arguments[3:place])
+            number = strict_integer(arguments[place + 1])
+            if number is None:
+                raise _WrongError(NOT_AN_INTEGER)
+            count, place = number, place + 2
+            break
+        place += 1
+    if not count or count != len(arguments) - place:
+        raise _WrongError(_MISCOUNTED)
+    number = strict_integer(arguments[2])
+    if number is None:
+        raise _WrongError(NOT_AN_INTEGER)
+    milliseconds = number * word.unit
+    # A Valkey has no bound for seven more powers of two, but a shadow's scores do.
+    if number < 0 or milliseconds > EXACT // 2 or (word.relative and EXACT // 2 - milliseconds < now < EXACT):
+        raise _invalid_time(word)
+    return Asked(arguments[place:], milliseconds, condition)
+
+
+def _conditions(options: list[bytes]) -> bytes:
+    chosen = set()
+    for option in options:
+        if option.upper() not in _CONDITIONS:
+            raise _WrongError(b"ERR Unsupported option %b" % _named(option))
+        chosen.add(option.upper())
+    if b"NX" in chosen and len(chosen) > 1:
+        raise _WrongError(NX_ALONE)
+    if {b"GT", b"LT"} <= chosen:
+        raise _WrongError(GT_OR_LT)
+    return b"".join(sorted(chosen, reverse=True))
+
+
+def _of_valkey(word: Word, arguments: list[bytes]) -> list[bytes]:
+    if arguments[2].upper() != word.noun:
+        raise _WrongError(_SYNTAX)
+    count = strict_integer(arguments[3])
+    if count is None:
+        raise _WrongError(NOT_AN_INTEGER)
+    if count < 1 or count != len(arguments) - 4:
+        raise _WrongError(_MISCOUNTED if word.deed is Deed.DROP else _SYNTAX)
+    return arguments[4:]

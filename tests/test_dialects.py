@@ -1,0 +1,432 @@
+"""The words of other servers for lifetimes of members: what a newer server answers itself, the proxy answers in front
+of an older one; and what is the same for every type and every word."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from proxy.commands.dialects import LATEST, MOST_ELEMENTS, WORDS, Deed
+from tests.conftest import StartProxy, installed
+from tests.model import parse
+from tests.raw import Raw, request
+from tests.servers import BINARIES, Proxy, Server, until
+
+PAIRS = [("redis-8.10", "redis-7.0"), ("valkey-9.1", "valkey-8.0")]
+"""A server that has the words itself, and an older one of the same house behind the proxy."""
+
+FILL = {
+    "hash": "HSET {k} a 1 b 2 c 3",
+    "set": "SADD {k} a b c",
+    "zset": "ZADD {k} 1 a 2 b 3 c",
+    "list": "RPUSH {k} a b c",
+}
+LETTER = {"hash": "H", "set": "S", "zset": "Z", "list": "L"}
+SHOWS = {"hash": "HKEYS k", "set": "SMEMBERS k", "zset": "ZRANGE k 0 -1", "list": "LRANGE k 0 -1"}
+
+
+class Two:
+    """Clients of both, whose replies have to agree.
+
+    Args:
+        newer: of the server that has the words itself.
+        older: of the proxy in front of the other.
+    """
+
+    def __init__(self, newer: Raw, older: Raw) -> None:
+        self.newer = newer
+        self.older = older
+
+    def say(self, *lines: str) -> list[bytes]:
+        """Send lines together to both, and return the replies of the newer one."""
+        return self.send([line.split() for line in lines])
+
+    def send(self, requests: list[list[str]]) -> list[bytes]:
+        data = b"".join(request(*words) for words in requests)
+        self.newer.send(data)
+        self.older.send(data)
+        theirs, ours = self.newer.replies(len(requests)), self.older.replies(len(requests))
+        for words, one, other in zip(requests, theirs, ours, strict=True):
+            assert agree(words, one, other), f"{words}: {one!r} there, {other!r} here"
+        return theirs
+
+    def wait_past(self, milliseconds: int) -> None:
+        """Wait until a moment has passed at both."""
+        for client in (self.newer, self.older):
+            until(lambda client=client: clock(client) > milliseconds)  # type: ignore[misc]
+
+    def wait_until_reclaimed(self, key: str) -> None:
+        """Wait until what has expired in a hash counts no more, for writes, where a server has that only then."""
+        until(lambda: self.newer.command("HLEN", key) == self.older.command("HLEN", key))
+
+
+def clock(client: Raw) -> int:
+    seconds, micros = parse(client.command("TIME"))
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def agree(words: list[str], one: bytes, other: bytes) -> bool:
+    """Whether two replies are the same, times apart that count from a moment that is not the same for both."""
+    if one == other:
+        return True
+    if words[0].upper() == "HGETALL":
+        return pairs(one) == pairs(other)
+    first, second = one.split(b"\r\n"), other.split(b"\r\n")
+    return len(first) == len(second) and all(itertools.starmap(_near, zip(first, second, strict=True)))
+
+
+def pairs(reply: bytes) -> object:
+    value = parse(reply)
+    return sorted(zip(value[::2], value[1::2], strict=True)) if isinstance(value, list) else value
+
+
+def _near(one: bytes, other: bytes) -> bool:
+    if one == other:
+        return True
+    if not (one.startswith(b":") and other.startswith(b":")):
+        return False
+    first, second = int(one[1:]), int(other[1:])
+    # Seconds, or milliseconds.
+    return min(first, second) > 100 and abs(first - second) <= (5 if max(first, second) < 100_000 else 5_000)
+
+
+@pytest.fixture(scope="module")
+def houses() -> Iterator[dict[str, tuple[Server, Proxy]]]:
+    """The newer server of each house, and the proxy in front of the older one."""
+    found = {}
+    with ExitStack() as stack:
+        for newer, older in PAIRS:
+            if not {newer, older} <= BINARIES.keys():
+                continue
+            servers = [Server(kind) for kind in (newer, older)]
+            for server in servers:
+                stack.callback(server.close)
+            proxy = Proxy("--upstream", servers[1].url)
+            stack.callback(proxy.close)
+            found[newer] = servers[0], proxy
+        yield found
+
+
+@pytest.fixture(params=[(newer, protocol) for newer, _ in PAIRS for protocol in (2, 3)], ids=lambda p: f"{p[0]}-{p[1]}")
+def two(request: pytest.FixtureRequest, houses: dict[str, tuple[Server, Proxy]]) -> Iterator[Two]:
+    newer, protocol = request.param
+    server, proxy = houses[installed(newer)]
+    with server.connect() as straight, proxy.connect() as through:
+        two = Two(straight, through)
+        for client in (straight, through):
+            client.command("HELLO", protocol)
+            client.command("FLUSHALL")
+        two.say("SET s 1", "HSET h a 1 b 2 c 3")
+        yield two
+
+
+SETTING = ("HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT")
+READING = ("HTTL", "HPTTL", "HEXPIRETIME", "HPEXPIRETIME")
+
+
+def test_errors_and_their_order(two: Two) -> None:
+    ends = (
+        "FIELDS 1 a", "FIELDS 1", "FIELDS", "FIELDS 0 a", "FIELDS -1 a", "FIELDS x a", "FIELDS 2 a", "FIELDS 1 a b",
+        "FIELDS 01 a", "FIELDS 1.0 a", "FIELDS 3000000000 a", "FIELDS 99999999999999999999 a", "MEMBERS 1 a", "a b c",
+        "FIELDS 1 a FIELDS 1 b", "FIELDS 1 a FIELDS", "FIELDS FIELDS 1 a", "FIELDS 9223372036854775807 a",
+        "fields 2 a zz", "FIELDS 2 a a", "FIELDS 2 a NX", "FIELDS 1 a NX", "FIELDS 1 a FOO", "FIELDS 1 a NX XX", "",
+    )  # fmt: skip
+    fronts = ("", "NX", "XX", "nx nx", "NX XX", "XX GT", "gt LT", "XX LT XX", "FOO", "NX FOO", "GT NX NX NX")
+    # A time that has not passed, whatever the word.
+    times = ("9999999999", "x", "-1", "99999999999999999999", "9223372036854775808", "010", "+1", "1.5", "")
+    for key, word in itertools.product(("h", "s", "none"), SETTING):
+        for number, front, end in itertools.product(times, fronts[:1], ends):
+            two.say(f"{word} {key} {number} {front} {end}")
+        for front, end in itertools.product(fronts, ends):
+            two.say(f"{word} {key} 9999999999 {front} {end}", f"HPERSIST {key} FIELDS 1 a")
+    for key, word, end in itertools.product(("h", "s", "none"), (*READING, "HPERSIST"), ends):
+        two.say(f"{word} {key} {end}", f"{word} {key} FOO {end}")
+    for word in (*SETTING, *READING, "HPERSIST"):
+        two.say(word, word.lower(), f"{word} h", f"{word.title()} h 1 FIELDS 1 a")
+    for odd in ("o\r\np", "o\0p", "\0", "é"):
+        two.send([["HEXPIRE", "h", "10", odd, "FIELDS", "1", "a"]])
+
+
+def test_times_to_their_bounds(two: Two) -> None:
+    is_valkey = b"valkey" in two.newer.command("HELLO")
+    for number in (0, 1, LATEST, LATEST - 1, LATEST // 1000, 1 << 45, 1 << 50, 1900000000000, 1900000000001,
+                   1900000000499, 1900000000500, 1900000000999, 9223372036854775, 9223372036854776):  # fmt: skip
+        for word in ("HEXPIREAT", "HPEXPIREAT"):
+            if is_valkey and number * (1000 if word == "HEXPIREAT" else 1) > 1 << 52:
+                continue  # later than the proxy can store (docs/semantics.md)
+            two.say("HSET h a 1", f"{word} h {number} FIELDS 2 a zz", "HEXPIRETIME h FIELDS 1 a", "HGETALL h",
+                    "HPEXPIRETIME h FIELDS 2 a b")  # fmt: skip
+    for number in (0, LATEST, LATEST // 1000 + 1, 1 << 45, *(() if is_valkey else (1 << 53,))):
+        two.say("HSET h a 1", f"HPEXPIRE h {number} FIELDS 2 a zz", "HPEXPIRETIME h FIELDS 1 a")
+    for number in (0, 100, 1 << 33):
+        two.say("HSET h a 1", f"HEXPIRE h {number} FIELDS 2 a zz", "HEXPIRETIME h FIELDS 1 a", "HTTL h FIELDS 1 a")
+    # How a rest is rounded, away from where a reply depends on the moment.
+    for rest in (300, 700):
+        two.say("HSET h a 1", f"HPEXPIRE h {10_000 + rest} FIELDS 1 a")
+        one, other = two.newer.command("HTTL", "h", "FIELDS", 1, "a"), two.older.command("HTTL", "h", "FIELDS", 1, "a")
+        assert one[:4] == other[:4] == b"*1\r\n"
+
+
+def test_conditions(two: Two) -> None:
+    for condition, before, now in itertools.product(
+        ("", "NX", "XX", "GT", "LT"), ("", "4000000000000", "4000000000001"), ("4000000000000", "0", "1")
+    ):
+        two.say("DEL h", "HSET h a 1 b 2")
+        if before:
+            two.say(f"HPEXPIREAT h {before} FIELDS 1 a")
+        two.say(
+            f"HPEXPIREAT h {now} {condition} FIELDS 4 a b a zz", "HPEXPIRETIME h FIELDS 2 a b", "HGETALL h", "EXISTS h"
+        )
+
+
+def test_what_writes_over_a_field_drops_its_deadline(two: Two) -> None:
+    for line in ("HSET h a 5", "HMSET h a 5", "HSET h b 7 a 6", "HSETNX h a 8", "HINCRBY h a 1", "HINCRBYFLOAT h a 1",
+                 "HDEL h a", "DEL h", "SET h 5", "HSET h a", "LPUSH h a", "HGET h a", "RENAME h g",
+                 "COPY h g"):  # fmt: skip
+        for queued in (False, True):
+            two.say("DEL h g", "HSET h a 1 b 2", "HPEXPIREAT h 4000000000123 FIELDS 2 a b")
+            two.say("MULTI", line, "EXEC") if queued else two.say(line)
+            for key in ("h", "g"):
+                two.say(f"HPEXPIRETIME {key} FIELDS 3 a b zz", f"HGETALL {key}", f"HPERSIST {key} FIELDS 3 a a b")
+
+
+def test_near_deadlines(two: Two) -> None:
+    for ahead in (1, 5, 20):
+        two.say("DEL h", "HSET h a 1 b 2 c 3")
+        moment = max(map(clock, (two.newer, two.older))) + ahead
+        two.send([["HPEXPIREAT", "h", str(moment), "FIELDS", "2", "a", "b"]]) if ahead > 10 else (
+            [client.command("HPEXPIREAT", "h", moment, "FIELDS", 2, "a", "b") for client in (two.newer, two.older)]
+        )
+        two.wait_past(moment)
+        two.say("HPTTL h FIELDS 3 a b c", "HGETALL h")
+        two.wait_until_reclaimed("h")
+        two.say("HEXPIRE h 100 FIELDS 2 a c", "HPERSIST h FIELDS 2 b c")
+        two.say("HSET h a 1", "HTTL h FIELDS 1 a")
+        moment = clock(two.older) + 30
+        two.say(f"HPEXPIREAT h {moment} FIELDS 2 a c")
+        two.wait_past(moment)
+        two.say("HTTL h FIELDS 2 a c", "HGETALL h", "HMGET h a b c")
+        two.wait_until_reclaimed("h")
+        two.say("EXISTS h", "HPERSIST h FIELDS 1 a")
+
+
+def program(chosen: random.Random, length: int) -> Iterator[str]:
+    """Make requests about a few fields of a few keys, most of them as they should be."""
+    for _ in range(length):
+        key, count = chosen.choice(("h", "h", "g", "s")), chosen.randint(1, 3)
+        fields = " ".join(chosen.choices("abcdz", k=count))
+        counted = f"FIELDS {count + (chosen.random() < 0.03)} {fields}"
+        roll = chosen.random()
+        if roll < 0.35:
+            word = chosen.choice(SETTING)
+            unit = 1 if word.startswith("HP") else 1000
+            times = [2_000_000_000_000, 2_100_000_000_000, 0, 1] if word.endswith("AT") else [200_000, 90_000_000, 0]
+            condition = chosen.choice(("", "", "NX", "XX", "GT", "LT"))
+            yield f"{word} {key} {chosen.choice(times) // unit} {condition} {counted}"
+        elif roll < 0.55:
+            yield f"{chosen.choice(READING)} {key} {counted}"
+        elif roll < 0.62:
+            yield f"HPERSIST {key} {counted}"
+        else:
+            field = chosen.choice("abcd")
+            yield chosen.choice((
+                f"HSET {key} {field} 1", f"HSET {key} a 1 b 2 c 3 d 4", f"HMSET {key} {field} 5",
+                f"HDEL {key} {fields}", f"HINCRBY {key} {field} 2", f"HINCRBYFLOAT {key} {field} 0.5",
+                f"HSETNX {key} {field} 3",
+                f"DEL {key}", f"HMGET {key} a b c d", f"HLEN {key}", "RENAME h g", "COPY g h", "SET s 1",
+                f"HEXISTS {key} {field}",
+            ))  # fmt: skip
+
+
+def run(two: Two, seed: int, length: int) -> None:
+    chosen = random.Random(seed)
+    lines = list(program(chosen, length))
+    while lines:
+        size = chosen.choice((1, 1, 1, 5, 20))
+        some, lines = lines[:size], lines[size:]
+        two.say("MULTI", *some, "EXEC") if size == 5 else two.say(*some)
+
+
+def test_random_programs(two: Two) -> None:
+    for seed in range(4):
+        run(two, seed, 300)
+
+
+@pytest.mark.long
+def test_long_random_programs(two: Two) -> None:
+    for seed in range(100):
+        run(two, 1000 + seed, 500)
+
+
+# The same for every type.
+
+
+@pytest.fixture(params=FILL)
+def type_(request: pytest.FixtureRequest, upstream: Server) -> str:
+    """A type for which the proxy has words; a server may have those for hashes itself."""
+    own = request.param == "hash" and parse(upstream.command("COMMAND", "INFO", "HTTL"))[0] is not None
+    return "set" if own else str(request.param)
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[Raw]:
+    with proxy.connect() as client:
+        yield client
+
+
+def say(client: Raw, line: str) -> object:
+    return parse(client.command(*line.split()))
+
+
+def test_each_word_for_each_type(client: Raw, type_: str) -> None:
+    letter, noun = LETTER[type_], "FIELDS" if type_ == "hash" else "MEMBERS"
+    client.command(*FILL[type_].format(k="k").split())
+    assert say(client, f"{letter}EXPIRE k 1000 {noun} 3 a b zz") == [1, 1, -2]
+    assert say(client, f"{letter}EXPIRE none 1000 {noun} 2 a b") == [-2, -2]
+    left = say(client, f"{letter}TTL k {noun} 3 a c zz")
+    assert isinstance(left, list)
+    assert 990 < left[0] <= 1000
+    assert left[1:] == [-1, -2]
+    assert say(client, f"{letter}PEXPIREAT k 4000000000001 XX {noun} 2 a c") == [1, 0]
+    assert say(client, f"{letter}PEXPIRETIME k {noun} 2 a c") == [4000000000001, -1]
+    assert say(client, f"{letter}EXPIRETIME k {noun} 1 a") in ([4000000001], [4000000000])  # Valkey's fields
+    assert say(client, f"{letter}PERSIST k {noun} 4 a c zz a") == [1, -1, -2, -1]
+    assert say(client, f"{letter}EXPIRE k 0 {noun} 2 a a") == [2, -2]
+    assert say(client, SHOWS[type_]) in ([b"b", b"c"], [b"c", b"b"])
+    assert say(client, f"{letter}PEXPIREAT k 1 {noun} 2 b c") == [2, 2]
+    assert say(client, "EXISTS k") == 0
+    client.command("SET", "k", 1)
+    for word in (f"{letter}EXPIRE k 1", f"{letter}TTL k", f"{letter}PERSIST k"):
+        assert str(say(client, f"{word} {noun} 1 a")).startswith("WRONGTYPE")
+
+
+def test_a_deadline_is_the_same_whatever_word_set_it(client: Raw, type_: str) -> None:
+    letter, noun = LETTER[type_], "FIELDS" if type_ == "hash" else "MEMBERS"
+    client.command(*FILL[type_].format(k="k").split())
+    assert say(client, "PEXPIREMEMBERAT k a 4000000000001") == 1
+    assert say(client, f"{letter}PEXPIRETIME k {noun} 1 a") == [4000000000001]
+    assert say(client, f"{letter}PEXPIREAT k 4000000000001 GT {noun} 1 a") == [0]
+    assert say(client, f"{letter}PEXPIREAT k 4000000000002 GT {noun} 1 a") == [1]
+    assert say(client, "PEXPIREMEMBERAT k a 4000000000002 GT") == 0
+    assert say(client, f"{letter}PEXPIREAT k 4000000000000 LT {noun} 1 a") == [1]
+    assert say(client, "PEXPIREMEMBERAT k a 4000000000000 LT") == 0
+    assert say(client, f"{letter}EXPIRE k 1000 {noun} 1 b") == [1]
+    assert say(client, "TTL k b") in (999, 1000)
+    assert say(client, "PERSIST k b") == 1
+    assert say(client, f"{letter}TTL k {noun} 1 b") == [-1]
+
+
+def test_members_expire_on_time_and_are_told_of(client: Raw, type_: str, upstream: Server) -> None:
+    letter, noun = LETTER[type_], "FIELDS" if type_ == "hash" else "MEMBERS"
+    client.command(*FILL[type_].format(k="k").split())
+    moment = clock(client) + 40
+    assert say(client, f"{letter}PEXPIREAT k {moment} {noun} 2 a b") == [1, 1]
+    while clock(client) < moment:
+        time.sleep(0.001)
+    assert say(client, SHOWS[type_]) == [b"c"]
+    assert say(client, f"{letter}TTL k {noun} 2 a c") == [-2, -1]
+    until(lambda: upstream.command("EXISTS", "__expiremember__:k:{k}") == b":0\r\n")
+
+
+def test_only_the_deadlines_of_a_dialect_end_when_a_member_is_written_over(client: Raw, type_: str) -> None:
+    letter, noun = LETTER[type_], "FIELDS" if type_ == "hash" else "MEMBERS"
+    over = {
+        "hash": ["HSET k a 5", "HMSET k b 2 a 5"],
+        "zset": ["ZADD k 5 a", "ZADD k XX CH 7 b 6 a"],
+        "set": [],
+        "list": [],
+    }
+    keep = {"hash": ["HSETNX k a 5", "HINCRBY k a 1"], "zset": ["ZADD k NX 5 a", "ZINCRBY k 1 a"], "set": ["SADD k a"],
+            "list": ["LSET k 0 a"]}  # fmt: skip
+    client.command(*FILL[type_].format(k="k").split())
+    for batch, line in itertools.product((False, True), (*over[type_], *keep[type_])):
+        for set_, stays in (
+            (f"{letter}EXPIRE k 1000 {noun} 1 a", line in keep[type_]),
+            ("EXPIREMEMBER k a 1000", True),
+        ):
+            assert say(client, set_) in (1, [1])
+            if batch:
+                client.send(request(*line.split()) * 3)
+                client.replies(3)
+            else:
+                client.command(*line.split())
+            assert (say(client, f"{letter}TTL k {noun} 1 a") != [-1]) is stays, (line, set_)
+            say(client, f"{letter}PERSIST k {noun} 1 a")
+
+
+@pytest.mark.one_kind
+def test_a_first_deadline_is_announced_to_other_proxies(upstream: Server, start_proxy: StartProxy) -> None:
+    one, other = start_proxy(upstream), start_proxy(upstream)
+    with one.connect() as here, other.connect() as there:
+        for number, letter in enumerate("HSZL"):
+            key, noun = f"new{letter}:{number}", "FIELDS" if letter == "H" else "MEMBERS"
+            type_ = next(name for name, its in LETTER.items() if its == letter)
+            there.command(*FILL[type_].format(k=key).split())
+            assert say(here, f"{letter}EXPIRE {key} 1000 {noun} 2 a b") == [1, 1]
+            moment = clock(here) + 500
+            assert say(here, f"{letter}PEXPIREAT {key} {moment} {noun} 2 a b") == [1, 1]
+            # Removed and added again through the other: it begins a new life.
+            for line in {"H": ["HDEL {k} a", "HSET {k} a 1"], "S": ["SREM {k} a", "SADD {k} a"],
+                         "Z": ["ZREM {k} a", "ZADD {k} 1 a"],
+                         "L": ["LREM {k} 0 a", "RPUSH {k} a"]}[letter]:  # fmt: skip
+                there.command(*line.format(k=key).split())
+            until(lambda client=there, moment=moment: clock(client) > moment)  # type: ignore[misc]
+            assert say(there, f"{letter}TTL {key} {noun} 3 a b c") == [-1, -2, -1]
+
+
+@pytest.mark.one_kind
+def test_in_a_transaction(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        lines = ["MULTI", "SADD k a b c", "SREM k a", "SADD k a", "SEXPIRE k 100 MEMBERS 2 a zz", "STTL k MEMBERS 1 b",
+                 "SREM k b", "SADD k b", "SPERSIST k MEMBERS 2 a b", "SEXPIRE k x MEMBERS 1 a", "EXEC"]  # fmt: skip
+        client.send(b"".join(request(*line.split()) for line in lines))
+        replies = client.replies(len(lines))
+        assert replies[1:-1] == [b"+QUEUED\r\n"] * 9
+        *values, error = parse(replies[-1])
+        assert values == [3, 1, 1, [1, -2], [-1], 1, 1, [1, -1]]
+        assert str(error) == "ERR value is not an integer or out of range"
+        client.command("MULTI")
+        assert client.command("SEXPIRE", "k", 1).startswith(b"-ERR wrong number of arguments for 'sexpire'")
+        assert client.command("EXEC").startswith(b"-EXECABORT")
+
+
+@pytest.mark.one_kind
+def test_bounds_and_long_requests(proxy: Proxy) -> None:
+    names = [f"m{number}" for number in range(1234)]
+    with proxy.connect() as client:
+        client.command("SADD", "k", *names)
+        assert parse(client.command("SEXPIRE", "k", 100, "MEMBERS", 1236, *names, "zz", "m7")) == [1] * 1234 + [-2, 1]
+        assert set(parse(client.command("STTL", "k", "MEMBERS", 1234, *names))) <= {99, 100}
+        assert parse(client.command("SPERSIST", "k", "MEMBERS", 1234, *names)) == [1] * 1234
+        assert parse(client.command("SEXPIRE", "k", 0, "MEMBERS", 1234, *names)) == [2] * 1234
+        client.command("RPUSH", "l", *names)
+        many = names[: MOST_ELEMENTS + 1]
+        assert client.command("LEXPIRE", "l", 0, "MEMBERS", len(many), *many).startswith(b"-ERR expiremember-proxy")
+        assert client.command("EXISTS", "k") == b":0\r\n"
+
+
+@pytest.mark.every_version
+def test_a_server_that_has_a_word_answers_itself(upstream: Server, proxy: Proxy) -> None:
+    with upstream.connect() as straight, proxy.connect() as through:
+        for word in WORDS.values():
+            known = parse(straight.command("COMMAND", "INFO", word.name))[0] is not None
+            before = upstream.command("INFO", "commandstats").count(b"cmdstat_eval:")
+            line: list[str | bytes | int] = [word.name, "k", *([1] if word.deed is Deed.SET else []), word.noun, 1, "m"]
+            assert parse(through.command(*line)) == [-2]
+            if known:
+                assert upstream.command("INFO", "commandstats").count(b"cmdstat_eval:") == before
+                assert straight.command(*line) == through.command(*line)
+
+
+@pytest.mark.one_kind
+def test_reserved_names_are_refused(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        for line in ("SEXPIRE {} 1 MEMBERS 1 a", "HTTL {} FIELDS 1 a", "ZPERSIST {} MEMBERS 1 a"):
+            assert b"are reserved" in client.command(*line.format("__expiremember__:k:{k}").split())
+        # A member may have any name.
+        assert parse(client.command("STTL", "k", "MEMBERS", 1, "__expiremember__:k:{k}")) == [-2]
