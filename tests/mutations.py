@@ -218,7 +218,9 @@ MUTATIONS = [
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
     Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
     Mutation(_LUA + "shared/discard.lua", "call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"),
-    Mutation(_LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -math.ceil(deadline), member)", "1", "void by name"),
+    Mutation(
+        _LUA + "shared/void.lua", "redis.pcall('zadd', shadow, -math.ceil(deadline), member)", "1", "void by name"
+    ),
     Mutation(_LUA + "dbsize.lua", " - (type(count) == 'number' and count or 0)", "", "reserved names"),
     Mutation(_LUA + "scan.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),
     Mutation(_LUA + "keys.lua", "if key:sub(1, #prefix) ~= prefix then", "if true then", "reserved names"),

@@ -414,6 +414,8 @@ def test_bounds_and_long_requests(proxy: Proxy) -> None:
 def test_a_server_that_has_a_word_answers_itself(upstream: Server, proxy: Proxy) -> None:
     with upstream.connect() as straight, proxy.connect() as through:
         for word in WORDS.values():
+            if not word.noun:
+                continue
             known = parse(straight.command("COMMAND", "INFO", word.name))[0] is not None
             before = upstream.command("INFO", "commandstats").count(b"cmdstat_eval:")
             line: list[str | bytes | int] = [word.name, "k", *([1] if word.deed is Deed.SET else []), word.noun, 1, "m"]
@@ -430,3 +432,74 @@ def test_reserved_names_are_refused(proxy: Proxy) -> None:
             assert b"are reserved" in client.command(*line.format("__expiremember__:k:{k}").split())
         # A member may have any name.
         assert parse(client.command("STTL", "k", "MEMBERS", 1, "__expiremember__:k:{k}")) == [-2]
+
+
+# Dragonfly's words, and the proxy's own.
+
+
+def test_fieldexpire_and_fieldttl(client: Raw, type_: str) -> None:
+    client.command(*FILL[type_].format(k="k").split())
+    if type_ in ("hash", "set"):
+        assert say(client, "FIELDEXPIRE k 1000 a b zz") == [1, 1, -2]
+        assert say(client, "FIELDTTL k a") in (999, 1000)
+        assert say(client, "FIELDTTL k c") == -1
+        assert say(client, "FIELDTTL k zz") == -3
+        assert say(client, "FIELDEXPIRE k 0 a") == [1]
+        assert say(client, "FIELDTTL k a") == -3
+    else:
+        for line in ("FIELDEXPIRE k 1000 a", "FIELDTTL k a"):
+            assert str(say(client, line)).startswith("WRONGTYPE")
+    assert say(client, "FIELDEXPIRE none 1000 a b") == [-2, -2]
+    assert say(client, "FIELDTTL none a") == -2
+    for number in ("-1", "x", "4294967296", "1.5"):
+        assert client.command("FIELDEXPIRE", "k", number, "a") == b"-ERR value is not an integer or out of range\r\n"
+    for line in ("FIELDEXPIRE k 1", "FIELDTTL k", "FIELDTTL k a b"):
+        assert f"wrong number of arguments for '{line.split()[0].lower()}'" in str(say(client, line))
+
+
+def test_expiremembertime(client: Raw, type_: str) -> None:
+    client.command(*FILL[type_].format(k="k").split())
+    for moment, seconds in ((4000000000499, 4000000000), (4000000000500, 4000000001)):
+        assert say(client, f"PEXPIREMEMBERAT k a {moment}") == 1
+        assert say(client, "PEXPIREMEMBERTIME k a") == moment
+        assert say(client, "EXPIREMEMBERTIME k a") == seconds
+    assert say(client, "EXPIREMEMBERTIME k b") == -1
+    assert say(client, "EXPIREMEMBERTIME k zz") == say(client, "PEXPIREMEMBERTIME none a") == -2
+    client.command("SET", "k", 1)
+    assert say(client, "EXPIREMEMBERTIME none a") == -2
+    assert str(say(client, "EXPIREMEMBERTIME k a")) == "ERR object type is unsupported"
+
+
+def test_expirememberscan(client: Raw, type_: str) -> None:
+    client.command(*FILL[type_].format(k="k").split())
+    letter, noun = LETTER[type_], "FIELDS" if type_ == "hash" else "MEMBERS"
+    assert say(client, "EXPIREMEMBERSCAN k 0") == say(client, "EXPIREMEMBERSCAN none 0") == [b"0", []]
+    assert say(client, "PEXPIREMEMBERAT k a 4000000000001") == 1
+    assert say(client, f"{letter}PEXPIREAT k 4000000000002 {noun} 1 b") == [1]
+    assert say(client, "EXPIREMEMBERSCAN k 0") == [b"0", [b"a", b"4000000000001", b"b", b"4000000000002"]]
+    assert say(client, "EXPIREMEMBERSCAN k 0 match b* COUNT 5") == [b"0", [b"b", b"4000000000002"]]
+    client.command(*{"hash": "HDEL k a", "set": "SREM k a", "zset": "ZREM k a", "list": "LREM k 0 a"}[type_].split())
+    assert say(client, "EXPIREMEMBERSCAN k 0") == [b"0", [b"b", b"4000000000002"]]
+    for end, error in (("x", "ERR invalid cursor"), ("-1", "ERR invalid cursor"), ("0 COUNT 0", "ERR syntax error"),
+                       ("0 COUNT", "ERR syntax error"), ("0 NO x", "ERR syntax error"),
+                       ("0 COUNT x", "ERR value is not an integer or out of range")):  # fmt: skip
+        assert str(say(client, f"EXPIREMEMBERSCAN k {end}")) == error
+    assert "wrong number of arguments" in str(say(client, "EXPIREMEMBERSCAN k"))
+    client.command("SET", "k", 1)
+    assert str(say(client, "EXPIREMEMBERSCAN k 0")) == "ERR object type is unsupported"
+
+
+@pytest.mark.one_kind
+def test_all_of_many_deadlines_are_listed(proxy: Proxy) -> None:
+    names = [b"m%d" % number for number in range(1500)]
+    with proxy.connect() as client:
+        client.command("SADD", "k", *names)
+        assert parse(client.command("SPEXPIREAT", "k", 4000000000001, "MEMBERS", 1500, *names)) == [1] * 1500
+        cursor, found = b"0", []
+        while True:
+            cursor, some = parse(client.command("EXPIREMEMBERSCAN", "k", cursor, "COUNT", 100))
+            found += some[::2]
+            assert set(some[1::2]) == {b"4000000000001"}
+            if cursor == b"0":
+                break
+        assert sorted(found) == sorted(names)

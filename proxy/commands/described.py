@@ -160,7 +160,7 @@ class ServerCommands:
         return DIALECTS.get(name) if self._described and name not in self._described else None
 
     def _reads_itself(self, name: bytes) -> bool:
-        return self.dialect(name) is not None and WORDS[name].deed is Deed.READ
+        return self.dialect(name) is not None and WORDS[name].deed in (Deed.READ, Deed.SCAN)
 
     def _written(self, arguments: list[bytes]) -> list[bytes] | None:
         """Return what may be the keys of such a command."""

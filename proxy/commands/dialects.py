@@ -2,7 +2,8 @@
 
 `HEXPIRE key time [NX|XX|GT|LT] FIELDS n field …` and its relatives for hashes (H), and the same with MEMBERS for sets
 (S, as in Redis 8.12), sorted sets (Z, as in Garnet) and lists (L). Errors are those of Redis 8.10, for hashes on Valkey
-those of Valkey 9.1, in their order.
+those of Valkey 9.1, in their order. Beside them Dragonfly's `FIELDEXPIRE` and `FIELDTTL`, and the proxy's own
+`EXPIREMEMBERTIME`, `PEXPIREMEMBERTIME` and `EXPIREMEMBERSCAN`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ MOST_MEMBERS: Final = 100_000
 MOST_ELEMENTS: Final = 100
 """Likewise of a list, which is walked for each that a passed deadline removes."""
 
+MOST_SCANNED: Final = 10_000
+"""COUNT of EXPIREMEMBERSCAN: more is as much."""
+
+ANY: Final = b"hash|set|zset|list"
+"""All types that have members."""
+
 _MOST_COUNTED: Final = (1 << 31) - 1
 
 
@@ -40,6 +47,7 @@ class Deed(Enum):
     SET = "sets them"
     READ = "tells them"
     DROP = "drops them"
+    SCAN = "lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +57,13 @@ class Word:
     Attributes:
         name: in capitals.
         deed: what it does.
-        kind: the type that its key has to have, as TYPE tells it.
+        kind: the type that its key has to have, as TYPE tells it; of several types all, with `|` between.
         unit: of its times, in ms.
         relative: whether times count from now on.
+        noun: the word in front of the number of members; empty if it takes none of these.
+        arity: how many arguments it takes, its name included, as COMMAND puts it: negative, if at least so many.
+        missing: what it answers for a member that is not there, in a key that is.
+        removed: what it answers for a member that it removes, as its time has passed.
     """
 
     name: bytes
@@ -59,16 +71,15 @@ class Word:
     kind: bytes
     unit: int
     relative: bool
+    noun: bytes
+    arity: int
+    missing: int = -2
+    removed: int = 2
 
     @property
-    def arity(self) -> int:
-        """Return how many arguments it takes at least, its name included, as COMMAND puts it."""
-        return -6 if self.deed is Deed.SET else -5
-
-    @property
-    def noun(self) -> bytes:
-        """Return the word in front of the number of members."""
-        return b"FIELDS" if self.kind == b"hash" else b"MEMBERS"
+    def is_of_one(self) -> bool:
+        """Whether it is about one member, and its reply no array."""
+        return self.deed is Deed.READ and not self.noun
 
 
 def _words() -> dict[bytes, Word]:
@@ -81,7 +92,16 @@ def _words() -> dict[bytes, Word]:
             (b"EXPIRETIME", Deed.READ, 1000, False), (b"PEXPIRETIME", Deed.READ, 1, False),
             (b"PERSIST", Deed.DROP, 1, False),
         ):  # fmt: skip
-            words[letter + name] = Word(letter + name, deed, kind, unit, relative)
+            noun, arity = (b"FIELDS" if letter == b"H" else b"MEMBERS"), (-6 if deed is Deed.SET else -5)
+            words[letter + name] = Word(letter + name, deed, kind, unit, relative, noun, arity)
+    for word in (
+        Word(b"FIELDEXPIRE", Deed.SET, b"hash|set", 1000, True, b"", -4, removed=1),
+        Word(b"FIELDTTL", Deed.READ, b"hash|set", 1000, True, b"", 3, missing=-3),
+        Word(b"EXPIREMEMBERTIME", Deed.READ, ANY, 1000, False, b"", 3),
+        Word(b"PEXPIREMEMBERTIME", Deed.READ, ANY, 1, False, b"", 3),
+        Word(b"EXPIREMEMBERSCAN", Deed.SCAN, ANY, 1, False, b"", -3),
+    ):
+        words[word.name] = word
     return words
 
 
@@ -109,11 +129,13 @@ class Asked:
         members: the members, in order.
         milliseconds: of a word that sets lifetimes, the time.
         condition: those of NX, XX, GT and LT that are named, XX before the others.
+        options: of a word that lists them, the cursor and the options of ZSCAN.
     """
 
     members: list[bytes]
     milliseconds: int = 0
     condition: bytes = b""
+    options: tuple[bytes, ...] = ()
 
 
 def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) -> Asked:
@@ -129,16 +151,20 @@ def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) 
         ArityError: there are too few arguments.
         MisreadError: something else is wrong with them.
     """
-    if len(arguments) < -word.arity:
+    if len(arguments) != word.arity if word.arity > 0 else len(arguments) < -word.arity:
         raise ArityError(word.name)
     after_type = not (valkey and word.kind == b"hash")
     try:
-        if word.deed is Deed.SET:
+        if word.deed is Deed.SCAN:
+            return _scan(arguments)
+        if not word.noun:
+            asked = _plainly(word, arguments)
+        elif word.deed is Deed.SET:
             asked = (_set_in_redis if after_type else _set_in_valkey)(word, arguments, now)
         else:
             asked = Asked((_of_redis if after_type else _of_valkey)(word, arguments))
     except _WrongError as error:
-        raise MisreadError(error.message, after_type=after_type) from None
+        raise MisreadError(error.message, after_type=after_type and bool(word.noun)) from None
     most = MOST_ELEMENTS if word.kind == b"list" else MOST_MEMBERS
     if len(asked.members) > most:
         text = b"ERR expiremember-proxy: too many members at once, '%b' takes %d at most" % (word.name.lower(), most)
@@ -157,6 +183,36 @@ def _invalid_time(word: Word) -> _WrongError:
 def _named(option: bytes) -> bytes:
     """Return an argument as errors show it."""
     return option.split(b"\0", 1)[0].replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def _plainly(word: Word, arguments: list[bytes]) -> Asked:
+    if word.deed is not Deed.SET:
+        return Asked(arguments[2:])
+    seconds = strict_integer(arguments[2])
+    if seconds is None or not 0 <= seconds < 1 << 32:
+        raise _WrongError(NOT_AN_INTEGER)
+    return Asked(arguments[3:], seconds * word.unit)
+
+
+def _scan(arguments: list[bytes]) -> Asked:
+    cursor = arguments[2]
+    if not cursor.isdigit() or len(cursor) > 20 or int(cursor) >= 1 << 64:
+        raise _WrongError(b"ERR invalid cursor")
+    pattern, count = b"*", 10
+    for place in range(3, len(arguments), 2):
+        option, value = arguments[place].upper(), arguments[place + 1 : place + 2]
+        if option == b"COUNT" and value:
+            number = strict_integer(value[0])
+            if number is None:
+                raise _WrongError(NOT_AN_INTEGER)
+            if number < 1:
+                raise _WrongError(_SYNTAX)
+            count = min(number, MOST_SCANNED)
+        elif option == b"MATCH" and value:
+            pattern = value[0]
+        else:
+            raise _WrongError(_SYNTAX)
+    return Asked([], options=(cursor, b"MATCH", pattern, b"COUNT", b"%d" % count))
 
 
 _CONDITIONS: Final = (b"NX", b"XX", b"GT", b"LT")

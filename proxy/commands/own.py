@@ -110,7 +110,7 @@ class Own:
     """A command.
 
     Attributes:
-        arity: how many arguments it has at least, its name included; negative.
+        arity: how many arguments it has, its name included; negative, if at least so many.
         flags: what the server would say of how it runs.
         model: the command of the server's that it takes after.
         docs: what `COMMAND DOCS` says, as servers from Redis 7.0 on put it.
@@ -146,8 +146,31 @@ _TIMES: Final = {
 }
 
 
+_FIELDS: Final = _argument(b"field", b"string", flag=b"multiple")
+_SCAN: Final = (
+    _KEY, _argument(b"cursor", b"integer"), _argument(b"pattern", b"pattern", token=b"MATCH", flag=b"optional"),
+    _argument(b"count", b"integer", token=b"COUNT", flag=b"optional"),
+)  # fmt: skip
+_OTHERS: Final[Mapping[bytes, tuple[bytes, tuple[Fields, ...]]]] = {
+    b"FIELDEXPIRE": (
+        b"Sets the expiration time of members of a set or of fields of a hash in seconds.",
+        (_KEY, _TIMES[1000, True], _FIELDS),
+    ),
+    b"FIELDTTL": (
+        b"Returns the time in seconds that a member of a set or a field of a hash still has to live.",
+        (_KEY, _argument(b"field", b"string")),
+    ),
+    b"EXPIREMEMBERTIME": (b"Returns the expiration time of a member as a Unix timestamp.", (_KEY, _MEMBER)),
+    b"PEXPIREMEMBERTIME": (
+        b"Returns the expiration time of a member as a Unix milliseconds timestamp.",
+        (_KEY, _MEMBER),
+    ),
+    b"EXPIREMEMBERSCAN": (b"Iterates over members that have an expiration time, and those times.", _SCAN),
+}
+
+
 def _several(word: Word) -> Own:
-    noun, group = word.noun.lower(), _GROUPS[word.kind]
+    noun, group = word.noun.lower(), _GROUPS.get(word.kind, b"generic")
     of = b"of %b of a %b" % (noun, group.replace(b"-", b" "))
     unit = b"seconds" if word.unit == 1000 else b"milliseconds"
     summary = {
@@ -160,18 +183,20 @@ def _several(word: Word) -> Own:
         _argument(b"num" + noun, b"integer"), _argument(noun[:-1], b"string", flag=b"multiple")
     ))  # fmt: skip
     said = summary % (of, unit) if summary else b"Removes the expiration time %b." % of
+    arguments = (_KEY, *((_TIMES[word.unit, word.relative], _CONDITION) if word.deed is Deed.SET else ()), members)
+    if not noun:
+        said, arguments = _OTHERS[word.name]
     complexity = b"O(K log(N)) for K members, with N being the number of deadlines of the key" + _IN_A_LIST
     docs = Fields((
         (b"summary", said),
         (b"since", b"0.2.0"),
         (b"group", group),
         (b"complexity", complexity),
-        (b"arguments", [
-            _KEY, *([_TIMES[word.unit, word.relative], _CONDITION] if word.deed is Deed.SET else []), members
-        ]),
+        (b"arguments", [*arguments]),
     ))  # fmt: skip
-    reads = word.deed is Deed.READ
-    flags = {Deed.SET: _SETS, Deed.READ: (b"readonly", b"fast"), Deed.DROP: (b"write", b"fast")}[word.deed]
+    reads = word.deed in (Deed.READ, Deed.SCAN)
+    flags = {Deed.SET: _SETS, Deed.READ: (b"readonly", b"fast"), Deed.DROP: (b"write", b"fast"),
+             Deed.SCAN: (b"readonly",)}[word.deed]  # fmt: skip
     return Own(word.arity, flags, b"pttl" if reads else b"pexpire", docs)
 
 

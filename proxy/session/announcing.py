@@ -29,7 +29,7 @@ LOOKED_AHEAD: Final = 1 << 20
 EXPECTED_AT_MOST: Final = 64
 """Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
 
-_EXPIRING: Final = re.compile(rb"(?:EXPIREMEMBER|\n[HSZL]P?EXPIRE)(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
+_EXPIRING: Final = re.compile(rb"(?:EXPIREMEMBER|\n(?:[HSZL]P?|FIELD)EXPIRE)(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
 
 
 def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:

@@ -304,7 +304,8 @@ def _model_request(own: Names, words: list[bytes]) -> list[bytes] | None:
     """Return a request with the same keys, for the server to find them in: it knows that command."""
     name = words[0].lower()
     if name in own:
-        model, whole = OWN[name].model, len(words) >= -OWN[name].arity
+        model, arity = OWN[name].model, OWN[name].arity
+        whole = len(words) == arity if arity > 0 else len(words) >= -arity
         writes = model == b"pexpire"
         # As many arguments as the model has, or as it does not have.
         return [model, *words[1:2] * (1 if writes or whole else 2), *([b"1"] if writes and whole else [])]

@@ -629,9 +629,14 @@ class Rewriter:
             return self._script(terms, "fail_members", [key, self._names.shadow(key)], [error.message, word.kind])
         key = arguments[1]
         cleared = _CLEARED if _is_cleared(key, transaction) else b""
+        if word.deed is Deed.SCAN:
+            return self._script(terms, "scan_members", [key, self._names.shadow(key)], [*asked.options])
         if word.deed is Deed.READ:
-            rest = word.unit // 2 if valkey else word.unit - 1
-            what = b"%b %b %d %d" % (word.kind, b"left" if word.relative else b"at", word.unit, rest)
+            rest = word.unit // 2 if valkey or not word.noun else word.unit - 1
+            what = b"%b %b %d %d %d %b" % (
+                word.kind, b"left" if word.relative else b"at", word.unit, rest, word.missing,
+                b"one" if word.is_of_one else b"each",
+            )  # fmt: skip
             return self._script(terms, "ttl_members", [key, self._names.shadow(key)], [what, *asked.members])
         if word.deed is Deed.DROP:
             return self._script(terms, "persist_members", self._triple(key), [word.kind + cleared, *asked.members])
@@ -641,8 +646,8 @@ class Rewriter:
         if transaction is None:
             self.expect([key], deadline)
         mode, latest = b"relative" if word.relative else b"absolute", EXACT // 2 if valkey else LATEST
-        what = b"%d %b %b %d %b %b%b" % (
-            asked.milliseconds, mode, word.name.lower(), latest, word.kind, asked.condition, cleared
+        what = b"%d %b %b %d %b %d %b%b" % (
+            asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
         terms = terms._replace(takes_memory=deadline > now)
         return self._script(terms, "expire_members", self._triple(key), [what, *asked.members])

@@ -1,26 +1,26 @@
 -- Gives members of a key a deadline; one that has passed removes them at once. Such a deadline is of a dialect whose writes
 -- over a member drop it (shared/overwrite.lua): it is stored half a millisecond early, which no clock of whole milliseconds
 -- can tell.
--- uses: has, index, now, discard, overdue, passed, settle, need, alive, each
+-- uses: has, index, now, discard, overdue, passed, settle, need, alive, each, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
---   time that does not fit, the latest deadline, the type that the key has to have, and the condition NX, XX, GT, LT, XXGT,
---   XXLT or ''; in a transaction that has seen to what is due in the key (clear_front.lua) ' cleared' behind it; then the
+--   time that does not fit, the latest deadline, the types of which the key has to have one, the result for a member that is
+--   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key (clear_front.lua) ' cleared' behind it; then the
 --   members
--- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; 2 removed; an error for another
---   type
+-- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
+--   for another type
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them, and walked for each that is removed)
-local term, mode, name, latest, wanted, condition, cleared = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
+local term, mode, name, latest, wanted, code, condition, cleared =
+  ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
 local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), (now())
 cleared = cleared ~= ''
 settle(key, shadow, index, cleared)
 local kind, replies = call('type', key).ok, {}
-if kind ~= wanted and kind ~= 'none' and alive(kind, key, shadow, moment) then
-  return redis.error_reply('WRONGTYPE Operation against a key holding the wrong kind of value')
-end
+local there = kind ~= 'none' and alive(kind, key, shadow, moment)
+if there and not fits(kind, wanted) then return misfit(wanted) end
 if mode == 'relative' then deadline = deadline + moment end
 if deadline > tonumber(latest) then return redis.error_reply("ERR invalid expire time in '" .. name .. "' command") end
-if kind ~= wanted then
+if not there then
   for place = 1, #ARGV - 1 do replies[place] = -2 end
   return replies
 end
@@ -65,7 +65,7 @@ for first = 2, #ARGV, 500 do
     elseif reply == 1 then
       new[#new + 1], new[#new + 2], state = score, member, deadline
     end
-    states[member], replies[first + place - 2] = state, reply
+    states[member], replies[first + place - 2] = state, reply == 2 and tonumber(code) or reply
   end
   if gone[1] then
     discard(kind, key, gone)

@@ -1,19 +1,18 @@
 -- Drops the deadlines of members of a key.
--- uses: has, index, now, discard, overdue, passed, need, alive, each
+-- uses: has, index, now, discard, overdue, passed, need, alive, each, fits
 -- KEYS: key, its shadow, the index
--- ARGV: the type that the key has to have, and in a transaction that has seen to what is due in the key (clear_front.lua)
+-- ARGV: the types of which the key has to have one, and in a transaction that has seen to what is due in the key (clear_front.lua)
 --   ' cleared' behind it; then the members
 -- Result: for each member -2 no such key or member; -1 it has no deadline; 1 dropped; an error for another type
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them)
 local wanted, cleared = ARGV[1]:match('(%S+)(.*)')
 local key, shadow, index, moment, replies, dropped = KEYS[1], KEYS[2], KEYS[3], (now()), {}, false
 local kind = call('type', key).ok
-if kind ~= wanted and kind ~= 'none' and alive(kind, key, shadow, moment) then
-  return redis.error_reply('WRONGTYPE Operation against a key holding the wrong kind of value')
-end
+local there = kind ~= 'none' and alive(kind, key, shadow, moment)
+if there and not fits(kind, wanted) then return misfit(wanted) end
 for first = 2, #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
-  local each = kind == wanted and has_each(kind, key, members)
+  local each = there and has_each(kind, key, members)
   local scores, gone, free, drops = each and score_each(shadow, members), {}, {}, {}
   for place, member in ipairs(members) do
     local deadline, reply = each and tonumber(scores[place] or nil), -1
