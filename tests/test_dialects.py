@@ -152,6 +152,43 @@ def test_errors_and_their_order(two: Two) -> None:
         two.send([["HEXPIRE", "h", "10", odd, "FIELDS", "1", "a"]])
 
 
+def test_errors_of_those_that_write_or_read(two: Two) -> None:
+    times = ("", "EX 9999999", "PX 1 EX 1", "EX x", "EX -1", "EX", "EX 99999999999999999999", "PX 9223372036854775808",
+             "KEEPTTL", "KEEPTTL KEEPTTL", "PERSIST", "PERSIST EX 5", "EX 5 KEEPTTL", "EX 5 EX 6", "exat 4000000000",
+             "PXAT 4000000000000", "FOO", "EX 5 FOO")  # fmt: skip
+    conditions = ("", "FNX", "FXX", "fnx FNX", "FXX FNX", "NX", "XX", "NX XX", "FNX XX", "FXX KEEPTTL")
+    ends = ("FIELDS 1 a 1", "FIELDS 1 a", "FIELDS 1", "FIELDS", "", "FIELDS 0 a 1", "FIELDS x a 1", "FIELDS -1 a 1",
+            "FIELDS 2 a 1", "FIELDS 2 a 1 b 2", "fields 2 a 1 a 2", "FIELDS 1 a 1 FNX", "FIELDS 1 a 1 EX 9999999",
+            "FIELDS 1 a 1 EX", "FIELDS 1 a 1 FIELDS 1 b 2", "a 1 b 2", "FIELDS 3000000000 a 1", "FIELDS 01 a 1",
+            "FIELDS 2 a b", "FIELDS 1 a 1 KEEPTTL", "FIELDS 1 a PERSIST", "FIELDS 1 a EX 9999999",
+            "FIELDS 2 a 1 KEEPTTL")  # fmt: skip
+    for key, end in itertools.product(("h", "s", "none"), ends):
+        for time_ in times:
+            two.say(f"HSETEX {key} {time_} {end}", f"HGETEX {key} {time_} {end}", "DEL none")
+        for condition in conditions:
+            two.say(f"HSETEX {key} {condition} {end}", f"HGETEX {key} {condition} {end}", "DEL none")
+        two.say(f"HGETDEL {key} {end}", f"HGETDEL {key} FOO {end}", "HSET h a 1")
+
+
+def test_fields_that_are_written_read_or_taken_with_lifetimes(two: Two) -> None:
+    for before, condition, term in itertools.product(
+        ("DEL h", "HSET h a 1", "HPEXPIREAT h 4000000000001 FIELDS 2 a b"),
+        ("", "FNX", "FXX"),
+        ("", "PXAT 4000000000123", "EXAT 4000000000", "PX 0", "EX 0", "PXAT 1", "KEEPTTL", "PX 1000000", "EX 1000"),
+    ):
+        for fields in ("1 a 5", "2 a 5 zz 6", "3 a 5 b 6 a 7"):
+            two.say("DEL h", "HSET h a 1 b 2 c 3", before, f"HSETEX h {condition} {term} FIELDS {fields}")
+            two.say("HPEXPIRETIME h FIELDS 4 a b c zz", "HGETALL h", "EXISTS h", "HLEN h")
+    for before, term in itertools.product(
+        ("DEL h", "HSET h a 1", "HPEXPIREAT h 4000000000001 FIELDS 2 a b"),
+        ("", "PXAT 4000000000123", "EXAT 4000000000", "PX 0", "EX 0", "PXAT 1", "PERSIST", "PX 1000000", "EX 1000"),
+    ):
+        for fields in ("1 a", "2 a zz", "3 a b a", "4 a a b c"):
+            for line in (f"HGETEX h {term} FIELDS {fields}", f"HGETDEL h FIELDS {fields}"):
+                two.say("DEL h", "HSET h a 1 b 2 c 3", before, "MULTI", line, "EXEC")
+                two.say("HPEXPIRETIME h FIELDS 4 a b c zz", "HGETALL h", "EXISTS h", "HLEN h")
+
+
 def test_times_to_their_bounds(two: Two) -> None:
     is_valkey = b"valkey" in two.newer.command("HELLO")
     for number in (0, 1, LATEST, LATEST - 1, LATEST // 1000, 1 << 45, 1 << 50, 1900000000000, 1900000000001,
@@ -232,6 +269,12 @@ def program(chosen: random.Random, length: int) -> Iterator[str]:
             yield f"{chosen.choice(READING)} {key} {counted}"
         elif roll < 0.62:
             yield f"HPERSIST {key} {counted}"
+        elif roll < 0.8:
+            term = chosen.choice(("", "EX 2000", "PX 90000000", "PXAT 2000000000001", "EXAT 1", "PX 0", "KEEPTTL"))
+            yield chosen.choice((
+                f"HSETEX {key} {chosen.choice(('', '', 'FNX', 'FXX'))} {term} FIELDS 2 {chosen.choice('abcd')} 1 c 2",
+                f"HGETEX {key} {term.replace('KEEPTTL', 'PERSIST')} {counted}", f"HGETDEL {key} {counted}",
+            ))  # fmt: skip
         else:
             field = chosen.choice("abcd")
             yield chosen.choice((
@@ -414,7 +457,7 @@ def test_bounds_and_long_requests(proxy: Proxy) -> None:
 def test_a_server_that_has_a_word_answers_itself(upstream: Server, proxy: Proxy) -> None:
     with upstream.connect() as straight, proxy.connect() as through:
         for word in WORDS.values():
-            if not word.noun:
+            if not word.noun or word.deed not in (Deed.SET, Deed.READ, Deed.DROP):
                 continue
             known = parse(straight.command("COMMAND", "INFO", word.name))[0] is not None
             before = upstream.command("INFO", "commandstats").count(b"cmdstat_eval:")
@@ -503,3 +546,51 @@ def test_all_of_many_deadlines_are_listed(proxy: Proxy) -> None:
             if cursor == b"0":
                 break
         assert sorted(found) == sorted(names)
+
+
+def test_saddex_of_redis(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        assert say(client, "SADDEX k MEMBERS 1 a") == 1
+        assert say(client, "SADDEX k MNX PXAT 4000000000001 MEMBERS 2 a b") == 0
+        assert say(client, "SADDEX k MXX PXAT 4000000000001 MEMBERS 2 a b") == 0
+        assert say(client, "SCARD k") == 1
+        assert say(client, "SPEXPIRETIME k MEMBERS 1 a") == [-1]
+        assert say(client, "SADDEX k MXX PXAT 4000000000001 MEMBERS 1 a") == 1
+        assert say(client, "SADDEX k KEEPTTL MEMBERS 2 a b") == 1
+        assert say(client, "SADD k a") == 0
+        assert say(client, "SPEXPIRETIME k MEMBERS 2 a b") == [4000000000001, -1]
+        assert say(client, "SADDEX k MEMBERS 1 a EXAT 4000000000") == 1
+        assert say(client, "SPEXPIRETIME k MEMBERS 2 a b") == [4000000000000, -1]
+        assert say(client, "SADDEX k MEMBERS 1 a") == 1
+        assert say(client, "SPEXPIRETIME k MEMBERS 2 a b") == [-1, -1]
+        assert say(client, "SADDEX k PX 0 MEMBERS 3 a b c") == 1
+        assert say(client, "EXISTS k") == 0
+        only_one = "ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified"
+        for line, error in (
+            ("MEMBERS 2 a", "ERR wrong number of arguments"), ("FOO MEMBERS 1 a", "ERR unknown argument: FOO"),
+            ("EX x MEMBERS 1 a", "ERR value is not an integer or out of range"),
+            ("MNX MXX MEMBERS 1 a", "ERR Only one of MXX or MNX arguments can be specified"),
+            ("EX 1 KEEPTTL MEMBERS 1 a", only_one),
+        ):  # fmt: skip
+            assert str(say(client, f"SADDEX k {line}")) == error
+        client.command("SET", "s", 1)
+        assert str(say(client, "SADDEX s MEMBERS 1 a")).startswith("WRONGTYPE")
+
+
+def test_saddex_of_dragonfly(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        assert say(client, "SADDEX k 1000 a b a") == 2
+        assert say(client, "FIELDTTL k a") in (999, 1000)
+        assert say(client, "SADDEX k 2000 a c") == 1
+        assert say(client, "FIELDTTL k a") in (1999, 2000)
+        assert say(client, "SADDEX k KEEPTTL 3000 a MEMBERS") == 1
+        assert say(client, "FIELDTTL k a") in (1999, 2000)
+        assert say(client, "FIELDTTL k MEMBERS") in (2999, 3000)
+        for number in ("0", "-1", "4294967296"):
+            reply = client.command("SADDEX", "k", number, "a")
+            assert reply == b"-ERR value is not an integer or out of range\r\n"
+        assert "wrong number of arguments for 'saddex'" in str(say(client, "SADDEX k 5"))
+        # What went away and comes back begins anew.
+        assert say(client, "SREM k a") == 1
+        assert say(client, "SADDEX k MNX KEEPTTL MEMBERS 1 a") == 1
+        assert say(client, "FIELDTTL k a") == -1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from proxy.commands.dialects import WORDS, Deed
+from proxy.commands.dialects import WORDS
 from proxy.commands.table import COMMANDS, DIALECTS, HARMLESS, UNANSWERED, Command, Effect
 from proxy.wire.request import Blanks, Quoting
 
@@ -160,7 +160,7 @@ class ServerCommands:
         return DIALECTS.get(name) if self._described and name not in self._described else None
 
     def _reads_itself(self, name: bytes) -> bool:
-        return self.dialect(name) is not None and WORDS[name].deed in (Deed.READ, Deed.SCAN)
+        return self.dialect(name) is not None and WORDS[name].deed.reads
 
     def _written(self, arguments: list[bytes]) -> list[bytes] | None:
         """Return what may be the keys of such a command."""

@@ -2,8 +2,8 @@
 
 `HEXPIRE key time [NX|XX|GT|LT] FIELDS n field …` and its relatives for hashes (H), and the same with MEMBERS for sets
 (S, as in Redis 8.12), sorted sets (Z, as in Garnet) and lists (L). Errors are those of Redis 8.10, for hashes on Valkey
-those of Valkey 9.1, in their order. Beside them Dragonfly's `FIELDEXPIRE` and `FIELDTTL`, and the proxy's own
-`EXPIREMEMBERTIME`, `PEXPIREMEMBERTIME` and `EXPIREMEMBERSCAN`.
+those of Valkey 9.1, in their order. `HSETEX`, `HGETEX` and `HGETDEL` likewise. Beside them Dragonfly's `FIELDEXPIRE`
+and `FIELDTTL`, and the proxy's own `EXPIREMEMBERTIME`, `PEXPIREMEMBERTIME` and `EXPIREMEMBERSCAN`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,28 @@ class Deed(Enum):
     READ = "tells them"
     DROP = "drops them"
     SCAN = "lists them"
+    WRITE = "writes members, with lifetimes"
+    GET = "tells members' values, and sets or drops lifetimes"
+    TAKE = "tells members' values, and removes them"
+
+    @property
+    def reads(self) -> bool:
+        """Whether it writes nothing."""
+        return self in (Deed.READ, Deed.SCAN)
+
+    @property
+    def may_set(self) -> bool:
+        """Whether a member may get a lifetime by it."""
+        return self in (Deed.SET, Deed.WRITE, Deed.GET)
+
+
+class Term(Enum):
+    """What becomes of lifetimes."""
+
+    TIME = "they are set"
+    NONE = "the word's own way"
+    KEEP = "they stay"
+    DROP = "they are dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +117,10 @@ def _words() -> dict[bytes, Word]:
             noun, arity = (b"FIELDS" if letter == b"H" else b"MEMBERS"), (-6 if deed is Deed.SET else -5)
             words[letter + name] = Word(letter + name, deed, kind, unit, relative, noun, arity)
     for word in (
+        Word(b"HSETEX", Deed.WRITE, b"hash", 1, True, b"FIELDS", -6),
+        Word(b"HGETEX", Deed.GET, b"hash", 1, True, b"FIELDS", -5),
+        Word(b"HGETDEL", Deed.TAKE, b"hash", 1, True, b"FIELDS", -5),
+        Word(b"SADDEX", Deed.WRITE, b"set", 1, True, b"MEMBERS", -4),
         Word(b"FIELDEXPIRE", Deed.SET, b"hash|set", 1000, True, b"", -4, removed=1),
         Word(b"FIELDTTL", Deed.READ, b"hash|set", 1000, True, b"", 3, missing=-3),
         Word(b"EXPIREMEMBERTIME", Deed.READ, ANY, 1000, False, b"", 3),
@@ -126,16 +152,25 @@ class Asked:
     """What is asked for.
 
     Attributes:
-        members: the members, in order.
+        members: the members, in order; of a word that writes, each with its value.
         milliseconds: of a word that sets lifetimes, the time.
-        condition: those of NX, XX, GT and LT that are named, XX before the others.
+        condition: those of NX, XX, GT and LT that are named, XX before the others; of a word that writes, FNX or FXX.
+        of_key: of a word that writes, NX or XX.
+        term: what becomes of lifetimes.
+        relative: whether the time counts from now on.
         options: of a word that lists them, the cursor and the options of ZSCAN.
+        counts: of a word that writes, whether its reply is how many members are new; then `condition` is MNX where only
+            those get a lifetime.
     """
 
     members: list[bytes]
     milliseconds: int = 0
     condition: bytes = b""
     options: tuple[bytes, ...] = ()
+    term: Term = Term.TIME
+    relative: bool = False
+    of_key: bytes = b""
+    counts: bool = False
 
 
 def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) -> Asked:
@@ -159,21 +194,28 @@ def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) 
             return _scan(arguments)
         if not word.noun:
             asked = _plainly(word, arguments)
+        elif word.name == b"SADDEX" and (added := _add_in_dragonfly(arguments)) is not None:
+            asked = added
+        elif word.deed in (Deed.WRITE, Deed.GET):
+            after_type = after_type and word.deed is Deed.GET
+            asked = (_options_of_valkey if valkey else _options_of_redis)(word, arguments, now)
         elif word.deed is Deed.SET:
             asked = (_set_in_redis if after_type else _set_in_valkey)(word, arguments, now)
         else:
             asked = Asked((_of_redis if after_type else _of_valkey)(word, arguments))
     except _WrongError as error:
-        raise MisreadError(error.message, after_type=after_type and bool(word.noun)) from None
+        raise MisreadError(error.message, after_type=error.after_type or (after_type and bool(word.noun))) from None
     most = MOST_ELEMENTS if word.kind == b"list" else MOST_MEMBERS
-    if len(asked.members) > most:
+    if len(asked.members) > most * (2 if word.name == b"HSETEX" else 1):
         text = b"ERR expiremember-proxy: too many members at once, '%b' takes %d at most" % (word.name.lower(), most)
         raise MisreadError(text, after_type=after_type)
     return asked
 
 
 class _WrongError(LifetimeError):
-    pass
+    """As MisreadError; `after_type`: whether the type comes first, though not for the word's other errors."""
+
+    after_type = False
 
 
 def _invalid_time(word: Word) -> _WrongError:
@@ -191,7 +233,7 @@ def _plainly(word: Word, arguments: list[bytes]) -> Asked:
     seconds = strict_integer(arguments[2])
     if seconds is None or not 0 <= seconds < 1 << 32:
         raise _WrongError(NOT_AN_INTEGER)
-    return Asked(arguments[3:], seconds * word.unit)
+    return Asked(arguments[3:], seconds * word.unit, relative=True)
 
 
 def _scan(arguments: list[bytes]) -> Asked:
@@ -219,14 +261,7 @@ _CONDITIONS: Final = (b"NX", b"XX", b"GT", b"LT")
 
 
 def _set_in_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
-    number = strict_integer(arguments[2])
-    if number is None:
-        raise _WrongError(NOT_AN_INTEGER)
-    if number < 0:
-        raise _WrongError(b"ERR invalid expire time, must be >= 0")
-    milliseconds = number * word.unit
-    if milliseconds > LATEST or (word.relative and LATEST - milliseconds < now < LATEST):
-        raise _invalid_time(word)
+    milliseconds = _time_in_redis(word, arguments[2], word.unit, now if word.relative else 0)
     chosen, members, place, size = set(), None, 3, len(arguments)
     while place < size:
         option = arguments[place].upper()
@@ -252,7 +287,80 @@ def _set_in_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
         raise _WrongError(b"ERR missing %b argument" % word.noun)
     if len(chosen) > 1:
         raise _WrongError(b"ERR Multiple condition flags specified")
-    return Asked(members, milliseconds, b"".join(chosen))
+    return Asked(members, milliseconds, b"".join(chosen), relative=word.relative)
+
+
+def _time_in_redis(word: Word, text: bytes, unit: int, since: float) -> int:
+    number = strict_integer(text)
+    if number is None:
+        raise _WrongError(NOT_AN_INTEGER)
+    if number < 0:
+        raise _WrongError(b"ERR invalid expire time, must be >= 0")
+    milliseconds = number * unit
+    if milliseconds > LATEST or LATEST - milliseconds < since < LATEST:
+        raise _invalid_time(word)
+    return milliseconds
+
+
+_TIMES: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+
+
+def _options_of_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
+    writes, size, place = word.deed is Deed.WRITE, len(arguments), 2
+    other, width = (b"KEEPTTL" if writes else b"PERSIST"), (2 if writes and word.kind == b"hash" else 1)
+    present, absent = word.noun[:1] + b"XX", word.noun[:1] + b"NX"
+    members, condition, term, milliseconds, relative = None, b"", Term.NONE, 0, False
+    while place < size:
+        option = arguments[place].upper()
+        if option == word.noun:
+            if members is not None:
+                raise _WrongError(b"ERR %b keyword specified multiple times" % word.noun)
+            if place == size - 1:
+                raise _WrongError(ArityError(word.name).message)
+            count = strict_integer(arguments[place + 1])
+            if count is None or not 1 <= count <= _MOST_COUNTED:
+                raise _WrongError(b"ERR invalid number of %b" % word.noun.lower())
+            count *= width
+            if place + 2 + count > size:
+                raise _WrongError(b"ERR wrong number of arguments")
+            members = arguments[place + 2 : place + 2 + count]
+            place += 2 + count
+            continue
+        if option in _TIMES or option == other:
+            if term is not Term.NONE:
+                text = b"ERR Only one of EX, PX, EXAT, PXAT or %b arguments can be specified"
+                raise _WrongError(text % other)
+            term = Term.TIME if option in _TIMES else Term.KEEP if writes else Term.DROP
+            if option in _TIMES:
+                place += 1
+                if place == size:
+                    raise _WrongError(b"ERR missing expire time")
+                unit, relative = _TIMES[option]
+                milliseconds = _time_in_redis(word, arguments[place], unit, now if relative else 0)
+        elif writes and option in (absent, present):
+            if condition:
+                raise _WrongError(b"ERR Only one of %b or %b arguments can be specified" % (present, absent))
+            condition = option
+        else:
+            raise _WrongError(b"ERR unknown argument: %b" % _named(arguments[place]))
+        place += 1
+    if members is None:
+        raise _WrongError(b"ERR missing %b argument" % word.noun)
+    return Asked(members, milliseconds, condition, term=term, relative=relative)
+
+
+def _add_in_dragonfly(arguments: list[bytes]) -> Asked | None:
+    """Read SADDEX key [KEEPTTL] seconds member …; None where it is Redis's form, whose first option is no number."""
+    keeps = arguments[2].upper() == b"KEEPTTL"
+    seconds = strict_integer(arguments[2 + keeps])
+    if seconds is None:
+        return None
+    members = arguments[3 + keeps :]
+    if not members:
+        raise _WrongError(ArityError(arguments[0]).message)
+    if not 0 < seconds < 1 << 32:
+        raise _WrongError(NOT_AN_INTEGER)
+    return Asked(members, 1000 * seconds, b"MNX" if keeps else b"", relative=True, counts=True)
 
 
 def _of_redis(word: Word, arguments: list[bytes]) -> list[bytes]:
@@ -270,6 +378,68 @@ _MISCOUNTED: Final = b"ERR numfields should be greater than 0 and match the prov
 _SYNTAX: Final = b"ERR syntax error"
 
 
+def _options_of_valkey(word: Word, arguments: list[bytes], now: float) -> Asked:
+    writes, place, count = word.deed is Deed.WRITE, 2, 0
+    chosen: dict[bytes, bytes] = {}
+    while place < len(arguments) - 1:
+        if arguments[place].upper() == b"FIELDS":
+            chosen = _chosen(arguments[2:place], writes=writes)
+            number = strict_integer(arguments[place + 1])
+            if number is None:
+                raise _WrongError(NOT_AN_INTEGER)
+            count, place = number, place + 2
+            break
+        place += 1
+    if count < 1 or count * (2 if writes else 1) != len(arguments) - place:
+        raise _WrongError(_MISCOUNTED)
+    milliseconds, relative, term = 0, False, Term.NONE
+    for option, value in chosen.items():
+        if option in _TIMES:
+            unit, relative = _TIMES[option]
+            term = Term.TIME
+            try:
+                milliseconds = _time_in_valkey(word, value, unit, now if relative else 0)
+            except _WrongError as error:
+                error.after_type = True
+                raise
+        elif option in (b"KEEPTTL", b"PERSIST"):
+            term = Term.KEEP if writes else Term.DROP
+    condition = next((option for option in chosen if option in (b"FNX", b"FXX")), b"")
+    of_key = next((option for option in chosen if option in (b"NX", b"XX")), b"")
+    return Asked(arguments[place:], milliseconds, condition, term=term, relative=relative, of_key=of_key)
+
+
+_APART: Final = (frozenset((*_TIMES, b"KEEPTTL", b"PERSIST")), frozenset((b"FNX", b"FXX")), frozenset((b"NX", b"XX")))
+"""Options of which a request has one at most."""
+
+
+def _chosen(options: list[bytes], *, writes: bool) -> dict[bytes, bytes]:
+    """Return the options of a request, each with its value."""
+    known = {*_TIMES, b"KEEPTTL", b"FNX", b"FXX", b"NX", b"XX"} if writes else {*_TIMES, b"PERSIST"}
+    chosen: dict[bytes, bytes] = {}
+    words = iter(options)
+    for word in words:
+        option = word.upper()
+        value = next(words, None) if option in _TIMES else b""
+        if option not in known or value is None:
+            raise _WrongError(_SYNTAX)
+        if any(option in apart and not apart.isdisjoint(chosen.keys() - {option}) for apart in _APART):
+            raise _WrongError(_SYNTAX)
+        chosen[option] = value
+    return chosen
+
+
+def _time_in_valkey(word: Word, text: bytes, unit: int, since: float) -> int:
+    number = strict_integer(text)
+    if number is None:
+        raise _WrongError(NOT_AN_INTEGER)
+    milliseconds = number * unit
+    # A Valkey has no bound for many more powers of two, but a shadow's scores do.
+    if number < 0 or milliseconds > EXACT // 2 or EXACT // 2 - milliseconds < since < EXACT:
+        raise _invalid_time(word)
+    return milliseconds
+
+
 def _set_in_valkey(word: Word, arguments: list[bytes], now: float) -> Asked:
     place, count, condition = 3, 0, b""
     while place < len(arguments) - 1:
@@ -283,14 +453,8 @@ def _set_in_valkey(word: Word, arguments: list[bytes], now: float) -> Asked:
         place += 1
     if not count or count != len(arguments) - place:
         raise _WrongError(_MISCOUNTED)
-    number = strict_integer(arguments[2])
-    if number is None:
-        raise _WrongError(NOT_AN_INTEGER)
-    milliseconds = number * word.unit
-    # A Valkey has no bound for seven more powers of two, but a shadow's scores do.
-    if number < 0 or milliseconds > EXACT // 2 or (word.relative and EXACT // 2 - milliseconds < now < EXACT):
-        raise _invalid_time(word)
-    return Asked(arguments[place:], milliseconds, condition)
+    milliseconds = _time_in_valkey(word, arguments[2], word.unit, now if word.relative else 0)
+    return Asked(arguments[place:], milliseconds, condition, relative=word.relative)
 
 
 def _conditions(options: list[bytes]) -> bytes:
@@ -313,5 +477,5 @@ def _of_valkey(word: Word, arguments: list[bytes]) -> list[bytes]:
     if count is None:
         raise _WrongError(NOT_AN_INTEGER)
     if count < 1 or count != len(arguments) - 4:
-        raise _WrongError(_MISCOUNTED if word.deed is Deed.DROP else _SYNTAX)
+        raise _WrongError(_SYNTAX if word.deed is Deed.READ else _MISCOUNTED)
     return arguments[4:]

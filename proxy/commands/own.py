@@ -147,6 +147,22 @@ _TIMES: Final = {
 
 
 _FIELDS: Final = _argument(b"field", b"string", flag=b"multiple")
+_VALUED: Final = (
+    (b"seconds", b"integer", b"EX"), (b"milliseconds", b"integer", b"PX"),
+    (b"unix-time-seconds", b"unix-time", b"EXAT"), (b"unix-time-milliseconds", b"unix-time", b"PXAT"),
+)  # fmt: skip
+
+
+def _lifetime(other: bytes) -> Fields:
+    choices = [_argument(name, kind, token=token) for name, kind, token in _VALUED]
+    choices.append(_argument(other.lower(), b"pure-token", token=other))
+    return _argument(b"expiration", b"oneof", flag=b"optional", parts=(*choices,))
+
+
+def _fields(each: Fields) -> Fields:
+    return _argument(b"fields", b"block", token=b"FIELDS", parts=(_argument(b"numfields", b"integer"), each))
+
+
 _SCAN: Final = (
     _KEY, _argument(b"cursor", b"integer"), _argument(b"pattern", b"pattern", token=b"MATCH", flag=b"optional"),
     _argument(b"count", b"integer", token=b"COUNT", flag=b"optional"),
@@ -164,6 +180,41 @@ _OTHERS: Final[Mapping[bytes, tuple[bytes, tuple[Fields, ...]]]] = {
     b"PEXPIREMEMBERTIME": (
         b"Returns the expiration time of a member as a Unix milliseconds timestamp.",
         (_KEY, _MEMBER),
+    ),
+    b"HSETEX": (
+        b"Sets fields of a hash, and optionally their expiration time.",
+        (
+            _KEY,
+            _argument(b"condition", b"oneof", flag=b"optional", choices=(b"FNX", b"FXX")),
+            _lifetime(b"KEEPTTL"),
+            _fields(
+                _argument(
+                    b"data",
+                    b"block",
+                    flag=b"multiple",
+                    parts=(_argument(b"field", b"string"), _argument(b"value", b"string")),
+                )
+            ),
+        ),
+    ),
+    b"HGETEX": (
+        b"Returns fields of a hash, and optionally sets their expiration time.",
+        (_KEY, _lifetime(b"PERSIST"), _fields(_FIELDS)),
+    ),
+    b"HGETDEL": (b"Returns fields of a hash, and deletes them.", (_KEY, _fields(_FIELDS))),
+    b"SADDEX": (
+        b"Adds members to a set, and optionally sets their expiration time.",
+        (
+            _KEY,
+            _argument(b"condition", b"oneof", flag=b"optional", choices=(b"MNX", b"MXX")),
+            _lifetime(b"KEEPTTL"),
+            _argument(
+                b"members",
+                b"block",
+                token=b"MEMBERS",
+                parts=(_argument(b"nummembers", b"integer"), _argument(b"member", b"string", flag=b"multiple")),
+            ),
+        ),
     ),
     b"EXPIREMEMBERSCAN": (b"Iterates over members that have an expiration time, and those times.", _SCAN),
 }
@@ -184,8 +235,7 @@ def _several(word: Word) -> Own:
     ))  # fmt: skip
     said = summary % (of, unit) if summary else b"Removes the expiration time %b." % of
     arguments = (_KEY, *((_TIMES[word.unit, word.relative], _CONDITION) if word.deed is Deed.SET else ()), members)
-    if not noun:
-        said, arguments = _OTHERS[word.name]
+    said, arguments = _OTHERS.get(word.name, (said, arguments))
     complexity = b"O(K log(N)) for K members, with N being the number of deadlines of the key" + _IN_A_LIST
     docs = Fields((
         (b"summary", said),
@@ -194,10 +244,12 @@ def _several(word: Word) -> Own:
         (b"complexity", complexity),
         (b"arguments", [*arguments]),
     ))  # fmt: skip
-    reads = word.deed in (Deed.READ, Deed.SCAN)
-    flags = {Deed.SET: _SETS, Deed.READ: (b"readonly", b"fast"), Deed.DROP: (b"write", b"fast"),
-             Deed.SCAN: (b"readonly",)}[word.deed]  # fmt: skip
-    return Own(word.arity, flags, b"pttl" if reads else b"pexpire", docs)
+    flags: tuple[bytes, ...] = (b"write", b"fast")
+    if word.deed.reads:
+        flags = (b"readonly",) if word.deed is Deed.SCAN else (b"readonly", b"fast")
+    elif word.deed.may_set:
+        flags = _SETS
+    return Own(word.arity, flags, b"pttl" if word.deed.reads else b"pexpire", docs)
 
 
 _OF: Final = b"of a member of a set, hash, sorted set or list"

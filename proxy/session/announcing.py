@@ -29,7 +29,10 @@ LOOKED_AHEAD: Final = 1 << 20
 EXPECTED_AT_MOST: Final = 64
 """Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
 
-_EXPIRING: Final = re.compile(rb"(?:EXPIREMEMBER|\n(?:[HSZL]P?|FIELD)EXPIRE)(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
+_GIVING: Final = b"EXPIRE", b"expire", b"ETEX\r", b"etex\r", b"SADDEX", b"saddex"
+_EXPIRING: Final = re.compile(
+    rb"(?:EXPIREMEMBER|\n(?:[HSZL]P?|FIELD)EXPIRE|\n(?:H[SG]ETEX|SADDEX))(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE
+)
 
 
 def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
@@ -43,7 +46,7 @@ def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
         in_transaction: whether one is open where it begins.
     """
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
-    if not opens or (b"EXPIRE" not in data and b"expire" not in data):
+    if not opens or not any(word in data for word in _GIVING):
         return frozenset()
     keys = set()
     for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
-from proxy.commands.dialects import LATEST, WORDS, Deed, MisreadError, Word, read_words
+from proxy.commands.dialects import LATEST, WORDS, Deed, MisreadError, Term, Word, read_words
 from proxy.commands.lifetime import EXACT, ArityError, LifetimeError, deadline_of, read_lifetime
 from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect, is_indifferent
 from proxy.coverage.alarm import Alarm
@@ -42,7 +42,7 @@ WITHIN: Final = 1_000
 CLEARED_AT_ONCE: Final = 500
 """Members of a key that are removed within a transaction at most, in front of its requests."""
 
-_SETTING: Final = frozenset(("expire", "expire_members", "rename", "copy", "move"))
+_SETTING: Final = frozenset(("expire", "expire_members", "set_members", "get_fields", "rename", "copy", "move"))
 """Scripts that set deadlines, and so need the index where the key is."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
@@ -604,6 +604,8 @@ class Rewriter:
             asked = read_words(word, arguments, 0.0, valkey=self._server.is_valkey)
         except LifetimeError:
             return math.inf
+        if asked.term is not Term.TIME:
+            return math.inf
         return asked.milliseconds or -math.inf
 
     def _by_word(
@@ -640,12 +642,25 @@ class Rewriter:
             return self._script(terms, "ttl_members", [key, self._names.shadow(key)], [what, *asked.members])
         if word.deed is Deed.DROP:
             return self._script(terms, "persist_members", self._triple(key), [word.kind + cleared, *asked.members])
-        deadline = asked.milliseconds + (now if word.relative else 0)
-        if marks:
+        deadline = math.inf if asked.term is not Term.TIME else asked.milliseconds + (now if asked.relative else 0)
+        if word.deed is not Deed.TAKE and marks:
             self._cover(key, owner, transaction)
-        if transaction is None:
+        if transaction is None and asked.term is Term.TIME:
             self.expect([key], deadline)
-        mode, latest = b"relative" if word.relative else b"absolute", EXACT // 2 if valkey else LATEST
+        mode, latest = b"relative" if asked.relative else b"absolute", EXACT // 2 if valkey else LATEST
+        if word.deed is not Deed.SET:
+            term = asked.term.name.lower().encode() if asked.term is not Term.TIME else b"%d" % asked.milliseconds
+            if word.deed is Deed.WRITE:
+                conditions = b"%b %b %b %b" % (
+                    word.kind, b"count" if asked.counts else b"done", asked.of_key or b"-", asked.condition[1:] or b"-"
+                )  # fmt: skip
+                script = "set_members"
+            else:
+                script, conditions = "get_fields", b"take" if word.deed is Deed.TAKE else b"leave"
+            what = b"%b %b %b %d %b%b" % (term, mode, word.name.lower(), latest, conditions, cleared)
+            sets = word.deed is Deed.WRITE or (asked.term is Term.TIME and deadline > now)
+            terms = terms._replace(takes_memory=sets)
+            return self._script(terms, script, self._triple(key), [what, *asked.members])
         what = b"%d %b %b %d %b %d %b%b" % (
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
