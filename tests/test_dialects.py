@@ -263,7 +263,9 @@ def program(chosen: random.Random, length: int) -> Iterator[str]:
             word = chosen.choice(SETTING)
             unit = 1 if word.startswith("HP") else 1000
             times = [2_000_000_000_000, 2_100_000_000_000, 0, 1] if word.endswith("AT") else [200_000, 90_000_000, 0]
-            condition = chosen.choice(("", "", "NX", "XX", "GT", "LT"))
+            # Two moments from now on may be one, or not.
+            conditions = ("", "", "NX", "XX", "GT", "LT") if word.endswith("AT") else ("", "", "NX", "XX")
+            condition = chosen.choice(conditions)
             yield f"{word} {key} {chosen.choice(times) // unit} {condition} {counted}"
         elif roll < 0.55:
             yield f"{chosen.choice(READING)} {key} {counted}"
@@ -420,6 +422,39 @@ def test_a_first_deadline_is_announced_to_other_proxies(upstream: Server, start_
                 there.command(*line.format(k=key).split())
             until(lambda client=there, moment=moment: clock(client) > moment)  # type: ignore[misc]
             assert say(there, f"{letter}TTL {key} {noun} 3 a b c") == [-1, -2, -1]
+
+
+def check_words(client: Raw) -> None:
+    """What breaks of the scripts change, in front of a server that lacks all of the words."""
+    client.command("SADD", "k", "a", "b", "c")
+    assert say(client, "SPEXPIREAT k 4000000000001 MEMBERS 2 a b") == [1, 1]
+    assert say(client, "SPEXPIREAT k 4000000000001 GT MEMBERS 2 a c") == [0, 0]
+    assert say(client, "SPEXPIREAT k 4000000000000 NX MEMBERS 2 a c") == [0, 1]
+    assert say(client, "SPEXPIRETIME k MEMBERS 4 a b c zz") == [4000000000001, 4000000000001, 4000000000000, -2]
+    assert say(client, "PEXPIREMEMBERTIME k a") == 4000000000001
+    assert say(client, "SPERSIST k MEMBERS 2 a a") == [1, -1]
+    assert say(client, "STTL k MEMBERS 1 a") == [-1]
+    assert say(client, "EXPIREMEMBERSCAN k 0") == [b"0", [b"c", b"4000000000000", b"b", b"4000000000001"]]
+    assert say(client, "SEXPIRE k 0 MEMBERS 2 a a") == [2, -2]
+    for count in (1, 20):  # alone, and as one call
+        assert say(client, "HSETEX h PXAT 4000000000001 FIELDS 2 a 1 b 2") == 1
+        client.send(request("HSET", "h", "a", 5) * count)
+        client.replies(count)
+        assert say(client, "HPEXPIRETIME h FIELDS 2 a b") == [-1, 4000000000001]
+    assert say(client, "HSETEX h KEEPTTL FIELDS 1 b 3") == 1
+    assert say(client, "HPEXPIRETIME h FIELDS 1 b") == [4000000000001]
+    assert say(client, "HSETEX h FNX FIELDS 2 b 3 c 4") == 0
+    assert say(client, "HSETEX h FIELDS 1 b 3") == 1
+    assert say(client, "HGETEX h PXAT 4000000000002 FIELDS 2 b zz") == [b"3", None]
+    assert say(client, "HPEXPIRETIME h FIELDS 1 b") == [4000000000002]
+    assert say(client, "HGETDEL h FIELDS 3 a b b") == [b"5", b"3", None]
+    assert say(client, "EXISTS h") == 0
+
+
+@pytest.mark.one_kind
+def test_all_words_in_short(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        check_words(client)
 
 
 @pytest.mark.one_kind

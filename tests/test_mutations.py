@@ -22,6 +22,7 @@ from tests import test_blind as blind
 from tests import test_circles as circles
 from tests import test_cluster_details as details
 from tests import test_command as descriptions
+from tests import test_dialects as dialects
 from tests import test_ends as ends
 from tests import test_events as events
 from tests import test_flow as flow
@@ -800,6 +801,7 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
     "idle clients by TLS": lambda place: ends.check_idle_clients_by_tls(
         place.server, place.start_proxy, ends.certificate(place.folder)
     ),

@@ -182,7 +182,7 @@ function work.r(replies, number, form, first, count)
   if not timed[1] then return end
   for place, stays in ipairs(there(number, kind, key, timed)) do
     if not stays then
-      new[#new + 1] = -math.ceil(deadlines[timed[place]])
+      new[#new + 1] = '-' .. deadlines[timed[place]]
       new[#new + 1] = timed[place]
     end
   end

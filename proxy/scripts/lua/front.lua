@@ -37,7 +37,7 @@ for place = 3, #KEYS, 2 do
     for member = 1, look and #live or 0, 2 do
       local there = call(look, key, live[member])
       if not there or there == 0 and kind ~= 'list' then
-        local voided = redis.pcall('zadd', shadow, -math.ceil(live[member + 1]), live[member])
+        local voided = redis.pcall('zadd', shadow, '-' .. live[member + 1], live[member])
         if type(voided) ~= 'number' then call('zrem', shadow, live[member]) end
       end
     end

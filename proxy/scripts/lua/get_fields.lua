@@ -26,6 +26,11 @@ local removes, score, gone = take == 'take' or deadline and deadline <= moment, 
 if removes or score or term == 'drop' then
   need_refresh(shadow)
   need('zrem', shadow, ARGV[2])
+  if removes then
+    for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
+  elseif score then
+    need('zadd', shadow, score, ARGV[2])
+  end
 end
 for first = 2, #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}

@@ -4,7 +4,7 @@ local function void(kind, key, shadow, member)
   local deadline = call('zscore', shadow, member)
   if deadline and tonumber(deadline) > 0 and not has(kind, key, member) then
     -- Where there is no memory left for a void deadline there is none: TTL tells less, nothing else changes.
-    local added = redis.pcall('zadd', shadow, -math.ceil(deadline), member)
+    local added = redis.pcall('zadd', shadow, -deadline, member)
     if type(added) == 'table' then call('zrem', shadow, member) end
     return true
   end
