@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from proxy.commands.dialects import LATEST, MOST_ELEMENTS, WORDS, Deed
-from tests.conftest import StartProxy, installed
+from tests.conftest import StartProxy, StartServer, installed
 from tests.model import parse
 from tests.raw import Raw, request
 from tests.servers import BINARIES, Proxy, Server, until
@@ -629,3 +630,20 @@ def test_saddex_of_dragonfly(proxy: Proxy) -> None:
         assert say(client, "SREM k a") == 1
         assert say(client, "SADDEX k MNX KEEPTTL MEMBERS 1 a") == 1
         assert say(client, "FIELDTTL k a") == -1
+
+
+@pytest.mark.every_kind
+def test_a_transaction_with_words_that_the_server_has_goes_as_it_came(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    proxy = start_proxy(server)
+    has = parse(server.command("COMMAND", "INFO", "HEXPIRE"))[0] is not None
+    with proxy.connect() as client:
+        lines = ["MULTI", "HSET h a 1", "HEXPIRE h 100 FIELDS 1 a", "EXEC"]
+        client.send(b"".join(request(*line.split()) for line in lines))
+        assert client.replies(4)[-1] == b"*2\r\n:1\r\n*1\r\n:1\r\n"
+        assert say(client, "HSET h a 2") == 0
+        assert say(client, "HTTL h FIELDS 1 a") == [-1]
+        replaced = re.search(rb"requests_rewritten_total:\S*=[1-9]", client.command("INFO", "expiremember"))
+    assert (replaced is None) is has

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -31,11 +31,13 @@ EXPECTED_AT_MOST: Final = 64
 
 _GIVING: Final = b"EXPIRE", b"expire", b"ETEX\r", b"etex\r", b"SADDEX", b"saddex"
 _EXPIRING: Final = re.compile(
-    rb"(?:EXPIREMEMBER|\n(?:[HSZL]P?|FIELD)EXPIRE|\n(?:H[SG]ETEX|SADDEX))(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE
+    rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
 )
 
 
-def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
+def keys_expected(
+    data: bytes, *, in_transaction: bool, lacks: Callable[[bytes], bool] = lambda _: True
+) -> frozenset[bytes]:
     """Return the keys to which requests within transactions may give deadlines, as far as they have come together.
 
     Requests that are queued before those can be judged as if the keys had deadlines. Nothing is parsed: what only looks
@@ -44,14 +46,15 @@ def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
     Args:
         data: what has come.
         in_transaction: whether one is open where it begins.
+        lacks: returns whether the server does not have a command of that upper-case name itself.
     """
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
     if not opens or not any(word in data for word in _GIVING):
         return frozenset()
     keys = set()
     for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):
-        length = int(found[1])
-        if length <= LONGEST:
+        length = int(found[2])
+        if length <= LONGEST and lacks(found[1].upper()):
             keys.add(data[found.end() : found.end() + length])
     return frozenset(keys)
 

@@ -454,6 +454,10 @@ class Rewriter:
         """Return whether the server is known to have a command of that upper-case name."""
         return self._server.has(name)
 
+    def lacks(self, name: bytes) -> bool:
+        """Return whether the server does not have a command of that upper-case name."""
+        return not self._server.has(name)
+
     @property
     def takes_many_arguments(self) -> bool:
         """Whether the server takes requests of more than 1,048,576 arguments."""
