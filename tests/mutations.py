@@ -270,7 +270,7 @@ MUTATIONS = [
     Mutation(_LUA + "get_fields.lua", "discard(kind, key, found)", "", "dialects"),
     Mutation(_LUA + "get_fields.lua", "call('zadd', shadow, unpack(scores))", "", "dialects"),
     Mutation(_LUA + "shared/renew.lua", "tonumber(deadline) % 1 ~= 0", "false", "dialects"),
-    Mutation(_LUA + "batch.lua", "form.over and deadline % 1 ~= 0 or nil", "nil", "dialects"),
+    Mutation(_LUA + "batch.lua", "if form.over and deadline % 1 ~= 0 then", "if false then", "dialects"),
     Mutation("commands/dialects.py", "count *= width", "count *= 2", "dialects"),
     Mutation("wire/asides.py", "self._amended[self._queued] = amend", "pass", "descriptions"),
     Mutation("session/outgoing.py", "self._asides.amend(amend)", "pass", "descriptions"),

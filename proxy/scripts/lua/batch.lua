@@ -99,7 +99,7 @@ local function void_absent(number, key, shadow, form, first, count)
           kinds[number] = nil
         end
         with[#with + 1] = member
-        over[member] = form.over and deadline % 1 ~= 0 or nil
+        if form.over and deadline % 1 ~= 0 then over[member] = true end
       end
     end
   end
@@ -127,8 +127,10 @@ function work.a(replies, number, form, first, count)
     if failed(reply) then reply = {err = told(reply.err, name)} end
     replies[size + place] = reply == nil and false or reply
     kinds[number] = not failed(reply) and form.kind or nil
-    for named = position + form.from - 1, over and not failed(reply) and position + form.to - 1 or 0, form.step do
-      if over[ARGV[named]] then gone[#gone + 1], over[ARGV[named]] = ARGV[named], nil end
+    if over and not failed(reply) then
+      for named = position + form.from - 1, position + form.to - 1, form.step do
+        if over[ARGV[named]] then gone[#gone + 1], over[ARGV[named]] = ARGV[named], nil end
+      end
     end
   end
   if form.typed then redis.setresp(2) end
