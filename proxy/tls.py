@@ -285,8 +285,10 @@ async def secure(
         OSError: it failed. The connection is closed.
     """
     loop, between, early = asyncio.get_running_loop(), cast(Beneath, beneath.get_protocol()), _Early()
+    over = False
 
     async def shake_hands() -> None:
+        nonlocal over
         if beneath.is_closing():
             raise ConnectionResetError(_LOST)  # of that end TLS would not be told any more
         above = await loop.start_tls(
@@ -302,6 +304,7 @@ async def secure(
             raise ConnectionResetError(_LOST)
         between.end(above)
         above.set_protocol(protocol)
+        over = True
         protocol.connection_made(Secured(above, beneath))
         early.tell(protocol)
 
@@ -316,7 +319,9 @@ async def secure(
         if not (await asyncio.wait((handshake,), timeout=seconds))[0]:
             raise TimeoutError(f"the TLS handshake took longer than {seconds} s")
         handshake.result()
-    except BaseException:
+    except BaseException as error:
+        if over and isinstance(error, asyncio.CancelledError):
+            return  # it is the handshake that was to end
         handshake.cancel()
         beneath.abort()
         early.tell(asyncio.Protocol())  # nobody

@@ -341,9 +341,9 @@ MUTATIONS = [
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
-    Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("expiry/healing.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
+    Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     # Shared connections.
@@ -449,12 +449,17 @@ MUTATIONS = [
     # Who ends is looked after, whatever waits for a reply.
     Mutation("relay/client.py", "state in _JUDGING and self._session.reads_under_way", "False", "left behind reads"),
     Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
-    Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),
     Mutation(
         "session/session.py",
         "self._ground.may_block(request.arguments[0]):\n            self.blocker",
         "False:\n            self.blocker",
         "left behind reads",
+    ),
+    Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),
+    Mutation("relay/vigil.py", "min(behind, LITTLE) / SLOW + ", "", "a slow way"),
+    # Requests are as long as they are.
+    Mutation(
+        "wire/batch.py", " + sum([len(str(len(request)))", " + 0 * sum([len(str(len(request)))", "together, mixed"
     ),
     # What waits behind a late reply.
     Mutation(
@@ -521,6 +526,12 @@ MUTATIONS = [
         'present = "" if declared is None else self._shadows(keys)',
         'present = ""',
         "a shadow ahead",
+    ),
+    Mutation(
+        "expiry/tracker.py",
+        "        if await self._indexes.has_traces():\n            self._coverage.ever = True\n",
+        "        self._coverage.ever = self._coverage.ever or await self._indexes.has_traces()\n",
+        "announced to who begins",
     ),
     Mutation("expiry/tracker.py", "await self._indexes.survey(anew=True)", "pass", "a proxy in the midst"),
     Mutation("expiry/tracker.py", "await self._indexes.survey(anew=True)", "pass", "a start behind the index"),

@@ -40,12 +40,14 @@ class Relay:
     Attributes:
         pipes: the connections so far.
         answers: what the server's replies pass through, a chunk each.
+        asks: what goes to the server passes through, likewise.
     """
 
     def __init__(self, server: Address) -> None:
         assert isinstance(server, tuple)
         self.pipes: list[Pipe] = []
         self.answers: Callable[[bytes], bytes] = bytes
+        self.asks: Callable[[bytes], bytes] = bytes
         self._server = server
         self.listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -92,7 +94,7 @@ class Relay:
             while data := pipe.near.recv(1 << 16):
                 pipe.asked = (pipe.asked + data)[:4096]
                 if not pipe.lost.is_set():
-                    pipe.far.sendall(data)
+                    pipe.far.sendall(self.asks(data))
             pipe.far.shutdown(socket.SHUT_WR)
 
     def _answer(self, pipe: Pipe) -> None:

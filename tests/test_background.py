@@ -79,7 +79,7 @@ def check_changes_wake_the_passes(server: Server, proxy: Proxy, talk: TalkTo) ->
 
     until(lambda: rests(12), 60, "an end of the rounds")  # the longer pause between two is 10 s
     beside("ZREM", PREFIX + b"index", "k7")
-    until(lambda: beside("ZSCORE", PREFIX + b"index", "k7") is not None, 7, "the entry in the index")
+    until(lambda: beside("ZSCORE", PREFIX + b"index", "k7") is not None, 20, "the entry in the index")
     beside.say("SREM k9 m")
     until(lambda: float(beside("ZSCORE", PREFIX + b"k:{k9}", "m")) < 0, 20, "the end of the leftover")
 

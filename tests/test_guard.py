@@ -219,7 +219,8 @@ def test_what_the_server_says_of_all_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "replies", [b":1\r\n:0\r\n", b"$2\r\n:1\r\n$0\r\n\r\n", b":1\r\n$-1\r\n", b":1\r\n*1\r\n:2\r\n"]
+    "replies",
+    [b":1\r\n:0\r\n", b"$2\r\n:1\r\n$0\r\n\r\n", b":1\r\n$-1\r\n", b":1\r\n*1\r\n:2\r\n", b":1\r\n~1\r\n:2\r\n"],
 )
 def test_replies_that_come_at_once_are_counted(replies: bytes) -> None:
     got = ReplySubstitution()

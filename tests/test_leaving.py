@@ -389,12 +389,23 @@ def check_a_slow_way(start_proxy: StartProxy, scheme: str, port: int, *options: 
         client.command("SADD", "known", "m")
         assert client.command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
     script = request("EVAL", "return redis.call('SADD', KEYS[1], 'x')", 1, "known")
-    for behind, replies in ((script, b"+OK\r\n:1\r\n"), (request("PING"), b"+OK\r\n+PONG\r\n")):
-        with proxy.connect() as client:
-            assert client.command("PING") == b"+PONG\r\n"
-            client.send(request("SET", "value", "x" * 200_000) + behind)
-            client.end_of_requests()
-            assert client.rest() == replies
+    pop = request("BLPOP", "jobs", 0)  # which has been answered, as far as the client knows
+    for front in (request("PING"), pop):
+        for behind, replies in ((script, b"+OK\r\n:1\r\n"), (request("PING"), b"+OK\r\n+PONG\r\n")):
+            with proxy.connect() as client:
+                client.command("SREM", "known", "x")
+                client.command("LPUSH", "jobs", "job")
+                client.send(front)
+                client.reply()
+                client.send(request("SET", "value", "x" * 200_000) + behind)
+                client.end_of_requests()
+                assert client.rest() == replies
+    with proxy.connect() as client:
+        client.command("SREM", "known", "x")
+        assert client.command("CLIENT", "PAUSE", 2000, "WRITE") == b"+OK\r\n"
+        client.send(request("SET", "value", "x") + script)
+        client.end_of_requests()
+        assert client.rest() == b"+OK\r\n:1\r\n"
     proxy.stop()
     slow.close()
 

@@ -102,11 +102,12 @@ class Place:
         self.cluster = cluster
         self._stack = stack
 
-    def proxy(self, *arguments: str) -> Proxy:
+    def proxy(self, *arguments: str, ready: bool = True) -> Proxy:
         """Start a proxy; without a leftovers pass, which would be by chance when it comes."""
         if "--leftovers-rate" not in arguments:
             arguments = (*arguments, "--leftovers-rate", "0")
-        proxy = Proxy("--upstream", self.server.url, *arguments, env={"PYTHONPATH": str(self.folder)}, cwd=self.folder)
+        env = {"PYTHONPATH": str(self.folder)}
+        proxy = Proxy("--upstream", self.server.url, *arguments, env=env, cwd=self.folder, ready=ready)
         self._stack.callback(proxy.close)
         return proxy
 
@@ -139,7 +140,7 @@ class Place:
     ) -> Proxy:
         """Start a proxy of the copy."""
         assert upstream in (self.server, None)  # the last of two flags counts
-        return self.proxy(*args)
+        return self.proxy(*args, ready=ready)
 
 
 def _removal(way: str) -> Callable[[Place], None]:
@@ -414,6 +415,9 @@ def _check_sent_twice(proxy: Proxy) -> None:
 CHECKS: dict[str, Callable[[Place], None]] = {
     "a renamed command": _renamed,
     "announced": _announced,
+    "announced to who begins": lambda place: proxies.test_what_is_announced_while_a_proxy_begins_is_not_forgotten(
+        place.server, place.start_proxy, place.talk
+    ),
     "listed": _listed,
     "unheard of": _unheard_of,
     "just looked at": _just_looked_at,
@@ -521,7 +525,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "counts": lambda place: admin.test_it_counts_what_the_proxy_does(place.server, place.start_proxy),
     "bytes": lambda place: admin.test_it_counts_bytes(place.server, place.start_proxy),
     "changes": lambda place: background.check_changes_wake_the_passes(
-        place.server, place.start_proxy(place.server), place.talk
+        place.server, place.proxy("--leftovers-rate", "1000"), place.talk
     ),
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
@@ -789,10 +793,10 @@ CHECKS |= {
     "left behind reads": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "reads"
     ),
+    "a slow way": lambda place: leaving.check_a_slow_way(place.start_proxy, "redis", leaving.port_of(place.server)),
     "left as it stops": lambda place: leaving.check_who_has_left_is_gone(
         place.server, place.start_proxy, Raw.close, "the end"
     ),
-    "a slow way": lambda place: leaving.check_a_slow_way(place.start_proxy, "redis", leaving.port_of(place.server)),
     "many names": lambda place: memory.check_nothing_is_kept(place.server, place.start_proxy, "many names"),
     "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
     "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),

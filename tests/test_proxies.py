@@ -15,7 +15,7 @@ import hiredis
 import pytest
 
 from proxy.proxies.protocol import LEASE
-from tests.conftest import Start
+from tests.conftest import Start, StartProxy
 from tests.raw import request
 from tests.relay import Relay
 from tests.servers import Proxy, Server, until
@@ -312,6 +312,40 @@ def test_a_list_that_is_made_anew_tells_of_all_prefixes(server: Server, start: S
     client("SADD", "fresh:1", "m")
     assert client("EXPIREMEMBER", "fresh:1", "m", 1000) == 1
     assert {b"*", b"=cart:", b"=session:", b"=fresh:"} <= set(beside("ZRANGE", "__expiremember__:covered", 0, -1))
+
+
+def test_what_is_announced_while_a_proxy_begins_is_not_forgotten(
+    server: Server, start_proxy: StartProxy, talk: TalkTo
+) -> None:
+    """The server is asked meanwhile whether there are keys of the proxy's own, and answers for the time before."""
+    asked, answered, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    def note(chunk: bytes) -> bytes:
+        if chunk.endswith(b"\r\n__expiremember__:sweeper\r\n$23\r\n__expiremember__:events\r\n$1\r\n0\r\n"):
+            asked.set()
+        return chunk
+
+    def hold(chunk: bytes) -> bytes:
+        if chunk == b":0\r\n" and asked.is_set() and not answered.is_set():
+            answered.set()
+            goes_on.wait(10)
+        return chunk
+
+    client = talk(start_proxy(server))
+    with Relay(server.address) as relay:
+        relay.asks, relay.answers = note, hold
+        late = start_proxy(None, "--upstream", relay.url, ready=False)
+        try:
+            assert answered.wait(10)
+            client("SADD", "k", "m")
+            assert client("EXPIREMEMBER", "k", "m", 1000) == 1
+            goes_on.set()
+            late.until_ready()
+            other = talk(late)
+            until(lambda: b"blind:0" in other("INFO", "expiremember"), what="trust")
+            assert (other("DBSIZE"), other("KEYS", "*")) == (1, [b"k"])
+        finally:
+            goes_on.set()
 
 
 def test_near_deadlines_of_covered_keys_are_seen_by_all(server: Server, start: Start, talk: TalkTo) -> None:

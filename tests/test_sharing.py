@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
@@ -22,9 +23,11 @@ from hypothesis import strategies as st
 from proxy.commands.table import FREQUENT, FREQUENT_READS
 from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
-from proxy.relay.lane import NAME
+from proxy.metrics.traffic import Traffic
+from proxy.relay.fence import Fence
+from proxy.relay.lane import NAME, Lane
 from proxy.relay.lanes import MOST_GROUPS, MOST_WOKEN, Lanes
-from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE
+from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE, Port, Room
 from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who
@@ -139,6 +142,21 @@ def check_reads_of_known_keys(sharing: Proxy) -> None:
             assert replies == {b":0\r\n"} or (now < deadline and replies <= {b":0\r\n", b":1\r\n"})
         assert rounds > 10
         assert shared(sharing) - began > 0.5 * rounds * len(clients)
+
+
+def test_what_is_sent_as_a_reply_comes_has_not_come() -> None:
+    """A call that is sent once more stands behind the replies that are counted."""
+    sent: list[bytes] = []
+    lane = Lane(Identity(b"u", 0, 2), (), Traffic(Metrics()), Fence(), Room(), lambda: None, lambda _: None)
+    lane._transport = SimpleNamespace(write=sent.append)  # type: ignore[assignment]
+    call, asked, first, second, again = (Port(lambda _: None) for _ in range(5))
+    come: list[bool] = []
+    call.settled = lambda: lane.send([again], b"again")
+    asked.settled = lambda: come.append(lane.has_come(2))
+    lane.send([call, asked, first, second], b"all")
+    lane._distribute(b":1\r\n" * 3)
+    assert come == [False]
+    assert sent == [b"all", b"again"]
 
 
 def check_a_nearer_deadline(server: Server, sharing: Proxy) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import redis
@@ -599,6 +600,44 @@ def test_a_handshake_that_the_loop_forgets_ends_all_the_same(files: Files) -> No
             assert transport.is_closing()
 
     asyncio.run(play())
+
+
+def test_a_handshake_that_is_over_is_not_cut_off(files: Files) -> None:
+    """Who stops accepting ends the handshakes: one may be over, and its task not have been told yet."""
+    port = free_port()
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(files.server.file, files.server.key)
+
+    async def play() -> bytes:
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[None]] = []
+
+        class Server(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                self.transport = cast(asyncio.Transport, transport)
+                tasks[0].cancel()
+
+            def data_received(self, data: bytes) -> None:
+                self.transport.write(data)
+
+        with socket.create_server(("127.0.0.1", port)) as listening:
+            listening.setblocking(False)
+            streams = asyncio.create_task(
+                asyncio.open_connection("127.0.0.1", port, ssl=context(files), server_hostname="localhost")
+            )
+            accepted, _ = await loop.sock_accept(listening)
+            transport, _ = await loop.connect_accepted_socket(Beneath, accepted)
+            tasks.append(asyncio.create_task(secure(Server(), transport, own, server_side=True, seconds=5)))
+            await asyncio.wait(tasks)
+            reader, writer = await streams
+            writer.write(b"hello")
+            async with asyncio.timeout(5):
+                answer = await reader.read(5)
+            writer.close()
+            return answer
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(play()) == b"hello"
 
 
 @pytest.mark.parametrize("first", [b"", b"the beginning of ", b"-ERR max number of clients reached\r\n"])

@@ -275,6 +275,7 @@ PAIRS = [line.strip() for row in """
     TTL s m
 """.strip().splitlines() for line in row.split("|")]  # fmt: skip
 BETWEEN = ["SET p m", "SETNX p m", "GET p", "APPEND p m", "SETEX p d m", "SADD q m", "SREM q m", "SADD p m", "SET q m"]
+BETWEEN += [f"RPUSH r{' m' * 10}", f"RPUSH r{' m' * 104}"]
 """Requests for keys that have no deadlines."""
 
 
@@ -331,8 +332,12 @@ class Program:
         return requests
 
     def named(self, name: str) -> list[list[Words]]:
-        """The requests for the keys of one name."""
-        return [[(words[0], name + ":" + cast(str, words[1]), *words[2:]) for words in run] for run in self.runs]
+        """The requests for the keys of one name: those that have deadlines begin with it, and no others."""
+
+        def whole(key: str) -> str:
+            return f"{name}:{key}" if key in "shzltn" else f"{key}:{name}"
+
+        return [[(words[0], whole(cast(str, words[1])), *words[2:]) for words in run] for run in self.runs]
 
 
 FILL: tuple[Words, ...] = (

@@ -75,6 +75,7 @@ def test_who_ends_behind_a_request_that_blocks_is_given_up() -> None:
 def test_a_server_reads_a_part_in_each_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the more was sent behind the request, the more of its turns have to pass."""
     monkeypatch.setattr(vigil, "SLOWEST", 1 << 40)
+    monkeypatch.setattr(vigil, "SLOW", 1 << 40)
     for behind in (100 * READ_AT_ONCE, 10 * MOST_UNREAD):
         turns = min(behind, MOST_UNREAD) // READ_AT_ONCE
         host = Host(behind=behind, answers_at=turns)
@@ -92,6 +93,16 @@ def test_what_is_still_to_be_sent_is_waited_for() -> None:
     _look_after(host, 0.2)
     assert not host.given_up
     assert not host.trips
+
+
+def test_what_a_slow_way_may_still_pass_on_is_waited_for() -> None:
+    """Of a request that blocks it is not known whether it has been answered long ago."""
+    host = Host(behind=100 * 1024)
+    _look_after(host, 0.5)
+    assert not host.given_up
+    host = Host(behind=1024)
+    _look_after(host, 0.5)
+    assert host.given_up
 
 
 def test_without_a_request_that_can_block_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

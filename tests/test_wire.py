@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.batch import BatchParser, request_size
+from proxy.session.plain import frequent_reads
+from proxy.wire.batch import BatchParser, request_size, requests_size
 from proxy.wire.pattern import LONGEST, MOST, requests_pattern
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import (
@@ -468,3 +469,20 @@ def test_a_reply_that_never_comes_is_settled_by_a_later_one() -> None:
     later = substitution.expect(b"-ERR seen\r\n")
     assert substitution.receive(b"+OK\r\n" + line_for(later, b"'") + b":1\r\n") == b"+OK\r\n-ERR seen\r\n:1\r\n"
     assert not substitution.outstanding
+
+
+@given(
+    st.lists(st.one_of(st.lists(st.binary(max_size=120), min_size=1, max_size=12), st.just([b"x"] * 105)), max_size=4)
+)
+def test_requests_are_as_long_as_they_were(requests: list[list[bytes]]) -> None:
+    assert requests_size(requests) == len(b"".join(map(encode, requests)))
+
+
+@pytest.mark.parametrize("argument", [b"*x", b"*", b"a\r\n*x", b"\r"])
+def test_no_argument_of_a_read_looks_like_the_beginning_of_the_next(argument: bytes) -> None:
+    reads = frequent_reads(b"_")
+    ordinary = encode([b"HGET", b"k", b"x*"])
+    assert reads.fullmatch(ordinary * 2)
+    assert (ordinary * 2).count(b"\r\n*") + 1 == 2
+    for request in ([b"HGET", b"k", argument], [b"SMEMBERS", argument]):
+        assert not reads.fullmatch(encode(request))

@@ -353,7 +353,8 @@ class Tracker:
             await self._read(await self._indexes.places())
             await self._learn_slots(slots.indexed)
         self._coverage.told = await self._indexes.has_rules()
-        self._coverage.ever = self._coverage.ever or await self._indexes.has_traces()
+        if await self._indexes.has_traces():
+            self._coverage.ever = True
         await self._indexes.look()  # for the clock
         self._open()
         if self._see():

@@ -170,6 +170,7 @@ class Lane(Droppable):
     def send(self, ports: list[Port], data: bytes) -> None:
         """Send requests, one of each port."""
         self._ports.extend(ports)
+        self._unheard += len(ports)  # where it is something that has come which sends them
         self._transport.write(data)
 
     def has_come(self, count: int) -> bool:

@@ -17,6 +17,7 @@ from proxy.loop import Droppable
 from proxy.metrics.traffic import IS_LINUX, Traffic, counts_of
 from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_failed, untaken
+from proxy.wire.first_line import StrayReplyError
 from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesError
 
 log = structlog.get_logger("proxy.relay")
@@ -164,6 +165,10 @@ class UpstreamConnection(Droppable):
                 data = replies.receive(data)
             except UnclearRepliesError:
                 log.warning("client closed: errors that cannot be told apart")
+                self.abort()
+                return
+            except StrayReplyError as error:
+                log.error("client closed: stray reply", reply=repr(error.args[0]))
                 self.abort()
                 return
         if data:

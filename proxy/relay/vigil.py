@@ -24,8 +24,9 @@ MOST_UNREAD: Final = 8 * 1024 * 1024
 """Bytes that a system keeps of a connection which nobody has read, at most."""
 
 LITTLE: Final = 256 * 1024
+SLOW: Final = 128 * 1024
 SLOWEST: Final = 8 * 1024 * 1024
-"""Bytes that may still be on their way, through something that has taken them, and how many of more a second."""
+"""Bytes a second that something on the way may pass on slowly of what it has taken; of more than `LITTLE` so many."""
 
 
 class Host(Protocol):
@@ -142,8 +143,7 @@ class Vigil:
         if not (host.is_heard and host.is_taken):
             return False
         before, behind = host.progress(), host.behind()
-        if behind > LITTLE:
-            await asyncio.sleep(min(behind / SLOWEST, PATIENT_SECONDS))
+        await asyncio.sleep(min(min(behind, LITTLE) / SLOW + behind / SLOWEST, PATIENT_SECONDS))
         with suppress(OSError, TimeoutError):
             # What came before the first question has been read when the second is answered.
             for _ in range(2 + min(behind, MOST_UNREAD) // READ_AT_ONCE):

@@ -289,10 +289,10 @@ class Reads:
             return None
         if not self.may_be_guarded(now):
             return None
-        replies, resp3, names = self._standing.marked, self._standing.subscriptions.resp3, self._ground.names
+        replies, names = self._standing.marked, self._ground.names
         assert names is not None
         guard = self._begin(self._unparsed(data), 0, _count(data))
-        if quiet and not resp3 and not replies.active:  # else a push may have begun
+        if quiet and not self._standing.greeted_in_resp3 and not replies.active:  # else a push may have begun
             replies.enter(guard)
             return first_of(names.index) + data
         return replies.open(guard) + first_of(names.index) + data

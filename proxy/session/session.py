@@ -271,7 +271,7 @@ class Session:
                 what, beginning = strangers.what_is_too_much(self._reader)
                 raise self._refused_at_its_head(what, beginning)
             self._strangers.turn_down(pending)
-        elif pending is not None and pending.kind is Kind.BODY:
+        elif pending is not None and pending.kind in (Kind.BODY, Kind.BROKEN):
             self._out.append(pending.raw)
             self._follow(pending)
         elif pending is not None and question is not None:
@@ -662,6 +662,11 @@ class Session:
         """
         standing = self._standing
         if standing.has_quit or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
+            if request.kind is Kind.BROKEN and self._reads.under_way and not replied:
+                # The server closes there, and could not be asked again.
+                self.question = Question(replied=True, again=True)
+                self._pending, self._replied, self._exact = request, replied, True
+                return
             self._pass(request, now)
             return
         if not request.arguments:
@@ -947,6 +952,7 @@ class Session:
                 standing.user = short_name(named_user(request.arguments) or standing.user)
                 if len(request.arguments) > 1:
                     standing.subscriptions.resp3 = request.arguments[1] == b"3"
+                    standing.greeted_in_resp3 |= standing.subscriptions.resp3
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()

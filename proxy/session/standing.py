@@ -84,6 +84,7 @@ class Standing:
         user: as whom it has last asked to be.
         subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
         subscriptions: those that it has, of which it has not ended all, as far as is known.
+        greeted_in_resp3: whether it has ever asked for RESP3, in which others may have something pushed to it.
         has_quit: whether nothing that follows will run.
         is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
         transaction: what is queued since its MULTI; None outside of a transaction.
@@ -98,6 +99,7 @@ class Standing:
 
     __slots__ = (
         "caches",
+        "greeted_in_resp3",
         "has_quit",
         "is_link",
         "login",
@@ -120,7 +122,7 @@ class Standing:
         self.permits = Permits()
         self.login = login
         self.user: bytes = DEFAULT_USER
-        self.subscribed = False
+        self.subscribed = self.greeted_in_resp3 = False
         self.subscriptions = Subscriptions()
         self.caches = False
         self.unlike = False

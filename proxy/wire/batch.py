@@ -112,13 +112,13 @@ def request_size(request: list[bytes]) -> int:
 
 
 def requests_size(requests: Sequence[list[bytes]]) -> int:
-    """Count the bytes that ordinary requests, of less than ten arguments each, took on the wire."""
+    """Count the bytes that ordinary requests took on the wire."""
     sizes = list(map(len, chain.from_iterable(requests)))
     longest, size, limit = max(sizes, default=0), sum(sizes) + 6 * len(sizes) + 4 * len(requests), 9
     while longest > limit:
         size += sum(map(limit.__lt__, sizes))
         limit = 10 * limit + 9
-    return size
+    return size + sum([len(str(len(request))) - 1 for request in requests if len(request) > 9])
 
 
 def is_disjoint(names: KeysView[bytes], requests: list[list[bytes]]) -> bool:

@@ -71,9 +71,13 @@ def earliest_of(scores: bytes) -> float:
     return min(map(float, _SCORES.findall(scores)), default=math.inf)
 
 
+_OF_LINES: Final = re.compile(rb"[$*~%>=!|]").search
+"""Finds what may begin a reply of several lines."""
+
+
 def _count_at_once(data: bytes) -> int:
     """Return how many replies a chunk is, if it is nothing but whole short ones; else 0."""
-    if data[:1] == b":" and b"$" not in data and b"*" not in data and data[-2:] == b"\r\n":
+    if data[:1] == b":" and data[-2:] == b"\r\n" and not _OF_LINES(data):
         return data.count(b"\r\n")  # each is a line
     replies = _replies_at_once(data)
     return len(replies if sum(map(len, replies)) == len(data) else _arrays_at_once(data))

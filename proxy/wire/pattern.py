@@ -37,8 +37,9 @@ def requests_pattern(
         are; `fullmatch` is for a chunk of nothing else.
     """
     name = name_pattern(names)
-    byte, end = (".", "") if lines else (r"[^\r]", r"\r")
-    argument = bulk_pattern(longest, byte, rf"[^\x{never[0]:02x}{end}]" if never else byte)
+    byte, beginning = (".", "") if lines else (r"[^\r]", r"\r*")
+    beginning += rf"\x{never[0]:02x}" if never else ""
+    argument = bulk_pattern(longest, byte, rf"[^{beginning}]" if beginning else "")
     requests = "|".join(rf"\*{count}\r\n{name}{_repeated(argument, count - 1)}" for count in range(2, MOST + 1))
     return re.compile(at_once(requests, "+").encode(), re.DOTALL)
 

@@ -43,7 +43,7 @@ _BEFORE_ALL: Final = (b"-ERR ", b"$32\r\n")
 """What each of them begins with."""
 
 _LONG: Final = 4096
-"""Bytes from which on something is looked for by a plain search first."""
+"""Bytes in which something is looked for at once; of more, by a plain search first."""
 
 _REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
 _REFUSAL: Final = (
@@ -509,15 +509,16 @@ class ReplySubstitution:
 
     def _find(self, stream: bytes | bytearray, position: int) -> tuple[int, int, bytes] | None:
         """Find the first line of ours: where it begins and ends (-1: not yet), and its token."""
-        if len(stream) - position > _LONG:  # a plain search is ten times as fast
-            places = [place for word in _BEFORE_ALL if (place := stream.find(word, position)) >= 0]
-            if not places:
-                return None
-            position = min(places)
-        for line in _LINE.finditer(stream, position):
-            if (token := bytes(line[1])) in self._places:
-                end = stream.find(b"\r\n", line.end())
-                return line.start(), end + 2 if end >= 0 else -1, token
+        size = len(stream)
+        for begin in range(position, size, _LONG):
+            end = min(size, begin + _LONG + _LONGEST_SIGN)
+            # A plain search is ten times as fast where there is nothing to be found.
+            if begin > position and all(stream.find(word, begin, end) < 0 for word in _BEFORE_ALL):
+                continue
+            for line in _LINE.finditer(stream, begin, end):
+                if (token := bytes(line[1])) in self._places:
+                    after = stream.find(b"\r\n", line.end())
+                    return line.start(), after + 2 if after >= 0 else -1, token
         return None
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
