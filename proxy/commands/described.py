@@ -106,12 +106,16 @@ class ServerCommands:
         self.is_valkey = False
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
+        self._dialects: dict[bytes, Command] = {}  # those that the server lacks
+        self._table = COMMANDS  # and what else the proxy knows
         self._unplaced = Command(b"", Effect.ARRIVE, self._written)
         self._terms: dict[bytes, Terms] = {}  # those that have been asked for
 
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Take over the server's reply to `COMMAND`."""
-        self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
+        described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
+        self._dialects = {name: it for name, it in DIALECTS.items() if described and name not in described}
+        self._table = COMMANDS | self._dialects
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
         self._terms.clear()
         self.worked_out.clear()
@@ -145,10 +149,7 @@ class ServerCommands:
         What the table does not name may add any, unless the server says that it only reads: it may be of a newer
         server or of a module, also of one that has been loaded since the server was asked.
         """
-        own = self.dialect(name)
-        if own is not None:
-            return own
-        command = COMMANDS.get(name)
+        command = self._table.get(name)
         if command is not None or name in HARMLESS or not self._described:
             return command
         described = self._described.get(name)
@@ -157,10 +158,10 @@ class ServerCommands:
     def dialect(self, name: bytes) -> Command | None:
         """Return what to do about a command of that upper-case name that other servers have, and the proxy in the place
         of this one; None for any other. While it is not known what the server has, there are none."""
-        return DIALECTS.get(name) if self._described and name not in self._described else None
+        return self._dialects.get(name)
 
     def _reads_itself(self, name: bytes) -> bool:
-        return self.dialect(name) is not None and WORDS[name].deed.reads
+        return name in self._dialects and WORDS[name].deed.reads
 
     def _written(self, arguments: list[bytes]) -> list[bytes] | None:
         """Return what may be the keys of such a command."""
@@ -219,7 +220,7 @@ class ServerCommands:
         """Return the arguments of a request that may be keys."""
         name = arguments[0].upper()
         described = self._described.get(name)
-        own = COMMANDS.get(name) if self.dialect(name) is None else DIALECTS[name]
+        own = self._table.get(name)
         if described is None and own is not None and own.effect in (Effect.EXPIRE, Effect.LIFETIME):
             return arguments[1:2]  # the proxy's own: a member may have any name
         if described is None or name in _CONTAINERS:
