@@ -4,11 +4,11 @@
 
 One client sends pipelines of 200 requests and waits for the replies to each. Every key is new: no request finds
 anything of an earlier one. Beside that, in the same rounds, it sends HSET and HEXISTS straight to the server. The
-deadlines are far away.
+deadlines are far away. Then redis-py sends as many of the first pairs in one piece, as a pipeline and as a transaction.
 
-Requests are packed before the clock starts and replies are counted, not parsed, so that the client costs little. A
-figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads of
-the proxy and of the server, a request (Linux only).
+In front of pipelines requests are packed before the clock starts and replies are counted, not parsed, so that the
+client costs little; redis-py does all that on the clock. A figure is the median of its rounds; a ratio is the median of
+the ratios within each round. CPU is that of all threads of the proxy and of the server, a request (Linux only).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
+
+import redis
 
 from benchmarks.figures import Bar, Report, add_output_options, progress, run, table
 from benchmarks.stage import Connection, Request, Service, Stage, batches
@@ -32,6 +35,9 @@ _HASHES, _SETS, _KEYS = "HSET, EXPIREMEMBER", "SADD, EXPIREMEMBER", "EXPIREMEMBE
 _AMID: Final = "HSET, EXPIREMEMBER, SET"
 _LEAST: Final = 0.1
 """Of the rate of HSET and HEXISTS."""
+
+_AT_ONCE: Final = {"pipeline": 1.6, "transaction": 2.2}
+"""What redis-py sends in one piece, and how many times what it takes straight that may take."""
 
 Sample = tuple[float, float, float]
 """Requests a second; CPU time of the proxy and of the server, in µs a request."""
@@ -77,10 +83,31 @@ def _measure_once(connection: Connection, services: list[Service], requests: lis
     return len(requests) / took, proxy / len(requests) * 1e6, server / len(requests) * 1e6
 
 
+def _send_at_once(
+    port: int, other: Service, server: Service, round_number: int, count: int, how: str, *, straight: bool
+) -> Sample:
+    """Send as many requests as one pipeline of redis-py's, or as one transaction."""
+    make = _straight if straight else _hashes
+    with redis.Redis(port=port) as client:
+        pipeline = client.pipeline(transaction=how == "transaction")
+        for key in range(count // 2):
+            for words in make(f"{round_number}:{how}:{key}"):
+                pipeline.execute_command(*words)
+        before = [service.cpu_seconds() for service in (other, server)]
+        began = time.perf_counter()
+        replies = pipeline.execute()
+        took = time.perf_counter() - began
+        proxy, at_server = (one.cpu_seconds() - cpu for one, cpu in zip((other, server), before, strict=True))
+    if set(replies) != {1}:
+        raise RuntimeError(f"not all are 1: {set(replies)}")
+    return count / took, proxy / count * 1e6, at_server / count * 1e6
+
+
 def measure(options: argparse.Namespace) -> Report:
     """Measure every load in every round."""
     count: int = options.requests
     samples: dict[str, list[Sample]] = {name: [] for name in _LOADS}
+    at_once: dict[str, list[tuple[Sample, Sample]]] = {how: [] for how in _AT_ONCE}
     with Stage() as stage:
         server = stage.redis()
         proxy = stage.proxy(server, *options.proxy_arg)
@@ -101,10 +128,14 @@ def measure(options: argparse.Namespace) -> Report:
                     where = straight if name == _STRAIGHT else connection
                     samples[name].append(_measure_once(where, [proxy, server], requests))
                     straight.call("FLUSHDB")
-    return _report(samples)
+                for how, pairs in at_once.items():
+                    sent = partial(_send_at_once, other=proxy, server=server, round_number=number, count=count, how=how)
+                    pairs.append((sent(server.port, straight=True), sent(proxy.port, straight=False)))
+                    straight.call("FLUSHDB")
+    return _report(samples, at_once)
 
 
-def _report(samples: dict[str, list[Sample]]) -> Report:
+def _report(samples: dict[str, list[Sample]], at_once: dict[str, list[tuple[Sample, Sample]]]) -> Report:
     base = samples[_STRAIGHT]
     shares = {
         name: statistics.median(one[0] / other[0] for one, other in zip(some, base, strict=True))
@@ -116,7 +147,17 @@ def _report(samples: dict[str, list[Sample]]) -> Report:
         rows.append([name, f"{per_second:,.0f}", f"{shares[name]:.3f}", f"{proxy:.2f}", f"{server:.2f}"])
     head = ["requests", "a second", "of straight", "proxy, µs", "server, µs"]
     bars = [Bar(f"{name} / {_STRAIGHT}", shares[name], _LEAST) for name in (_HASHES, _SETS, _KEYS)]
-    return Report(table(head, rows), {"samples": samples, "shares": shares}, bars)
+    times, pieces = {}, []
+    for how, pairs in at_once.items():
+        times[how] = statistics.median(base[0] / one[0] for base, one in pairs)
+        straight, through = (tuple(statistics.median(column) for column in zip(*some, strict=True))
+                             for some in zip(*pairs, strict=True))  # fmt: skip
+        figures = (f"{straight[0]:,.0f}", f"{through[0]:,.0f}", f"{times[how]:.2f}")
+        pieces.append([f"{_HASHES}: one {how}", *figures, f"{through[1]:.2f}", f"{through[2]:.2f}"])
+        bars.append(Bar(f"redis-py, one {how}: times straight", times[how], _AT_ONCE[how], at_least=False))
+    piece_head = ["redis-py", "straight", "a second", "times straight", "proxy, µs", "server, µs"]
+    text = f"{table(head, rows)}\n\n{table(piece_head, pieces)}"
+    return Report(text, {"samples": samples, "shares": shares, "at once": at_once, "times": times}, bars)
 
 
 def main() -> int:

@@ -289,6 +289,12 @@ MUTATIONS = [
     Mutation("scripts/calls.py", "return _guard() if terms.takes_memory else", "return", "removal on the oldest"),
     Mutation("session/transaction.py", "return self._writes > 1", "return False", "lives within a transaction"),
     # Many requests as one call.
+    Mutation("wire/asides.py", "self._pending = 1 + call.requests", "self._pending = 1", "queued together"),
+    Mutation("wire/asides.py", "self._opened = call", "pass", "queued together"),
+    Mutation("wire/asides.py", "if size > call.requests:", "if False:", "queued together"),
+    Mutation("wire/asides.py", "(refusal if refused else line) * call.requests", "line", "queued, refused"),
+    Mutation("wire/asides.py", "return line * call.requests", "return line", "queued, refused"),
+    Mutation("session/together.py", "guard=guard)", "guard=None)", "queued, refused on the oldest"),
     Mutation(_LUA + "batch.lua", "deadline < least", "deadline > least", "together, index"),
     Mutation(_LUA + "batch.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
     Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "together"),

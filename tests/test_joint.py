@@ -17,7 +17,7 @@ from tests.raw import Raw
 from tests.servers import Proxy, Server, until
 from tests.test_refusals import REFUSALS
 from tests.test_sharing import SHARING, kill_lanes, on_each, on_one, shared, until_shares
-from tests.test_together import FAR, Words, alike
+from tests.test_together import FAR, Words, alike, refusing
 
 NAMES: Final = Names(b"__expiremember__:")
 CLIENTS: Final = 12
@@ -270,27 +270,29 @@ def check_program(server: Server, joint: Proxy, alone: Proxy, seed: str, steps: 
                 ("ZINCRBY", "c:counts", 1, "all") if counts[number] else _request(chance, number)
                 for number in range(CLIENTS)
             ]
-            for client, words in zip(clients, requests, strict=True):
-                client.send_command(*words)
-            if 0.2 < fault < 0.25:
-                kill_lanes(server)
-            for number, words in enumerate(requests):
-                try:
-                    reply = clients[number].reply()
-                except (ConnectionError, EOFError):
-                    unknown += counts[number]
-                    clients[number] = stack.enter_context(joint.connect())
-                    for key in "shztln":
-                        clients[number].command("DEL", f"c:{number}:{key}")
-                        other.command("DEL", f"o:{number}:{key}")
-                    continue
-                if counts[number]:
-                    assert reply[:1] in b":$", reply
-                    acknowledged += 1
-                    continue
-                wanted = other.command(words[0], "o" + str(words[1])[1:], *words[2:])
-                same = alike(reply, wanted.replace(b"'o:", b"'c:"))
-                assert same or words[0] == "SPOP", (seed, words, reply, wanted)
+            refuses = 0.25 < fault < 0.35
+            with refusing(server, chance.choice([*REFUSALS])) if refuses else contextlib.nullcontext():
+                for client, words in zip(clients, requests, strict=True):
+                    client.send_command(*words)
+                if 0.2 < fault < 0.25:
+                    kill_lanes(server)
+                for number, words in enumerate(requests):
+                    try:
+                        reply = clients[number].reply()
+                    except (ConnectionError, EOFError):
+                        unknown += counts[number]
+                        clients[number] = stack.enter_context(joint.connect())
+                        for key in "shztln":
+                            clients[number].command("DEL", f"c:{number}:{key}")
+                            other.command("DEL", f"o:{number}:{key}")
+                        continue
+                    if counts[number]:
+                        assert reply[:1] in (b"-" if refuses else b":$"), reply
+                        acknowledged += not refuses
+                        continue
+                    wanted = other.command(words[0], "o" + str(words[1])[1:], *words[2:])
+                    same = alike(reply, wanted.replace(b"'o:", b"'c:"))
+                    assert same or words[0] == "SPOP", (seed, words, reply, wanted)
         ran = float(server.command("ZSCORE", "c:counts", "all").split(b"\r\n")[1])
         assert acknowledged <= ran <= acknowledged + unknown, (seed, acknowledged, unknown)
         for number in range(CLIENTS):

@@ -406,6 +406,12 @@ def _renamed(place: Place) -> None:
         server.close()
 
 
+def _on_the_oldest(place: Place, check: Callable[[Server, Proxy], None]) -> None:
+    with ExitStack() as stack:
+        server = new_server(OLDEST, stack)
+        check(server, place.proxy("--upstream", server.url))
+
+
 def _check_sent_twice(proxy: Proxy) -> None:
     with proxy.connect() as client:
         for together in (True, False):
@@ -516,6 +522,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "together, index": lambda place: together.check_index(place.server, place.proxy()),
     "together, added again": lambda place: together.check_added_again(place.proxy()),
     "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),
+    "queued together": lambda place: together.check_queued_pairs(place.server, place.proxy()),
+    "queued, refused": lambda place: together.check_refused_queue(place.server, place.proxy()),
+    "queued, refused on the oldest": lambda place: _on_the_oldest(place, together.check_refused_queue),
     "together, queued": lambda place: together.check_transaction(place.proxy()),
     "together, due": lambda place: together.check_due(place.server, place.proxy("--no-sweep")),
     "ties": lambda place: background.check_ties(place.server, place.proxy, place.talk),

@@ -380,6 +380,7 @@ REMOVALS: Final = {
     "script": (["EVAL", "return redis.call('hdel', KEYS[1], 'a')", "1", "h"],),
     "pop": (["SPOP", "s", "5"], ["LPOP", "l"], ["ZPOPMIN", "z"]),
     "expiry": (["PEXPIRE", "h", "0"],),
+    "run": tuple(["HDEL", "h", field] for field in "axyz"),
 }
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import cast
 
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 
 from proxy.scripts.naming import Names
 from proxy.session.plain import REPEATED_REQUESTS
+from proxy.wire.asides import Asides, Call
+from proxy.wire.asides import Kind as Whose
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements
 from proxy.wire.first_line import StrayReplyError
@@ -132,6 +135,58 @@ def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted
         assert not replies.active
 
 
+CALLED: tuple[tuple[bytes, bytes], ...] = (
+    (b"*10\r\n" + b":1\r\n" * 9 + b"*1\r\n:2\r\n", b":1\r\n" * 9 + b"*1\r\n:2\r\n"),
+    (b"*11\r\n:7\r\n" + b":1\r\n" * 9 + b"$-1\r\n", b":1\r\n" * 9 + b"$-1\r\n"),
+    (b"-OOM no\r\n", b"-OOM no\r\n" * 10),
+)
+"""What answers for ten requests within EXEC's reply, and what the client gets of it."""
+
+
+@pytest.mark.parametrize(("element", "wanted"), CALLED, ids=["each", "took long", "failed"])
+def test_a_calls_reply_in_a_transaction_comes_out_however_it_is_cut(element: bytes, wanted: bytes) -> None:
+    queued = b"+QUEUED\r\n"
+    stream = b"+OK\r\n" + queued * 4 + b"*4\r\n:0\r\n" + element + b":3\r\n$2\r\nxy\r\n+next\r\n"
+    for cut in range(len(stream)):
+        told: list[int] = []
+        asides = Asides()
+        asides.note(Whose.CLIENT)
+        asides.put_together(Call(10, told.append))
+        asides.precede()
+        asides.note(Whose.CLIENT)
+        asides.note(Whose.CLIENT)
+        asides.note(Whose.EXEC)
+        asides.close()
+        kept, behind = asides.receive(stream[:cut])
+        more, rest = asides.receive(stream[cut:]) if not asides.done else (b"", stream[cut:])
+        out = b"+OK\r\n" + queued * 12 + b"*12\r\n" + wanted + b":3\r\n$2\r\nxy\r\n+next\r\n"
+        assert kept + behind + more + rest == out, cut
+        assert told == [7] * (b":7" in element)
+
+
+@pytest.mark.parametrize("line", [b"*9\r\n", b"+OK\r\n", b"$-1\r\n"])
+def test_another_element_is_not_taken_for_the_reply_to_a_call(line: bytes) -> None:
+    asides = Asides()
+    asides.put_together(Call(10, lambda _: None))
+    asides.note(Whose.EXEC)
+    asides.close()
+    with pytest.raises(StrayReplyError):
+        asides.receive(b"+QUEUED\r\n*1\r\n" + line)
+
+
+def test_each_request_gets_the_error_with_which_a_call_is_not_queued() -> None:
+    for refused in (b"-OOM no\r\n", b"+QUEUED\r\n-OOM no\r\n", b"-OOM no\r\n+QUEUED\r\n"):
+        asides = Asides()
+        asides.note(Whose.CLIENT)
+        asides.put_together(Call(3, lambda _: None))
+        asides.precede()
+        asides.note(Whose.EXEC)
+        asides.close()
+        second = b"" if refused.count(b"\r\n") == 2 else b"-OOM no\r\n"
+        kept, behind = asides.receive(b"+OK\r\n" + refused + second + b"-EXECABORT no\r\n+next\r\n")
+        assert kept + behind == b"+OK\r\n" + b"-OOM no\r\n" * 3 + b"-EXECABORT no\r\n+next\r\n"
+
+
 def test_an_element_that_is_too_many_says_that_the_call_took_long() -> None:
     stream = b"*4\r\n:7\r\n:1\r\n:0\r\n:1\r\n"
     for place in range(1, len(stream)):
@@ -189,7 +244,6 @@ def test_a_deep_pipeline_goes_in_many_calls() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        [b"MULTI"],
         [b"CLIENT", b"REPLY", b"OFF"],
         [b"CLIENT", b"REPLY", b"SKIP"],
         [b"CLIENT", b"CACHING", b"YES"],
@@ -204,6 +258,26 @@ def test_in_special_states_requests_go_one_by_one(before: list[bytes]) -> None:
     sent = driver.feed(b"".join(EXPIRES[1 : LEAST + 1]))  # none of them is near
     assert b"*" not in before
     assert sent_for(of_clients(sent)) == (LEAST, LEAST)
+
+
+def test_in_a_transaction_they_go_together() -> None:
+    driver = Driver("k")
+    stream = encode([b"MULTI"]) + b"".join(EXPIRES[1 : LEAST + 1]) + encode([b"EXEC"])
+    assert sent_for(of_clients(driver.feed(stream))) == (LEAST, 1)
+    blind = Driver("k")
+    blind.feed(encode([b"MULTI"]))
+    blind.coverage.distrust()
+    assert sent_for(of_clients(blind.feed(b"".join(EXPIRES[1 : LEAST + 1]))))[1] >= LEAST
+
+
+def test_what_is_queued_together_is_due_from_exec_on() -> None:
+    """A transaction may wait for its EXEC."""
+    driver = Driver("k")
+    driver.feed(encode([b"MULTI"]) + b"".join(EXPIRES[1 : LEAST + 1]))
+    alarm = driver.ground.rewriter.alarm
+    alarm.next_deadline = math.inf
+    driver.feed(encode([b"EXEC"]))
+    assert alarm.next_deadline == NOW + 2000
 
 
 def test_without_the_engine_requests_go_one_by_one() -> None:
@@ -393,10 +467,24 @@ def state(server: Server, name: str) -> list[bytes]:
     return found
 
 
+def in_transactions(requests: Iterable[Words], size: int = 60) -> Iterator[list[Words]]:
+    """Put so many requests in a row into a transaction, and ordinary ones among them."""
+    rest = iter(requests)
+    while queued := list(islice(rest, size)):
+        yield [("MULTI",), ("ECHO", "before"), *queued, ("ECHO", "behind"), ("EXEC",)]
+
+
 def check_program(
-    upstream: Server, proxy: Proxy, seed: str, protocol: int, *, at_once: bool, mixed: bool = False
+    upstream: Server,
+    proxy: Proxy,
+    seed: str,
+    protocol: int,
+    *,
+    at_once: bool,
+    mixed: bool = False,
+    queued: bool = False,
 ) -> None:
-    """The same requests in one piece and one by one: the same replies, and the same in the end."""
+    """The same requests in one piece and one by one, `queued` or not: the same replies, and the same in the end."""
     upstream.flush()
     program = Program(seed, mixed=mixed)
     with proxy.connect() as one, proxy.connect() as other:
@@ -407,6 +495,8 @@ def check_program(
         together, alone = program.named("one"), program.named("two")
         if at_once:
             together, alone = [list(chain(*together))], [list(chain(*alone))]
+        if queued:
+            together, alone = list(in_transactions(chain(*together))), list(in_transactions(chain(*alone)))
         for mine, its in zip(together, alone, strict=True):
             got, wanted = pipelined(one, mine), singly(other, its)
             for words, reply, right in zip(its, got, wanted, strict=True):
@@ -448,6 +538,99 @@ def test_requests_of_several_forms_do_as_one_by_one(
     kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], seed: int
 ) -> None:
     check_program(*still_pairs(kind), f"mixed {seed}", 2 + seed % 2, at_once=True, mixed=True)
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_queued_together_do_as_one_by_one(
+    kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], seed: int
+) -> None:
+    mixed = seed % 3 > 0
+    check_program(*still_pairs(kind), f"queued {seed}", 2 + seed % 2, at_once=True, mixed=mixed, queued=True)
+
+
+def check_queued_pairs(server: Server, proxy: Proxy) -> None:
+    """Pairs in a transaction are few calls, and each has its replies."""
+    server.flush()
+    with proxy.connect() as client:
+        client.command("SADD", "k:first", "m")
+        assert client.command("EXPIREMEMBER", "k:first", "m", FAR) == b":1\r\n"
+        pairs: list[Words] = []
+        for number in range(300):
+            pairs += [("HSET", f"k:{number}", "m", 1), ("EXPIREMEMBER", f"k:{number}", "m", FAR + number)]
+        before = calls(server)
+        replies = pipelined(client, [("MULTI",), ("GET", "x"), *pairs, ("SET", "x", "y"), ("EXEC",)])
+        assert replies[:-1] == [b"+OK\r\n", *[b"+QUEUED\r\n"] * 602]
+        assert replies[-1] == b"*602\r\n$-1\r\n" + b":1\r\n" * 600 + b"+OK\r\n"
+        assert calls(server) - before <= 10
+        for number in range(300):
+            found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
+            assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
+            assert alike(client.command("TTL", f"k:{number}", "m"), b":%d\r\n" % (FAR + number))
+        client.command("RPUSH", "k:long", *range(3000))
+        far: list[Words] = [("EXPIREMEMBER", "k:long", 60 * number, FAR) for number in range(60)]
+        replies = pipelined(client, [("MULTI",), *far, ("EXEC",), ("ECHO", "behind")])
+        assert replies[-2:] == [b"*60\r\n" + b":1\r\n" * 50 + b":0\r\n" * 10, b"$6\r\nbehind\r\n"]
+
+
+@pytest.mark.every_kind
+def test_queued_pairs_are_few_calls(upstream: Server, proxy: Proxy) -> None:
+    check_queued_pairs(upstream, proxy)
+
+
+def check_watched_pairs(server: Server, proxy: Proxy) -> None:
+    """Of a transaction that is dropped, or discarded, nothing is done; and what is left of it disturbs no other."""
+    server.flush()
+    with proxy.connect() as client, server.connect() as other:
+        client.command("SADD", "k", "m")
+        assert client.command("EXPIREMEMBER", "k", "m", FAR) == b":1\r\n"
+        queued: list[Words] = [("MULTI",), *[("SADD", "k", "n"), ("EXPIREMEMBER", "k", "n", FAR)] * 4]
+        for end in ("EXEC", "DISCARD"):
+            assert client.command("WATCH", "w") == b"+OK\r\n"
+            other.command("INCR", "w")
+            replies = pipelined(client, [*queued, (end,), ("ECHO", "behind")])
+            assert replies[-2:] == [b"*-1\r\n" if end == "EXEC" else b"+OK\r\n", b"$6\r\nbehind\r\n"]
+            assert client.command("SMEMBERS", "k") == b"*1\r\n$1\r\nm\r\n"
+        assert pipelined(client, [*queued, ("NOSUCH",), ("EXEC",)])[-1].startswith(b"-EXECABORT")
+        assert pipelined(client, [*queued, ("EXEC",)])[-1] == b"*8\r\n" + b":1\r\n" * 2 + b":0\r\n:1\r\n" * 3
+
+
+@pytest.mark.every_kind
+def test_of_a_transaction_that_does_not_run_nothing_is_done(upstream: Server, proxy: Proxy) -> None:
+    check_watched_pairs(upstream, proxy)
+
+
+def check_refused_queue(server: Server, proxy: Proxy) -> None:
+    """Where the server refuses something, in one piece as one by one: while queueing, with the whole, or as it runs."""
+    queued: list[Words] = [
+        ("HSET", "one:h", "a", "1"), ("EXPIREMEMBER", "one:h", "a", FAR), ("SADD", "one:s", "a"),
+        ("EXPIREMEMBER", "one:t", "a", FAR), ("EXPIREMEMBER", "one:s", "a", FAR), ("SADD", "one:t", "a"),
+        *[("SREM", "one:s", "nosuch")] * 3, *[("TTL", "one:s", "a")] * 3,
+    ]  # fmt: skip
+    with proxy.connect() as client:
+        fill(client, "one")
+        singly(client, queued)
+        for refusal in (None, *REFUSALS):
+            for part in (queued[:6], queued[6:9], queued[9:], queued):
+                with refusing(server, refusal) if refusal else nullcontext():
+                    wanted = singly(client, [("MULTI",), *part, ("EXEC",)])
+                    got = pipelined(client, [("MULTI",), *part, ("EXEC",)])
+                assert len(got) == len(wanted)
+                assert all(map(alike, got, wanted)), (refusal, got, wanted)
+        said = []
+        for send in (singly, pipelined):  # the server looks at rights when it queues, and when it runs
+            assert server.command("ACL", "SETUSER", "some", "reset", "on", ">x", "~*", "&*", "+@all") == b"+OK\r\n"
+            assert client.command("AUTH", "some", "x") == b"+OK\r\n"
+            assert set(send(client, [("MULTI",), *queued])) == {b"+OK\r\n", b"+QUEUED\r\n"}
+            assert server.command("ACL", "SETUSER", "some", "-eval") == b"+OK\r\n"
+            said += [*send(client, [("EXEC",), ("ECHO", "behind")])]
+        assert said[:2] == said[2:]
+        assert said[0].count(b"-NOPERM") == len(queued)
+
+
+@pytest.mark.every_kind
+def test_each_request_of_a_refused_queue_gets_its_own_error(pair: tuple[Server, Proxy]) -> None:
+    check_refused_queue(*pair)
 
 
 def check_pairs(server: Server, proxy: Proxy) -> None:

@@ -12,7 +12,7 @@ from proxy.coverage.coverage import Coverage
 from proxy.session.errors import RequestTooLargeError
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
-from proxy.wire.asides import Asides
+from proxy.wire.asides import Asides, Call
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
@@ -131,6 +131,21 @@ class Outgoing:
             self._asides.precede()
         self.append(own)
         return True
+
+    def queue_together(self, call: bytes, count: int, took_long: Callable[[int], None], *, guard: bytes | None) -> None:
+        """Queue one call in the place of so many requests of the client's. Only where requests can be put aside.
+
+        Args:
+            call: the call.
+            count: how many requests it is for.
+            took_long: is called with the number of a key if the call says so.
+            guard: what the server refuses in front of it as it would those requests, if it does not so refuse the call.
+        """
+        if self._asides is not None:
+            self._asides.put_together(Call(count, took_long))
+            if guard is None or not self.put_aside(guard):
+                self._mark_front()
+        self.append(call)
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
         """Have the client get, of the request that is about to be queued, what a function makes of the reply.

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Final, cast
 
-from proxy.commands.table import REPEATED
+from proxy.commands.table import COMMANDS, REPEATED
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.operations import LONGEST, Form, Operation, plan
 from proxy.session.outgoing import Outgoing
@@ -76,7 +76,9 @@ class Together:
 
     def may_take(self, data: bytes, now: float) -> bool:
         """Return whether some requests that have come, behind others, may go together."""
-        return self.is_ordinary(now) and (REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None)
+        if not self._may_queue(now) and not self.is_ordinary(now):
+            return False
+        return REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None
 
     def take(self, data: bytes, begin: int, now: float) -> int:
         """Send those requests on that can go together, from a place on where a request begins.
@@ -90,7 +92,7 @@ class Together:
             Where they end; `begin`, if there are none.
         """
         self._left = 0
-        run = REPEATED_REQUESTS.at(data, begin)
+        run = REPEATED_REQUESTS.at(data, begin) if self._standing.transaction is None else None
         if run is None:
             return self._take_mixed(data, begin, now)
         end = begin + run.length
@@ -164,7 +166,8 @@ class Together:
         if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
             return begin
         piece = data[begin : begin + MOST_BYTES]
-        if not self.is_ordinary(now) or self._ground.prefix in piece or self._is_of_cluster:
+        queued = self._may_queue(now)
+        if not (queued or self.is_ordinary(now)) or self._ground.prefix in piece or self._is_of_cluster:
             return begin
         parsed = self._ground.batch.parse(piece)
         if parsed is None:
@@ -173,6 +176,8 @@ class Together:
         requests = parsed[0][:MOST_MIXED]
         if set(map(type, chain.from_iterable(requests))) != _BYTES:
             return begin
+        if queued:
+            return self._queue(requests, begin, now)
         groups, count = self._groups(requests)
         done = sum(len(group) for group in groups if group and isinstance(group[0], Operation))
         calls = sum(1 for group in groups if group and isinstance(group[0], Operation))
@@ -191,13 +196,34 @@ class Together:
             position = end
         return position
 
+    def _queue(self, requests: list[list[bytes]], begin: int, now: float) -> int:
+        """Queue the first of some requests together, in the transaction that is open; return where they end."""
+        groups, count = self._groups(requests, mixes=False)
+        ahead = 0
+        for group in groups:
+            if len(group) >= LEAST and isinstance(group[0], Operation):
+                break
+            ahead += len(group)
+        else:
+            ahead = count
+        if ahead or not groups:
+            self._left = max(0, ahead - 1)
+            return begin
+        self._put(cast(list[Operation], groups[0]), now)
+        return begin + requests_size(requests[: len(groups[0])])
+
     @property
     def _is_of_cluster(self) -> bool:
         names = self._ground.names
         return names is None or names.slots is not None
 
-    def _groups(self, requests: list[list[bytes]]) -> tuple[list[list[Operation] | list[None]], int]:
-        """Return what goes as one call each, and between those as it came; and of how many requests all that is."""
+    def _groups(
+        self, requests: list[list[bytes]], *, mixes: bool = True
+    ) -> tuple[list[list[Operation] | list[None]], int]:
+        """Return what goes as one call each, and between those as it came; and of how many requests all that is.
+
+        `mixes`: whether a call may do ordinary requests too.
+        """
         read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
         groups: list[list[Operation] | list[None]] = []
         group: list[Operation] = []
@@ -213,7 +239,7 @@ class Together:
                         return groups, place
                     confirmed.add(key)
                 if form.does == "o":
-                    if group and alike is form.alike and not coverage.touches((request,)):
+                    if mixes and group and alike is form.alike and not coverage.touches((request,)):
                         group.append(operation)
                         continue
                 elif form.of_own or key in covered or coverage.covers(key):
@@ -240,7 +266,15 @@ class Together:
             self._rewriter.expect(keys, now + min(delays))
         call = self._rewriter.batch(forms, keys, runs, bulks(words), len(words))
         self._rewriter.count_all(operations)
-        self._out.put_together(call(False), len(operations), partial(self._note_long_list, keys))
+        count, took_long = len(operations), partial(self._note_long_list, keys)
+        transaction = self._standing.transaction
+        if transaction is None:
+            self._out.put_together(call(False), count, took_long)
+            return
+        transaction.queue_together(operations)
+        first = operations[0]
+        guard = self._rewriter.guard(COMMANDS[first.form.name], [first.form.name, first.key, *first.words])
+        self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _note_long_list(self, names: list[bytes], number: int) -> None:
         """Note which of some keys has a long list."""
@@ -248,10 +282,17 @@ class Together:
 
     def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in no state in which something else may have to be done for a request."""
+        return self._standing.transaction is None and self._is_at_ease(now)
+
+    def _may_queue(self, now: float) -> bool:
+        """Return whether a transaction is open in which several requests may go as one."""
+        is_open = self._standing.transaction is not None and self._out.can_put_aside
+        return is_open and not self._coverage.blind and self._is_at_ease(now)
+
+    def _is_at_ease(self, now: float) -> bool:
         standing, rights = self._standing, self._standing.rights
         return not (
-            standing.transaction is not None
-            or standing.next is not _FREE
+            standing.next is not _FREE
             or standing.is_link
             or standing.login is _STRANGER
             or standing.subscribed

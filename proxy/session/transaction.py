@@ -8,6 +8,7 @@ from typing import Final
 
 from proxy.commands.table import BLIND, JUDGED, MARKING, Command, Effect
 from proxy.coverage.coverage import Coverage
+from proxy.session.operations import Operation
 from proxy.session.pipeline import Pipeline
 
 REMEMBERED: Final = 100_000
@@ -113,6 +114,15 @@ class Transaction:
         if command.effect in JUDGED | BLIND and not self.anticipates and not voided:
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
             self._keep(set(keys).difference(self._coverage.among(keys)), self._unjudged)
+
+    def queue_together(self, operations: Iterable[Operation]) -> None:
+        """Remember requests that one call of a script does.
+
+        When it runs it sees to what is due in their keys, and voids the deadlines of what it removes.
+        """
+        for _, key, _, delay in operations:
+            if delay:
+                self._marked[key] = min(self._marked.get(key, math.inf), delay)
 
     def _remember(self, arguments: list[bytes]) -> None:
         names = arguments[1:]

@@ -1,4 +1,5 @@
-"""Take the replies to requests of the proxy's own out of the replies of one transaction, however those are cut.
+"""Take the replies to requests of the proxy's own out of those of one transaction, and spread those to calls that do
+several of the client's, however they are cut.
 
 Within MULTI no request can carry a mark that its reply shows, so replies are counted, from a mark in front of MULTI on.
 Nothing is held but a line that has not come whole, as long as it is short, and a reply that is to be amended.
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
+from proxy.wire.first_line import StrayReplyError
 from proxy.wire.leaves import LEAST, leaves_at_once
 
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -26,15 +28,28 @@ class Kind(Enum):
 
     CLIENT = "the client's: it gets the reply"
     ASIDE = "the proxy's own: the client gets nothing of it, but the error with which it was refused in place of QUEUED"
+    TOGETHER = "several of the client's, as one call: it gets as many replies, the last ones from the call's"
     AMENDED = "the client's: within EXEC's reply it gets what the proxy makes of the reply"
     EXEC = "the client's EXEC: its reply without the elements that answer the proxy's own"
+
+
+class Call(NamedTuple):
+    """One that does several requests of the client's; its reply is as `Elements` has it.
+
+    Attributes:
+        requests: how many.
+        took_long: is called with the number of a key if the script says so.
+    """
+
+    requests: int
+    took_long: Callable[[int], None]
 
 
 class Asides:
     """The replies from that to MULTI to that to EXEC.
 
     Attributes:
-        any: whether there are requests of the proxy's own, or of the client's whose reply is to be amended.
+        any: whether there are requests of the proxy's own, or of the client's whose reply is not as it comes.
         done: whether no more replies need pass through.
         shut: whether nothing more may be taken out, as the client has asked for something that is answered otherwise.
     """
@@ -49,6 +64,9 @@ class Asides:
         self._places: set[int] = set()  # which of them are the proxy's own
         self._amending: deque[Callable[[bytes], bytes]] = deque()  # for those coming
         self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for those queued, by their place
+        self._together: deque[Call] = deque()  # for those coming
+        self._calls: dict[int, Call] = {}  # for those queued, by their place
+        self._opened: Call | None = None  # of whose reply the element that is too many is still to come
         self._amend_now: Callable[[bytes], bytes] = bytes
         self._whole: list[bytes] | None = None  # the element that is to be amended, as far as it has come
         self._refusal = b""  # of a request of the proxy's own, for the client's that follows it
@@ -75,6 +93,12 @@ class Asides:
         self._amending.append(amend)
         self.any = True
 
+    def put_together(self, call: Call) -> None:
+        """Note that one call is put into the stream in the place of several requests of the client's."""
+        self._coming.append(Kind.TOGETHER)
+        self._together.append(call)
+        self.any = True
+
     def close(self) -> None:
         """Note that the transaction has ended with the last request that has been noted."""
         self._closed = True
@@ -85,6 +109,9 @@ class Asides:
 
         Returns:
             The bytes for the client; and what came behind the last reply that is to pass through here.
+
+        Raises:
+            StrayReplyError: a call has answered as it cannot.
         """
         data, self._begun = self._begun + data, b""
         passed: list[bytes] = []
@@ -93,7 +120,11 @@ class Asides:
             if self._body:
                 piece = data[position : position + self._body]
                 self._body -= len(piece)
-            elif self._pending > LEAST and not (singly or self._long) and (run := self._run(data, position)):
+            elif (
+                self._pending > LEAST
+                and not (singly or self._long or self._opened)
+                and (run := self._run(data, position))
+            ):
                 piece = run
             else:
                 # What broke a run is among the next parts: another try in front of each would be for nothing.
@@ -140,13 +171,17 @@ class Asides:
     def _take(self, line: bytes, passed: list[bytes]) -> None:
         """Take a line, or the beginning of a long one, which is a reply or begins one or a part of one."""
         mark, rest = line[:1], line[1:-2]
+        if self._opened is not None:
+            self._opened.took_long(int(rest))
+            self._opened = None
+            return
         if not self._pending:
             self._pending = 1
             instead = self._begin(mark, line)
             if instead is not None:
                 passed.append(instead)
-                self._pending = 0
-                self._drop = True  # the rest of a long one
+                self._pending -= 1
+                self._drop = self._pending == 0  # the rest of a long one
                 return
         self._pending -= 1
         count = int(rest) if (mark in _SIZED or mark in _CHILDREN) and rest.lstrip(b"-").isdigit() else 0
@@ -173,17 +208,19 @@ class Asides:
             amend = self._amended.get(self._place)
             if amend is not None:
                 self._whole, self._amend_now = [], amend
+            call = self._calls.get(self._place)
             self._place += 1
             self._elements -= 1
-            return None
+            return None if call is None else self._spread(call, line)
         kind = self._coming.popleft() if self._coming else Kind.CLIENT
         if kind is Kind.EXEC:
-            concerned = self._places | self._amended.keys()
+            concerned = self._places | self._amended.keys() | self._calls.keys()
             if not concerned or line != b"*%d\r\n" % self._queued:
                 self.done = True  # refused, or dropped for a key that it watches
                 return line
             self._elements = max(concerned) + 1  # what follows the last one is the client's as it comes
-            return b"*%d\r\n" % (self._queued - len(self._places))
+            more = sum(call.requests - 1 for call in self._calls.values())
+            return b"*%d\r\n" % (self._queued - len(self._places) + more)
         if kind is Kind.ASIDE:
             self._drop = True
             if line == _QUEUED:
@@ -196,8 +233,26 @@ class Asides:
                 self._whole, self._amend_now = [], amend  # refused, or the server has no transaction open
             else:
                 self._amended[self._queued] = amend
+        call = self._together.popleft() if kind is Kind.TOGETHER else None
+        if call is not None and line == _QUEUED:
+            self._calls[self._queued] = call
         refusal = b""
-        if kind in (Kind.CLIENT, Kind.AMENDED):
+        if kind is not Kind.ASIDE:
             refusal, self._refusal = self._refusal, b""
         self._queued += line == _QUEUED
-        return refusal if refusal and mark == b"+" else None
+        refused = bool(refusal) and mark == b"+"
+        if call is not None:  # each would have been refused as the call is
+            return (refusal if refused else line) * call.requests
+        return refusal if refused else None
+
+    def _spread(self, call: Call, line: bytes) -> bytes:
+        """Begin the element of EXEC's reply that answers for several requests; return what is for the client."""
+        if line[:1] == b"-":
+            return line * call.requests
+        size = int(line[1:]) if line[:1] == b"*" else 0
+        if size not in (call.requests, call.requests + 1):
+            raise StrayReplyError(line[:100])
+        self._pending = 1 + call.requests
+        if size > call.requests:
+            self._opened = call
+        return b""
