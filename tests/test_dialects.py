@@ -398,18 +398,17 @@ def test_only_the_deadlines_of_a_dialect_end_when_a_member_is_written_over(clien
     keep = {"hash": ["HSETNX k a 5", "HINCRBY k a 1"], "zset": ["ZADD k NX 5 a", "ZINCRBY k 1 a"], "set": ["SADD k a"],
             "list": ["LSET k 0 a"]}  # fmt: skip
     client.command(*FILL[type_].format(k="k").split())
-    for batch, line in itertools.product((False, True), (*over[type_], *keep[type_])):
+    for way, line in itertools.product(("alone", "as one call", "queued as one"), (*over[type_], *keep[type_])):
         for set_, stays in (
             (f"{letter}EXPIRE k 1000 {noun} 1 a", line in keep[type_]),
             ("EXPIREMEMBER k a 1000", True),
         ):
             assert say(client, set_) in (1, [1])
-            if batch:
-                client.send(request(*line.split()) * 3)
-                client.replies(3)
-            else:
-                client.command(*line.split())
-            assert (say(client, f"{letter}TTL k {noun} 1 a") != [-1]) is stays, (line, set_)
+            said = request(*line.split()) * (1 if way == "alone" else 3)
+            around = (request("MULTI"), request("EXEC")) if way == "queued as one" else (b"", b"")
+            client.send(around[0] + said + around[1])
+            client.replies({"alone": 1, "as one call": 3, "queued as one": 5}[way])
+            assert (say(client, f"{letter}TTL k {noun} 1 a") != [-1]) is stays, (line, set_, way)
             say(client, f"{letter}PERSIST k {noun} 1 a")
 
 
