@@ -272,6 +272,10 @@ MUTATIONS = [
     Mutation(_LUA + "shared/renew.lua", "tonumber(deadline) % 1 ~= 0", "false", "dialects"),
     Mutation(_LUA + "batch.lua", "if form.over and deadline % 1 ~= 0 then", "if false then", "dialects"),
     Mutation("commands/dialects.py", "count *= width", "count *= 2", "dialects"),
+    Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
+    Mutation(
+        "commands/described.py", "if described and name not in described", "if described", "the server's own words"
+    ),
     Mutation("wire/asides.py", "self._amended[self._queued] = amend", "pass", "descriptions"),
     Mutation("session/outgoing.py", "self._asides.amend(amend)", "pass", "descriptions"),
     Mutation("session/describe.py", "next(coming, found[2])", "found[2]", "descriptions"),

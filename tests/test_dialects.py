@@ -650,14 +650,18 @@ def test_saddex_of_dragonfly(proxy: Proxy) -> None:
         assert say(client, "FIELDTTL k a") == -1
 
 
+def check_own_words(client: Raw, *, has: bool) -> None:
+    """What a server has itself goes to it as it came, also in a transaction; `has`: whether it has HEXPIRE."""
+    before = replaced(client)
+    lines = ["MULTI", "HSET as:it:came a 1", "HEXPIRE as:it:came 100 FIELDS 1 a", "EXEC"]
+    client.send(b"".join(request(*line.split()) for line in lines))
+    assert client.replies(4)[-1] == b"*2\r\n:1\r\n*1\r\n:1\r\n"
+    assert say(client, "HSET as:it:came a 2") == 0
+    assert say(client, "HTTL as:it:came FIELDS 1 a") == [-1]
+    assert (replaced(client) == before) is has
+
+
 @pytest.mark.every_kind
 def test_a_transaction_with_words_that_the_server_has_goes_as_it_came(upstream: Server, proxy: Proxy) -> None:
-    has = parse(upstream.command("COMMAND", "INFO", "HEXPIRE"))[0] is not None
     with proxy.connect() as client:
-        before = replaced(client)
-        lines = ["MULTI", "HSET as:it:came a 1", "HEXPIRE as:it:came 100 FIELDS 1 a", "EXEC"]
-        client.send(b"".join(request(*line.split()) for line in lines))
-        assert client.replies(4)[-1] == b"*2\r\n:1\r\n*1\r\n:1\r\n"
-        assert say(client, "HSET as:it:came a 2") == 0
-        assert say(client, "HTTL as:it:came FIELDS 1 a") == [-1]
-        assert (replaced(client) == before) is has
+        check_own_words(client, has=parse(upstream.command("COMMAND", "INFO", "HEXPIRE"))[0] is not None)

@@ -608,6 +608,7 @@ NEWEST_REDIS_CHECKS: dict[str, Callable[[Place], None]] = {
     "HIMPORT without MULTI": lambda place: newest_commands.test_an_import_by_who_may_run_no_transaction(
         place.server, place.proxy(), place.talk, "-multi"
     ),
+    "the server's own words": lambda place: dialects.check_own_words(place.talk(place.proxy()).raw, has=True),
 }
 
 CHECKS |= NEWEST_CHECKS | NEWEST_REDIS_CHECKS
