@@ -236,7 +236,7 @@ def test_a_long_list_is_looked_through_once(server: Server, sharing: Proxy) -> N
 
 LINES = """SADD s m|SADD s m|SADD s m n|SREM s m|HSET h m 1|HSET h m 2 n 3|HSETNX h m 1|HDEL h m|HINCRBYFLOAT h f 0.5
 ZADD z 1 m|ZADD z NX 2 m|ZREM z m|ZINCRBY z 1.5 m|EXPIREMEMBER k m d|EXPIREMEMBER k m d|PEXPIREMEMBER k m d000
-EXPIREMEMBER k m d ms NX|EXPIREMEMBER k m x|TTL k m|PTTL k m|TTL k|PERSIST k m|SISMEMBER s m|HGET h m|SET t v|DEL k
+EXPIREMEMBER k m d000 ms NX|EXPIREMEMBER k m x|TTL k m|PTTL k m|TTL k|PERSIST k m|SISMEMBER s m|HGET h m|SET t v|DEL k
 SADD t m|HSET s m 1|ZPOPMIN z|SPOP n|RPUSH l m|LREM l 1 m|EXPIREMEMBER l m d""".replace("\n", "|").split("|")
 
 
