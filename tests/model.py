@@ -6,6 +6,7 @@ is there after it, follows which lives have ended and which have begun.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -97,6 +98,20 @@ class Lifetime:
 
 
 @dataclass(frozen=True)
+class Each:
+    """An array of replies, each of which has to agree."""
+
+    replies: list[Any]
+
+    def agrees(self, got: Any, now: Now) -> bool:
+        return (
+            isinstance(got, list)
+            and len(got) == len(self.replies)
+            and all(agrees(one, wanted, now) for wanted, one in zip(self.replies, got, strict=True))
+        )
+
+
+@dataclass(frozen=True)
 class OneOf:
     """One of several replies."""
 
@@ -110,7 +125,7 @@ def agrees(got: Any, wanted: Any, now: Now) -> bool:
     """Whether a reply, made `plain`, is the one that the model wants."""
     if isinstance(wanted, RefusedError):
         return isinstance(got, hiredis.ReplyError) and str(wanted) in str(got)
-    if isinstance(wanted, (Unordered, Pairs, Lifetime, OneOf)):
+    if isinstance(wanted, (Unordered, Pairs, Lifetime, OneOf, Each)):
         return wanted.agrees(got, now)
     return _same(got, wanted)
 
@@ -166,6 +181,26 @@ class Database:
             traces[member] = deadline, False
 
 
+class OfDialect(float):
+    """A deadline that ends when its member is written over."""
+
+
+_DIALECT: Final = re.compile("([HSZL])(PEXPIREAT|EXPIRE|PTTL|PEXPIRETIME|PERSIST)")
+_KINDS: Final = {"H": "hash", "S": "set", "Z": "zset", "L": "list"}
+
+
+def _written_over(words: Words) -> Sequence[str]:
+    """Return the members to which a request gives new values whatever they had."""
+    if words[0] in ("HSET", "HMSET"):
+        return words[2::2]
+    if words[0] != "ZADD" or {"NX", "GT", "LT"} & set(words):
+        return ()
+    first = 2
+    while words[first] in ("XX", "CH", "INCR"):
+        first += 1
+    return words[first + 1 :: 2]
+
+
 _EMPTY: Final = {"hash": dict, "set": dict, "zset": dict, "list": list}
 
 ADDERS = frozenset(
@@ -199,9 +234,8 @@ REPLACERS = frozenset(
         "HIMPORT",
     ]
 )
-MARKING = frozenset(
-    ["EXPIREMEMBER", "EXPIREMEMBERAT", "PEXPIREMEMBER", "PEXPIREMEMBERAT", "RENAME", "RENAMENX", "COPY", "MOVE"]
-)
+OWN: Final = frozenset(["EXPIREMEMBER", "EXPIREMEMBERAT", "PEXPIREMEMBER", "PEXPIREMEMBERAT"])
+MARKING = OWN | {"RENAME", "RENAMENX", "COPY", "MOVE"} | {f"{letter}PEXPIREAT" for letter in "HSZL"}
 """Commands by which a key may come to have deadlines."""
 
 
@@ -282,7 +316,18 @@ class Model:
         """
         self.now = now
         name, database = words[0], self.databases[number]
-        if name in MARKING or name in ("TTL", "PTTL", "PERSIST", "SWAPDB", "FLUSHDB", "FLUSHALL"):
+        if name in OWN or name in (
+            "RENAME",
+            "RENAMENX",
+            "COPY",
+            "MOVE",
+            "TTL",
+            "PTTL",
+            "PERSIST",
+            "SWAPDB",
+            "FLUSHDB",
+            "FLUSHALL",
+        ):
             try:
                 wanted = getattr(self, f"_{name.lower()}")(number, *words[1:])
             except RefusedError as refused:
@@ -292,6 +337,11 @@ class Model:
             # Judged before it is known in which database it will run.
             for other in self.databases:
                 self._doubt_named(other, words)
+        if (word := _DIALECT.fullmatch(name)) is not None:
+            try:
+                return self._many(number, _KINDS[word[1]], word[2], *words[1:])
+            except RefusedError as refused:
+                return refused
         before = {key: value.members() for key, value in database.values.items()}
         data = Data(database.values, reply)
         try:
@@ -328,10 +378,15 @@ class Model:
         deadlines = database.deadlines.setdefault(key, {})
         for member in before - after:
             if member in deadlines:
-                traces[member] = deadlines.pop(member), True
+                deadline = deadlines.pop(member)
+                traces[member] = deadline, not isinstance(deadline, OfDialect)
         for member in after - before:
             if member in traces:
                 traces[member] = traces[member][0], False
+        if (key,) == tuple(words[1:2]):
+            for member in _written_over(words):
+                if isinstance(deadlines.get(member), OfDialect):
+                    del deadlines[member]
         if words[0] in ADDERS and key == words[1]:
             for member in words[2:]:
                 if member in after:
@@ -381,6 +436,34 @@ class Model:
             self._drop(value, member)
             self._tidy(database, key)
         return 1
+
+    def _many(self, number: int, kind: str, deed: str, key: str, *words: str) -> Any:
+        """What the words of other servers do: HPEXPIREAT and the like."""
+        database = self.databases[number]
+        value = database.values.get(key)
+        if value is not None and value.kind != kind:
+            raise RefusedError("WRONGTYPE")
+        noun = words.index("FIELDS" if kind == "hash" else "MEMBERS")
+        replies: list[Any] = []
+        for member in words[noun + 2 :]:
+            value = database.values.get(key)
+            deadlines = database.deadlines.get(key, {})
+            deadline = deadlines.get(member)
+            if value is None or member not in value.members():
+                replies.append(-2)
+            elif "EXPIRE" in deed and deed != "PEXPIRETIME":
+                time = self.now + 1000 * int(words[0]) if deed == "EXPIRE" else int(words[0])
+                removes = time <= self.now
+                set_ = self._expire(number, key, member, OfDialect(time), words[1:noun])
+                replies.append(2 if set_ and removes else set_)
+            elif deadline is None:
+                replies.append(-1)
+            elif deed == "PERSIST":
+                del deadlines[member]
+                replies.append(1)
+            else:
+                replies.append(Lifetime(deadline, 1) if deed == "PTTL" else int(deadline))
+        return Each(replies)
 
     def _ttl(self, number: int, key: str, member: str, unit: int = 1000) -> Any:
         database = self.databases[number]

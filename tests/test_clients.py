@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.commands.core import HashDataPersistOptions
 
+from tests.conftest import installed
 from tests.raw import about
 from tests.servers import BINARIES, Proxy, Server, until
 
@@ -189,6 +191,46 @@ def test_redis_py(client: Any) -> None:
     assert client.eval("return redis.call('get', KEYS[1])", 1, "k") == "v"
     script = client.register_script("return ARGV[1]")
     assert script(args=["x"]) == "x"
+
+
+@pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
+def test_redis_py_fields_on_an_old_server(
+    protocol: int, shared_server: Callable[[str], Server], shared_proxy: Callable[[str], Proxy]
+) -> None:
+    """Its methods for lifetimes of fields get from Redis 6.2 what they get from a server that has the commands."""
+    said = []
+    for port in (shared_server(installed("redis-8.10")).port, port_of(shared_proxy(installed("redis-6.2")))):
+        with redis.Redis(port=port, protocol=protocol, decode_responses=True) as client:
+            client.flushall()
+            said.append([re.sub(r"\b(4|6)999\b", lambda found: f"{int(found[1]) + 1}000", str(reply))
+                         for reply in fields(client)])  # fmt: skip
+    new, through = said
+    assert through == new
+    assert new[1:4] == ["[1, -2]", "[0]", "[1]"]
+    assert new[-1] == "wrong number of arguments for 'httl' command"
+
+
+def fields(client: Any) -> Iterator[object]:
+    yield client.hset("h", mapping={"a": 1, "b": 2, "c": 3})
+    yield client.hexpire("h", 5000, "a", "none")
+    yield client.hexpire("h", 5000, "a", nx=True)
+    yield client.hpexpireat("h", 4_000_000_000_001, "b")
+    yield client.httl("h", "a", "c")
+    yield client.hpexpiretime("h", "b")
+    yield client.hexpiretime("h", "b")
+    yield client.hpersist("h", "a", "c")
+    yield client.hsetex("h", "d", 4, ex=7000, data_persist_option=HashDataPersistOptions.FNX)
+    yield client.httl("h", "d")
+    yield client.hgetex("h", "d", "none", persist=True)
+    yield client.httl("h", "d")
+    yield client.hgetdel("h", "d", "none")
+    yield client.hexpire("h", 0, "a")
+    yield client.hgetall("h")
+    with client.pipeline() as pipe:
+        yield pipe.hset("h", "b", 5).httl("h", "b").execute()
+    with pytest.raises(redis.ResponseError) as refused:
+        client.execute_command("HTTL", "h")
+    yield refused.value
 
 
 def test_redis_py_an_expired_member_is_gone(client: Any) -> None:

@@ -20,22 +20,29 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis._parsers.commands import CommandsParser
 
-from proxy.commands.own import DOCS, EXTENDED, FLAGS
-from proxy.commands.table import COMMANDS, Effect
+from proxy.commands.own import EXTENDED, OWN
+from proxy.commands.table import COMMANDS, DIALECTS, Effect
 from proxy.session.globs import matches
 from proxy.wire.asides import Asides
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.frames import frames
 from tests.conftest import Both, StartProxy, StartServer
+from tests.model import parse
 from tests.raw import Raw, request
 from tests.servers import KINDS, Proxy, Server, until
 
-OURS = [name.decode() for name in DOCS]
+MODELS = {"pexpire": rb":-?3\r\n", "pttl": rb":2\r\n"}
+
+
+def ours_at(server: Raw) -> list[str]:
+    """The proxy's commands that the server does not have."""
+    rows = parse(server.command("COMMAND", "INFO", *OWN))
+    return [name.decode() for name, row in zip(OWN, rows, strict=True) if row is None]
 
 
 def test_all_of_the_proxys_commands_are_described() -> None:
     new = {name for name, command in COMMANDS.items() if command.effect is Effect.EXPIRE}
-    assert {name.upper() for name in DOCS} == new
+    assert {name.upper() for name in OWN} == new | DIALECTS.keys()
     extended = {name for name, command in COMMANDS.items() if command.effect is Effect.LIFETIME}
     assert {name.upper() for name in EXTENDED} == extended
 
@@ -55,10 +62,13 @@ def size(reply: bytes) -> int:
 
 
 def entry(model: bytes, name: str) -> bytes:
-    """What COMMAND INFO is to say of a command of the proxy's, where it says that of PEXPIRE."""
-    flags = b"".join(b"+%s\r\n" % flag for flag in FLAGS)
-    found = re.sub(rb"\$7\r\npexpire\r\n:-?3\r\n", b"$%d\r\n%s\r\n:-4\r\n" % (len(name), name.encode()), model, count=1)
-    return re.sub(rb"([*~])2\r\n\+write\r\n\+fast\r\n", rb"\g<1>3\r\n" + flags, found, count=1)
+    """What COMMAND INFO is to say of a command of the proxy's, where it says that of its model."""
+    own = OWN[name.encode()]
+    flags = b"%d\r\n" % len(own.flags) + b"".join(b"+%s\r\n" % flag for flag in own.flags)
+    arity = MODELS[own.model.decode()]
+    head = b"$%d\r\n%s\r\n:%d\r\n" % (len(name), name.encode(), own.arity)
+    found = re.sub(rb"\$\d\r\n%s\r\n" % own.model + arity, head, model, count=1)
+    return re.sub(rb"([*~])\d\r\n(?:\+\w+\r\n)+", lambda kind: kind[1] + flags, found, count=1)
 
 
 def extended(entry: bytes) -> bytes:
@@ -68,12 +78,16 @@ def extended(entry: bytes) -> bytes:
 @pytest.mark.every_kind
 def test_the_whole_list_has_them_at_its_end(both: Both, has_docs: bool) -> None:
     straight, through = both
+    own = ours_at(straight)
+    assert len(own) in (37, 49)
     for words in [["COMMAND"], *([["command", "Info"]] if has_docs else [])]:
         theirs, ours = straight.command(*words), through.command(*words)
-        assert size(ours) == size(theirs) + 4
-        model = parts(straight.command("COMMAND", "INFO", "pexpire"))[0]
-        assert parts(ours) == [*map(extended, parts(theirs)), *(entry(model, name) for name in OURS)]
-    assert through.command("COMMAND", "COUNT") == b":%d\r\n" % (int(straight.command("COMMAND", "COUNT")[1:]) + 4)
+        assert size(ours) == size(theirs) + len(own)
+        models = {name: parts(straight.command("COMMAND", "INFO", name))[0] for name in MODELS}
+        added = [entry(models[OWN[name.encode()].model.decode()], name) for name in own]
+        assert parts(ours) == [*map(extended, parts(theirs)), *added]
+    count = int(straight.command("COMMAND", "COUNT")[1:])
+    assert through.command("COMMAND", "COUNT") == b":%d\r\n" % (count + len(own))
 
 
 @pytest.mark.every_kind
@@ -88,6 +102,10 @@ def test_single_ones_are_described(both: Both, has_docs: bool) -> None:
         entry(model, "expiremember"),
     ]  # fmt: skip
     assert extended(ttl) != ttl
+    pttl = parts(straight.command("COMMAND", "INFO", "pttl"))[0]
+    assert parts(through.command("COMMAND", "INFO", "zPERSIST", "pttl", "STTL", "pexpire", "lexpireat")) == [
+        entry(model, "zpersist"), extended(pttl), entry(pttl, "sttl"), model, entry(model, "lexpireat"),
+    ]  # fmt: skip
     for words in (["pexpire", "get"], ["nosuch"], ["get"], ["config|get"]):
         assert through.command("COMMAND", "INFO", *words) == straight.command("COMMAND", "INFO", *words)
 
@@ -97,7 +115,8 @@ def test_keys_are_found_in_them(both: Both) -> None:
     straight, through = both
     for subcommand in ("GETKEYS", "GETKEYSANDFLAGS", "getkeys"):
         found = straight.command("COMMAND", subcommand, "PEXPIRE", "k", 1)
-        for line in ("EXPIREMEMBER k m 1", "pexpirememberat k m 1 XX", "ExpireMember k m 1 ms NX"):
+        for line in ("EXPIREMEMBER k m 1", "pexpirememberat k m 1 XX", "ExpireMember k m 1 ms NX",
+                     "SEXPIRE k 1 MEMBERS 1 a", "zpersist k MEMBERS 1 a"):  # fmt: skip
             assert through.command("COMMAND", subcommand, *line.split()) == found
         assert through.command("COMMAND", subcommand, "EXPIREMEMBER", "k", "m") == straight.command(
             "COMMAND", subcommand, "PEXPIRE", "k"
@@ -105,6 +124,10 @@ def test_keys_are_found_in_them(both: Both) -> None:
         assert through.command("COMMAND", subcommand, "EXPIREMEMBER") == straight.command(
             "COMMAND", subcommand, "PEXPIRE"
         )
+        found = straight.command("COMMAND", subcommand, "PTTL", "k")
+        assert through.command("COMMAND", subcommand, "STTL", "k", "MEMBERS", 2, "a", "b") == found
+        found = straight.command("COMMAND", subcommand, "PTTL", "k", "k")
+        assert through.command("COMMAND", subcommand, "STTL", "k", "MEMBERS", 2) == found
         for name in ("TTL", "persist"):
             found = straight.command("COMMAND", subcommand, name, "k")
             assert through.command("COMMAND", subcommand, name, "k", "m") == found
@@ -115,7 +138,7 @@ def test_what_does_not_name_them_is_the_servers(both: Both) -> None:
     straight, through = both
     for line in (
         "COMMAND COUNT x", "COMMAND NOSUCH", "COMMAND LIST x", "COMMAND LIST FILTERBY", "COMMAND LIST FILTERBY PATTERN",
-        "COMMAND LIST FILTERBY MODULE expiremember", "COMMAND LIST FILTERBY ACLCAT read", "COMMAND GETKEYS",
+        "COMMAND LIST FILTERBY MODULE expiremember", "COMMAND LIST FILTERBY ACLCAT pubsub", "COMMAND GETKEYS",
         "COMMAND LIST FILTERBY PATTERN zadd", "COMMAND GETKEYS NOSUCH a b", "COMMAND GETKEYS TTL", "COMMAND HELP",
         "COMMAND GETKEYS TTL a b c", "COMMAND GETKEYS MSET a 1 b 2", "COMMAND DOCS get nosuch",
         "COMMAND INFO get get", "COMMAND LIST FILTERBY ACLCAT nosuch", "COMMAND LIST FILTERBY COLOUR green",
@@ -126,11 +149,14 @@ def test_what_does_not_name_them_is_the_servers(both: Both) -> None:
 @pytest.mark.every_kind(redis=(7,), valkey=(8,))
 def test_lists_have_those_that_their_filter_lets_through(both: Both) -> None:
     straight, through = both
+    own = ours_at(straight)
     for words, added in (
-        ([], OURS), (["FILTERBY", "PATTERN", "EXPIRE*"], ["expiremember", "expirememberat"]),
+        ([], own), (["FILTERBY", "PATTERN", "EXPIRE*T"], ["expirememberat"]),
         (["filterby", "pattern", "p[a-f]xpire[mM]ember?t"], ["pexpirememberat"]),
-        (["FILTERBY", "aclcat", "Keyspace"], OURS),
-        (["FILTERBY", "ACLCAT", "write"], OURS), (["FILTERBY", "PATTERN", "nosuch"], []),
+        (["FILTERBY", "aclcat", "Keyspace"], own),
+        (["FILTERBY", "ACLCAT", "write"], [name for name in own if b"write" in OWN[name.encode()].flags]),
+        (["FILTERBY", "ACLCAT", "read"], [name for name in own if b"readonly" in OWN[name.encode()].flags]),
+        (["FILTERBY", "PATTERN", "nosuch"], []), (["FILTERBY", "PATTERN", "?TTL"], [n for n in own if n[1:] == "ttl"]),
     ):  # fmt: skip
         theirs = straight.command("COMMAND", "LIST", *words)
         names = [b"$%d\r\n%s\r\n" % (len(name), name.encode()) for name in added]
@@ -144,14 +170,17 @@ def test_the_documentation_has_their_arguments(both: Both) -> None:
     straight, through = both
     whole, theirs = through.command("COMMAND", "DOCS"), straight.command("COMMAND", "DOCS")
     pairs = 1 if whole.startswith(b"%") else 2
-    assert size(whole) == size(theirs) + 4 * pairs
+    own = ours_at(straight)
+    first = -len(own)
+    assert size(whole) == size(theirs) + len(own) * pairs
     names, docs = parts(whole)[::2], parts(whole)[1::2]
-    assert names[-4:] == [b"$%d\r\n%s\r\n" % (len(name), name.encode()) for name in OURS]
-    changed = {name for name, ours, other in zip(names[:-4], docs, parts(theirs)[1::2], strict=False) if ours != other}
+    assert names[first:] == [b"$%d\r\n%s\r\n" % (len(name), name.encode()) for name in own]
+    both_docs = zip(names[:first], docs, parts(theirs)[1::2], strict=False)
+    changed = {name for name, ours, other in both_docs if ours != other}
     assert changed == {b"$%d\r\n%s\r\n" % (len(name), name) for name in EXTENDED}
-    assert parts(through.command("COMMAND", "DOCS", "get", "EXPIREMEMBER"))[2:] == [names[-4], docs[-4]]
+    assert parts(through.command("COMMAND", "DOCS", "get", "EXPIREMEMBER"))[2:] == [names[first], docs[first]]
     head = b"%b%d\r\n" % (whole[:1], pairs)
-    assert through.command("COMMAND", "DOCS", "expireMEMBER") == head + names[-4] + docs[-4]
+    assert through.command("COMMAND", "DOCS", "expireMEMBER") == head + names[first] + docs[first]
     single = straight.command("COMMAND", "DOCS", "ttl")
     assert size(through.command("COMMAND", "DOCS", "ttl")) == size(single)
 
@@ -271,7 +300,7 @@ def test_before_a_login_the_server_answers(kind: str, start_server: StartServer,
         assert (first, second) == (refused, b"+OK\r\n")
         with server.connect() as straight:
             straight.command("AUTH", "pw")
-            assert int(third[1:]) == int(straight.command("COMMAND", "COUNT")[1:]) + 4
+            assert int(third[1:]) == int(straight.command("COMMAND", "COUNT")[1:]) + len(ours_at(straight))
         # Who may run no script is told the same; who may not ask is told so.
         for name, rules in (("few", "+@all -@scripting"), ("none", "+@all -command")):
             assert client.command("ACL", "SETUSER", name, "on", "nopass", "~app:*", *rules.split()) == b"+OK\r\n"
@@ -292,6 +321,7 @@ def test_redis_cluster_clients_find_the_keys(proxy: Proxy) -> None:
         assert parser.get_keys(client, "EXPIREMEMBER", "k", "m", 10) == ["k"]
         assert parser.get_keys(client, "PEXPIREMEMBERAT", "k", "m", 10, "NX") == ["k"]
         assert parser.get_keys(client, "TTL", "k", "m") == ["k"]
+        assert parser.get_keys(client, "HTTL", "k", "FIELDS", 1, "m") == ["k"]
 
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
@@ -349,7 +379,7 @@ def test_redis_cli_shows_the_arguments_as_one_types(kind: str, proxy: Proxy) -> 
 def named() -> Iterator[Raw]:
     server = Server(KINDS[-1])
     with server.connect() as client:
-        for name in OURS:
+        for name in OWN:
             assert client.command("SET", name, "v") == b"+OK\r\n"
         yield client
     server.close()
@@ -366,7 +396,7 @@ def named() -> Iterator[Raw]:
 @example("*" * 300 + "z")
 def test_patterns_match_what_they_match_for_the_server(named: Raw, pattern: str) -> None:
     found = set(re.findall(rb"[a-z]+(?=\r\n)", named.command("KEYS", pattern)))
-    assert {name for name in DOCS if matches(pattern.encode(), name)} == found
+    assert {name for name in OWN if matches(pattern.encode(), name)} == found
 
 
 def test_a_long_pattern_is_tried_in_bounded_time() -> None:

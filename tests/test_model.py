@@ -131,6 +131,12 @@ NEWEST = """
 """
 """Those of Redis 8.10; a field set has the letters of its name as fields."""
 
+WORDS = """
+    SPEXPIREAT {s} @far{w} MEMBERS 2 {m} {m}|SPEXPIREAT {s} @far{w} {o} MEMBERS 1 {m}|SPTTL {s} MEMBERS 2 {m} {m}
+    SPERSIST {s} MEMBERS 2 {m} {m}|SEXPIRE {s} 0 MEMBERS 1 {m}|SPEXPIREAT {s} 1 {o} MEMBERS 2 {m} {m}
+"""
+"""The words of other servers, for sets; those for the other types are made of them."""
+
 LIFETIMES = """
     PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w} {o}
     PEXPIREMEMBERAT {c} {m} @far{w} {o}|EXPIREMEMBERAT {c} {m} @farsec{w}|EXPIREMEMBER {c} {m} 1{w}00
@@ -147,7 +153,18 @@ def _lines(text: str) -> list[str]:
 
 COLLECTIONS: Final = ("hash", "set", "zset", "list")
 _LETTERS: Final = {"hash": "h", "set": "s", "zset": "z", "list": "l", "string": "t"}
-_ALL: Final = _lines(TEMPLATES)
+
+
+def _words_for(kind: str) -> list[str]:
+    letter, noun = _LETTERS[kind], "FIELDS" if kind == "hash" else "MEMBERS"
+    lines = _lines(WORDS.replace("{s}", f"{{{letter}}}").replace("MEMBERS", noun))
+    return [letter.upper() + line[1:] for line in lines]
+
+
+_ALL: Final = [*_lines(TEMPLATES), *(line for kind in ("set", "zset", "list") for line in _words_for(kind))]
+_ALL_OLD: Final = [*_ALL, *_words_for("hash")]
+"""With those for hashes, which newer servers have themselves."""
+
 _ALL_NEWEST: Final = [*_ALL, *_lines(NEWEST) * 3]
 _NOT_QUEUED: Final = ("EVAL", "SWAPDB", "FLUSHDB")
 """Not in transactions: what stands in docs/semantics.md as happening before EXEC, not within it."""
@@ -301,7 +318,9 @@ class Runner:
     """
 
     def __init__(self, server: Server, proxies: list[Proxy], protocol: int, *, fenced: bool = True) -> None:
-        self.lines = _ALL_NEWEST if server.kind.startswith("redis") and server.version >= (8, 10) else _ALL
+        has_words = parse(server.command("COMMAND", "INFO", "HTTL"))[0] is not None
+        is_newest = server.kind.startswith("redis") and server.version >= (8, 10)
+        self.lines = _ALL_NEWEST if is_newest else _ALL if has_words else _ALL_OLD
         self._stack = ExitStack()
         self._fenced_off = fenced and len(proxies) > 1
         self.server = server

@@ -23,6 +23,7 @@ from tests import test_circles as circles
 from tests import test_cluster_details as details
 from tests import test_command as descriptions
 from tests import test_deadlines as deadlines
+from tests import test_dialects as dialects
 from tests import test_ends as ends
 from tests import test_events as events
 from tests import test_flow as flow
@@ -628,6 +629,7 @@ NEWEST_REDIS_CHECKS: dict[str, Callable[[Place], None]] = {
     "HIMPORT without MULTI": lambda place: newest_commands.test_an_import_by_who_may_run_no_transaction(
         place.server, place.proxy(), place.talk, "-multi"
     ),
+    "the server's own words": lambda place: dialects.check_own_words(place.talk(place.proxy()).raw, has=True),
 }
 
 CHECKS |= NEWEST_CHECKS | NEWEST_REDIS_CHECKS
@@ -834,6 +836,7 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
     "idle clients by TLS": lambda place: ends.check_idle_clients_by_tls(
         place.server, place.start_proxy, ends.certificate(place.folder)
     ),

@@ -12,7 +12,9 @@ from itertools import repeat
 
 import pytest
 
+from proxy.commands.dialects import WORDS
 from tests.battery import SCENARIOS, Line
+from tests.model import parse
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
 from tests.test_lives import PREFIX
@@ -73,6 +75,13 @@ protocols = pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
 scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda name: name.replace(" ", "-"))
 
 
+def requests_of(scenario: str, upstream: Server) -> list[Line]:
+    """The requests of a scenario, without words of other servers that this one lacks: the proxy has those itself."""
+    rows = parse(upstream.command("COMMAND", "INFO", *WORDS))
+    lacked = {name for name, row in zip(WORDS, rows, strict=True) if row is None}
+    return [line for line in SCENARIOS[scenario] if line.arguments[0].upper() not in lacked]
+
+
 def send_slices(client: Raw, data: bytes, sizes: Iterator[int]) -> None:
     """Send bytes in pieces of the given sizes."""
     position = 0
@@ -98,10 +107,12 @@ def concurrently(work: Callable[[], None]) -> Iterator[None]:
 @scenarios
 @protocols
 def test_one_by_one(upstream: Server, proxy: Proxy, protocol: int, scenario: str) -> None:
+    lines = requests_of(scenario, upstream)
+
     def talk(connect: Connect) -> list[bytes]:
         with connect() as client:
             hello(client, protocol)
-            return [normal(line, client.command(*line.arguments)) for line in SCENARIOS[scenario]]
+            return [normal(line, client.command(*line.arguments)) for line in lines]
 
     same_both_ways(upstream, proxy, talk)
 
@@ -109,7 +120,7 @@ def test_one_by_one(upstream: Server, proxy: Proxy, protocol: int, scenario: str
 @scenarios
 def test_pipelined_in_small_pieces(upstream: Server, proxy: Proxy, scenario: str) -> None:
     # A failed AUTH behind another request of the same batch gets no reply at all from Valkey 8.0.1, proxy or not.
-    lines = [line for line in SCENARIOS[scenario] if b"nosuchuser" not in line.arguments]
+    lines = [line for line in requests_of(scenario, upstream) if b"nosuchuser" not in line.arguments]
     data = b"".join(request(*line.arguments) for line in lines)
 
     def talk(connect: Connect) -> list[bytes]:
@@ -125,12 +136,13 @@ def test_pipelined_in_small_pieces(upstream: Server, proxy: Proxy, scenario: str
 @protocols
 def test_with_deadlines_on_every_member(upstream: Server, proxy: Proxy, protocol: int, scenario: str) -> None:
     """Whatever stands in for a request, on keys whose members have deadlines, answers as the request does without."""
+    lines = requests_of(scenario, upstream)
 
     def talk(connect: Connect) -> list[bytes]:
         replies = []
         with connect() as client, upstream.connect() as straight, proxy.connect() as marker:
             hello(client, protocol)
-            for line in SCENARIOS[scenario]:
+            for line in lines:
                 if connect == proxy.connect:
                     give_deadlines(straight, marker)
                 replies.append(normal(line, client.command(*line.arguments)))
@@ -167,11 +179,12 @@ def elements(reply: bytes) -> list[bytes]:
 @scenarios
 def test_inline(upstream: Server, proxy: Proxy, scenario: str) -> None:
     """As somebody types it into a telnet."""
+    lines = requests_of(scenario, upstream)
 
     def talk(connect: Connect) -> list[bytes]:
         with connect() as client:
             replies = []
-            for line in SCENARIOS[scenario]:
+            for line in lines:
                 quoted = ("".join(f"\\x{byte:02x}" for byte in word) for word in line.arguments)
                 client.send(" ".join(f'"{word}"' for word in quoted).encode() + b"\r\n")
                 replies.append(normal(line, client.reply()))

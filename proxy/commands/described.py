@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from proxy.commands.table import COMMANDS, HARMLESS, UNANSWERED, Command, Effect
+from proxy.commands.dialects import WORDS
+from proxy.commands.table import COMMANDS, DIALECTS, HARMLESS, UNANSWERED, Command, Effect
 from proxy.wire.request import Blanks, Quoting
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
@@ -91,6 +92,7 @@ class ServerCommands:
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
         declares_terms: whether it reads in a script's first line on which terms to run it.
         quoting: how it splits an inline request into arguments.
+        is_valkey: whether it says that it is a Valkey: its words for lifetimes of fields are others than Redis's.
         worked_out: what others have worked out from all this, forgotten when it is read again.
     """
 
@@ -101,14 +103,19 @@ class ServerCommands:
         self.empty_counts = True
         self.takes_many_arguments = True
         self.declares_terms = False
+        self.is_valkey = False
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
+        self._dialects: dict[bytes, Command] = {}  # those that the server lacks
+        self._table = COMMANDS  # and what else the proxy knows
         self._unplaced = Command(b"", Effect.ARRIVE, self._written)
         self._terms: dict[bytes, Terms] = {}  # those that have been asked for
 
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Take over the server's reply to `COMMAND`."""
-        self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
+        described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
+        self._dialects = {name: it for name, it in DIALECTS.items() if described and name not in described}
+        self._table = COMMANDS | self._dialects
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
         self._terms.clear()
         self.worked_out.clear()
@@ -117,6 +124,7 @@ class ServerCommands:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
         self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
         self.quoting = Quoting.PLAIN
+        self.is_valkey = greeting.get(b"server") == b"valkey"
         numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
         if numbers is None:
             return
@@ -141,11 +149,19 @@ class ServerCommands:
         What the table does not name may add any, unless the server says that it only reads: it may be of a newer
         server or of a module, also of one that has been loaded since the server was asked.
         """
-        command = COMMANDS.get(name)
+        command = self._table.get(name)
         if command is not None or name in HARMLESS or not self._described:
             return command
         described = self._described.get(name)
         return None if described is not None and not described.writes else self._unplaced
+
+    def dialect(self, name: bytes) -> Command | None:
+        """Return what to do about a command of that upper-case name that other servers have, and the proxy in the place
+        of this one; None for any other. While it is not known what the server has, there are none."""
+        return self._dialects.get(name)
+
+    def _reads_itself(self, name: bytes) -> bool:
+        return name in self._dialects and WORDS[name].deed.reads
 
     def _written(self, arguments: list[bytes]) -> list[bytes] | None:
         """Return what may be the keys of such a command."""
@@ -155,12 +171,12 @@ class ServerCommands:
     def terms(self, name: bytes) -> Terms:
         """Return on which terms a script may run that stands in for the command of that upper-case name.
 
-        A command that the server does not have is one of the proxy's own, and those write, as EXPIRE does.
+        A command that the server does not have is one of the proxy's own.
         """
         terms = self._terms.get(name)
         if terms is None:
             described = self._described.get(name)
-            flags = described.flags if described is not None else (b"write",)
+            flags = described.flags if described is not None else () if self._reads_itself(name) else (b"write",)
             terms = self._terms[name] = Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
         return terms
 
@@ -169,7 +185,7 @@ class ServerCommands:
 
         A module says so of its commands only if it likes.
         """
-        if name in UNANSWERED or name in COMMANDS or name in HARMLESS:
+        if name in UNANSWERED or name in COMMANDS or name in HARMLESS or name in DIALECTS:
             return name in UNANSWERED
         described = self._described.get(name)
         return described is None or not described.flags.isdisjoint(_WAITING)
@@ -177,7 +193,7 @@ class ServerCommands:
     def reads(self, name: bytes) -> bool:
         """Return whether the command of that upper-case name only reads."""
         described = self._described.get(name)
-        return described is not None and b"readonly" in described.flags
+        return b"readonly" in described.flags if described is not None else self._reads_itself(name)
 
     def accepts(self, name: bytes, count: int) -> bool:
         """Return whether the server has a command of that upper-case name that takes so many arguments."""
@@ -204,7 +220,8 @@ class ServerCommands:
         """Return the arguments of a request that may be keys."""
         name = arguments[0].upper()
         described = self._described.get(name)
-        if described is None and name in COMMANDS and COMMANDS[name].effect is Effect.EXPIRE:
+        own = self._table.get(name)
+        if described is None and own is not None and own.effect in (Effect.EXPIRE, Effect.LIFETIME):
             return arguments[1:2]  # the proxy's own: a member may have any name
         if described is None or name in _CONTAINERS:
             return arguments[1:]

@@ -17,11 +17,11 @@ UNITS: Final = {b"s": 1000, b"ms": 1}
 
 _RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
 
-_NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
+NOT_AN_INTEGER: Final = b"ERR value is not an integer or out of range"
 _TOO_MANY: Final = b"ERR Invalid number of arguments"
 _NO_UNIT: Final = b"ERR Invalid unit arg"
-_NX_ALONE: Final = b"ERR NX and XX, GT or LT options at the same time are not compatible"
-_GT_OR_LT: Final = b"ERR GT and LT options at the same time are not compatible"
+NX_ALONE: Final = b"ERR NX and XX, GT or LT options at the same time are not compatible"
+GT_OR_LT: Final = b"ERR GT and LT options at the same time are not compatible"
 
 
 class LifetimeError(Exception):
@@ -90,7 +90,7 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
         raise ArityError(name)
     number = strict_integer(arguments[3])
     if number is None:
-        raise LifetimeError(_NOT_AN_INTEGER)
+        raise LifetimeError(NOT_AN_INTEGER)
     if not proper:
         raise LifetimeError(_TOO_MANY)
     if has_unit:
@@ -101,9 +101,9 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
         raise LifetimeError(_NO_UNIT)
     chosen = set(conditions)
     if b"NX" in chosen and len(chosen) > 1:
-        raise LifetimeError(_NX_ALONE)
+        raise LifetimeError(NX_ALONE)
     if {b"GT", b"LT"} <= chosen:
-        raise LifetimeError(_GT_OR_LT)
+        raise LifetimeError(GT_OR_LT)
     milliseconds = number * unit
     if not -EXACT <= milliseconds <= EXACT:
         raise LifetimeError(b"ERR invalid expire time in '%b' command" % name.lower())

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias, assert_never
 
 from proxy.commands import members
+from proxy.commands.dialects import WORDS
 from proxy.commands.members import Arguments, Locator
 from proxy.wire.request import strict_integer
 
@@ -309,6 +310,12 @@ def _build() -> dict[bytes, Command]:
 
 COMMANDS: dict[bytes, Command] = _build()
 """Upper-case name → what the proxy does about the command."""
+
+DIALECTS: Final[dict[bytes, Command]] = {
+    word.name: Command(word.name, Effect.EXPIRE if word.deed.may_set else Effect.LIFETIME, _at(1), always=True)
+    for word in WORDS.values()
+}
+"""The same for commands that some servers have themselves: what the proxy does about them where the server does not."""
 
 HARMLESS: Final = frozenset(
     b"""APPEND ARDEL ARDELRANGE ARINSERT ARMSET ARRING ARSEEK ARSET BITFIELD DECR DECRBY DELIFEQ EXPIRE

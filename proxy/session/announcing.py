@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from proxy.commands.table import COMMANDS, MARKING, Command, Effect
+from proxy.commands.table import MARKING, Command, Effect
 from proxy.session.ground import Ground
 from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
@@ -29,10 +29,14 @@ LOOKED_AHEAD: Final = 1 << 20
 EXPECTED_AT_MOST: Final = 64
 """Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
 
-_EXPIRING: Final = re.compile(rb"EXPIREMEMBER(?:AT)?\r\n\$(\d{1,4})\r\n", re.IGNORECASE)
+_EXPIRING: Final = re.compile(
+    rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
+)
 
 
-def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
+def keys_expected(
+    data: bytes, *, in_transaction: bool, lacks: Callable[[bytes], bool] = lambda _: True
+) -> frozenset[bytes]:
     """Return the keys to which requests within transactions may give deadlines, as far as they have come together.
 
     Requests that are queued before those can be judged as if the keys had deadlines. Nothing is parsed: what only looks
@@ -41,14 +45,18 @@ def keys_expected(data: bytes, *, in_transaction: bool) -> frozenset[bytes]:
     Args:
         data: what has come.
         in_transaction: whether one is open where it begins.
+        lacks: returns whether the server does not have a command of that upper-case name itself.
     """
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
-    if not opens or (b"EXPIREMEMBER" not in data and b"expiremember" not in data):
+    if not opens or (
+        b"EXPIRE" not in data and b"SETEX" not in data and b"GETEX" not in data and b"SADDEX" not in data
+        and b"expire" not in data and b"setex" not in data and b"getex" not in data and b"saddex" not in data
+    ):  # fmt: skip
         return frozenset()
     keys = set()
     for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):
-        length = int(found[1])
-        if length <= LONGEST:
+        length = int(found[2])
+        if length <= LONGEST and lacks(found[1].upper()):
             keys.add(data[found.end() : found.end() + length])
     return frozenset(keys)
 
@@ -100,7 +108,7 @@ class Announcing:
 
     def first_keys(self, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may give deadlines."""
-        command = COMMANDS.get(arguments[0].upper())
+        command = self._ground.rewriter.command(arguments[0].upper())
         if command is None or command.effect not in MARKING:
             return []
         keys = command.keys(arguments) or []

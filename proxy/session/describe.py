@@ -13,14 +13,11 @@ from functools import cache, lru_cache, partial
 from typing import Final
 
 from proxy.commands.own import (
-    ARITY,
-    CATEGORIES,
-    DOCS,
     EXTENDED,
     EXTENDED_ARITY,
-    FLAGS,
-    MODEL,
+    MODELS,
     OPTIONAL_MEMBER,
+    OWN,
     encode_reply,
     header,
 )
@@ -45,6 +42,9 @@ MOST_STARS: Final = 4
 
 _REMEMBERED: Final = lru_cache(maxsize=4)
 """The whole table of a server's commands takes milliseconds to amend, and is the same for every client that asks."""
+
+Names = tuple[bytes, ...]
+"""The proxy's own commands, in lower case: those that the server does not have."""
 
 Amend = Callable[[bytes], bytes]
 """Makes of the server's reply the one for the client."""
@@ -87,7 +87,7 @@ class Descriptions:
             return self._info(arguments[1:])
         if self._has(b"EXPIREMEMBER"):  # another proxy, or KeyDB
             return None
-        return _command(arguments)
+        return _command(tuple(name for name in OWN if not self._has(name.upper())), arguments)
 
     def _info(self, sections: list[bytes]) -> Described | None:
         named = {section.lower() for section in sections}
@@ -154,72 +154,74 @@ def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
     return b"".join(parts)
 
 
-def _command(arguments: list[bytes]) -> Described | None:
+def _command(own: Names, arguments: list[bytes]) -> Described | None:
     """Decide on a COMMAND."""
     if len(arguments) == 1:
-        return Described(amend=_add_to_all)
+        return Described(amend=partial(_add_to_all, own))
     words = arguments[2:]
     match arguments[1].upper():
         case b"INFO" if not words:
-            return Described(amend=_add_to_all)
+            return Described(amend=partial(_add_to_all, own))
         case b"INFO":
-            return _info_of(words)
+            return _info_of(own, words)
         case b"DOCS":
-            return _docs_of(words)
+            return _docs_of(own, words)
         case b"COUNT" if not words:
-            return Described(amend=_add_to_count)
+            return Described(amend=partial(_add_to_count, len(own)))
         case b"LIST":
-            return _list(words)
+            return _list(own, words)
         case b"GETKEYS" | b"GETKEYSANDFLAGS" if words:
-            model = _model_request(words)
+            model = _model_request(own, words)
             return None if model is None else Described([*arguments[:2], *model])
         case _:
             return None
 
 
-# COMMAND INFO: the entries of the proxy's commands are the model's, with another name, arity and flags.
+# COMMAND INFO: the entries of the proxy's commands are their models', with another name, arity and flags.
 
 _MODEL_ENTRY: Final = re.compile(
-    rb"(\*(?:7|10)\r\n)\$%d\r\n%b\r\n:-?3\r\n([*~])2\r\n\+write\r\n\+fast\r\n" % (len(MODEL), MODEL)
+    rb"(\*(?:7|10)\r\n)\$\d\r\n(%b)\r\n:-?\d\r\n([*~])\d\r\n(?:\+\w+\r\n)+" % b"|".join(MODELS)
 )
 _ARITY: Final = re.compile(rb"(\*(?:7|10)\r\n\$\d\r\n(?:%b)\r\n):2\r\n" % b"|".join(EXTENDED))
 _WITH_ARITY: Final = rb"\g<1>:%d\r\n" % EXTENDED_ARITY
 
 
 def _begin_entry(name: bytes, of_model: re.Match[bytes]) -> bytes:
-    flags = header(of_model[2], len(FLAGS)) + b"".join(b"+%b\r\n" % flag for flag in FLAGS)
-    return b"%b$%d\r\n%b\r\n:%d\r\n%b" % (of_model[1], len(name), name, ARITY, flags)
+    own = OWN[name]
+    flags = header(of_model[3], len(own.flags)) + b"".join(b"+%b\r\n" % flag for flag in own.flags)
+    return b"%b$%d\r\n%b\r\n:%d\r\n%b" % (of_model[1], len(name), name, own.arity, flags)
 
 
 @_REMEMBERED
-def _add_to_all(reply: bytes) -> bytes:
+def _add_to_all(own: Names, reply: bytes) -> bytes:
     """Add entries behind those of all of the server's commands."""
-    model = _MODEL_ENTRY.search(reply)
+    models = {found[2]: found for found in _MODEL_ENTRY.finditer(reply)}
     counted = _COUNTED.match(reply)
-    if model is None or counted is None:
+    if models.keys() != MODELS.keys() or counted is None:
         return reply
-    rest = reply[model.end() : frame_end(reply, model.start())]
-    entries = (_begin_entry(name, model) + rest for name in DOCS)
+    rests = {name: reply[found.end() : frame_end(reply, found.start())] for name, found in models.items()}
+    entries = (_begin_entry(name, models[OWN[name].model]) + rests[OWN[name].model] for name in own)
     amended = _ARITY.sub(_WITH_ARITY, reply[counted.end() :])
-    return b"".join((header(counted[1], int(counted[2]) + len(DOCS)), amended, *entries))
+    return b"".join((header(counted[1], int(counted[2]) + len(own)), amended, *entries))
 
 
-def _info_of(names: list[bytes]) -> Described | None:
+def _info_of(own: Names, names: list[bytes]) -> Described | None:
     lower = [name.lower() for name in names]
-    if DOCS.keys().isdisjoint(lower):
+    if set(own).isdisjoint(lower):
         return None if not set(EXTENDED) & set(lower) else Described(amend=partial(_ARITY.sub, _WITH_ARITY))
-    asked = [name for name in lower if name == MODEL or name in DOCS]
+    asked = [name for name in lower if name in MODELS or name in own]
 
     def amend(reply: bytes) -> bytes:
         coming = iter(asked)
 
         def entry(found: re.Match[bytes]) -> bytes:
-            name = next(coming, MODEL)
-            return found[0] if name == MODEL else _begin_entry(name, found)
+            name = next(coming, found[2])
+            return found[0] if name in MODELS else _begin_entry(name, found)
 
         return _ARITY.sub(_WITH_ARITY, _MODEL_ENTRY.sub(entry, reply))
 
-    return Described([b"COMMAND", b"INFO", *(MODEL if name.lower() in DOCS else name for name in names)], amend)
+    sent = (OWN[name.lower()].model if name.lower() in own else name for name in names)
+    return Described([b"COMMAND", b"INFO", *sent], amend)
 
 
 # COMMAND DOCS: from Redis 7.0 on, a map.
@@ -229,9 +231,9 @@ _EXTENDED_DOCS: Final = re.compile(rb"\$\d\r\n(?:%b)\r\n(?=[*%%]\d+\r\n\$7\r\nsu
 _ONE_ARGUMENT: Final = b"$9\r\narguments\r\n*1\r\n"
 
 
-def _docs_of(names: list[bytes]) -> Described | None:
-    lower = [name.lower() for name in names] or [*DOCS, *EXTENDED]
-    wanted = tuple(name for name in dict.fromkeys(lower) if name in DOCS)  # once, however often they are asked for
+def _docs_of(own: Names, names: list[bytes]) -> Described | None:
+    lower = [name.lower() for name in names] or [*own, *EXTENDED]
+    wanted = tuple(name for name in dict.fromkeys(lower) if name in own)  # once, however often they are asked for
     if not wanted and not set(EXTENDED) & set(lower):
         return None
     return Described(amend=partial(_add_docs, wanted))
@@ -262,28 +264,28 @@ def _add_docs(names: tuple[bytes, ...], reply: bytes) -> bytes:
 
 @cache
 def _docs_entry(name: bytes, resp3: bool) -> bytes:
-    return encode_reply(name, resp3=resp3) + encode_reply(DOCS[name], resp3=resp3)
+    return encode_reply(name, resp3=resp3) + encode_reply(OWN[name].docs, resp3=resp3)
 
 
 # The rest.
 
 
-def _add_to_count(reply: bytes) -> bytes:
+def _add_to_count(added: int, reply: bytes) -> bytes:
     number = reply[1:-2]
-    return b":%d\r\n" % (int(number) + len(DOCS)) if reply.startswith(b":") and number.isdigit() else reply
+    return b":%d\r\n" % (int(number) + added) if reply.startswith(b":") and number.isdigit() else reply
 
 
-def _list(words: list[bytes]) -> Described | None:
+def _list(own: Names, words: list[bytes]) -> Described | None:
     names: Iterable[bytes]
     match [words[0].upper(), words[1].upper(), *words[2:]] if len(words) == 3 else words:
         case []:
-            names = DOCS
+            names = own
         case [b"FILTERBY", b"ACLCAT", category]:
-            names = DOCS if category.lower() in CATEGORIES else ()
+            names = [name for name in own if category.lower() in MODELS[OWN[name].model]]
         case [b"FILTERBY", b"PATTERN", pattern] if (
             len(pattern) <= LONGEST_PATTERN and pattern.count(b"*") <= MOST_STARS
         ):
-            names = [name for name in DOCS if matches(pattern.lower(), name)]
+            names = [name for name in own if matches(pattern.lower(), name)]
         case _:
             names = ()
     added = tuple(names)
@@ -298,9 +300,13 @@ def _add_names(names: tuple[bytes, ...], reply: bytes) -> bytes:
     return b"".join((head, reply[counted.end() :], *(encode_reply(name, resp3=False) for name in names)))
 
 
-def _model_request(words: list[bytes]) -> list[bytes] | None:
+def _model_request(own: Names, words: list[bytes]) -> list[bytes] | None:
     """Return a request with the same keys, for the server to find them in: it knows that command."""
     name = words[0].lower()
-    if name in DOCS:
-        return [MODEL, *words[1:2], *([b"1"] if len(words) >= -ARITY else [])]
+    if name in own:
+        model, arity = OWN[name].model, OWN[name].arity
+        whole = len(words) == arity if arity > 0 else len(words) >= -arity
+        writes = model == b"pexpire"
+        # As many arguments as the model has, or as it does not have.
+        return [model, *words[1:2] * (1 if writes or whole else 2), *([b"1"] if writes and whole else [])]
     return words[:2] if name in EXTENDED and len(words) == 3 else None

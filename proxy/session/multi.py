@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from typing import Final
 
-from proxy.commands.table import COMMANDS, Command, Effect
+from proxy.commands.table import Command, Effect
 from proxy.session import additions
 from proxy.session.ground import Ground
 from proxy.session.hearing import Hearing
@@ -86,7 +86,7 @@ class Multi:
             return
         first = keys[0]
         for arguments in requests_ahead(LOOKED_AHEAD):
-            behind = COMMANDS.get(arguments[0].upper())
+            behind = self._rewriter.command(arguments[0].upper())
             if behind is not None and behind.effect in _BOUNDS:
                 break
             named += self._rewriter.named(behind, arguments)

@@ -77,7 +77,7 @@ class Remaining:
         standing = self._standing
         return (
             command.effect is Effect.LIFETIME
-            and command.name != b"PERSIST"
+            and command.name in (b"TTL", b"PTTL")
             and request.count == 3
             and self._names is not None
             and standing.limited
@@ -117,5 +117,5 @@ def _left(replies: list[bytes], kind: bytes, unit: int, now: float) -> int:
         if len(replies) < 3 or found != kind or replies[2] not in _ABSENT:
             return -1
         deadline = -deadline
-    left = deadline - now
+    left = math.ceil(deadline) - now if deadline < math.inf else deadline
     return -1 if left <= 0 or left == math.inf else math.floor((left + unit / 2) / unit)

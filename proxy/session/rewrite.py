@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -10,7 +11,8 @@ from functools import partial
 from typing import Final, assert_never
 
 from proxy.commands.described import ServerCommands, Terms
-from proxy.commands.lifetime import ArityError, LifetimeError, read_lifetime
+from proxy.commands.dialects import LATEST, WORDS, Deed, MisreadError, Term, Word, read_words
+from proxy.commands.lifetime import EXACT, ArityError, LifetimeError, deadline_of, read_lifetime
 from proxy.commands.table import COMMANDS, MARKING, SPARED, STREAMED, Command, Effect, is_indifferent
 from proxy.coverage.alarm import Alarm
 from proxy.coverage.coverage import Coverage
@@ -40,13 +42,14 @@ WITHIN: Final = 1_000
 CLEARED_AT_ONCE: Final = 500
 """Members of a key that are removed within a transaction at most, in front of its requests."""
 
-_SETTING: Final = frozenset(("expire", "rename", "copy", "move"))
+_SETTING: Final = frozenset(("expire", "expire_members", "set_members", "get_fields", "rename", "copy", "move"))
 """Scripts that set deadlines, and so need the index where the key is."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
 
 _CLEARED: Final = b" cleared"
+_KEEPING: Final = frozenset((b"NX", b"GT", b"LT"))
 _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 
 
@@ -113,6 +116,13 @@ def _has_form_of_protocol(command: Command, arguments: list[bytes]) -> bool:
     That of scores in pairs, and of nothing where there might be an array.
     """
     return command.name in _OF_SEVERAL and len(arguments) > 2
+
+
+def _writes_over(name: bytes, arguments: list[bytes], first: int) -> bool:
+    """Return whether a request gives members new values whatever they had; its first member stands at `first`."""
+    if name == b"ZADD":
+        return _KEEPING.isdisjoint(map(bytes.upper, arguments[2 : first - 1]))
+    return name in (b"HSET", b"HMSET")
 
 
 def goes_elsewhere(command: Command, arguments: list[bytes]) -> bool:
@@ -317,7 +327,7 @@ class Rewriter:
 
         `amends`: whether the request's reply can be amended.
         """
-        if command is None or command.name not in COMMANDS:
+        if command is None or not command.name:
             return False
         arguments, effect = request.arguments, command.effect
         if effect in (Effect.EXPIRE, Effect.LIFETIME):
@@ -372,6 +382,8 @@ class Rewriter:
             The upstream request to send instead, a refusal, or None to forward the request as it came.
         """
         effect, arguments = command.effect, request.arguments
+        if self._server.dialect(command.name) is not None:
+            return self._by_word(WORDS[command.name], arguments, now, owner, transaction, marks=sure)
         if effect is Effect.EXPIRE:
             return self._expire(command, arguments, now, owner, transaction, marks=sure)
         if effect is Effect.LIFETIME:
@@ -442,6 +454,10 @@ class Rewriter:
         """Return whether the server is known to have a command of that upper-case name."""
         return self._server.has(name)
 
+    def lacks(self, name: bytes) -> bool:
+        """Return whether the server does not have a command of that upper-case name."""
+        return not self._server.has(name)
+
     @property
     def takes_many_arguments(self) -> bool:
         """Whether the server takes requests of more than 1,048,576 arguments."""
@@ -460,6 +476,8 @@ class Rewriter:
         command = COMMANDS.get(name)
         if command is not None and command.effect is Effect.SCRIPT:
             return self._are_keys_there(arguments)
+        if self._server.dialect(name) is not None:
+            return False
         if command is None and not self._server.accepts(name, count):
             return True  # it will not run
         if self.moves.are_made_by(name):
@@ -580,6 +598,78 @@ class Rewriter:
         return self._script(
             self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
         )
+
+    def delay(self, command: Command, arguments: list[bytes]) -> float:
+        """Return in how many ms the deadline is that a request sets, if it tells; as `deadline_of`."""
+        if self._server.dialect(command.name) is None:
+            return deadline_of(command.name, arguments, 0.0)
+        word = WORDS[command.name]
+        try:
+            asked = read_words(word, arguments, 0.0, valkey=self._server.is_valkey)
+        except LifetimeError:
+            return math.inf
+        if asked.term is not Term.TIME:
+            return math.inf
+        return asked.milliseconds or -math.inf
+
+    def _by_word(
+        self,
+        word: Word,
+        arguments: list[bytes],
+        now: float,
+        owner: Pipeline | None,
+        transaction: Transaction | None,
+        *,
+        marks: bool,
+    ) -> bytes | Refusal:
+        """Return what does a request of a dialect, about several members."""
+        valkey, terms = self._server.is_valkey and word.kind == b"hash", self._server.terms(word.name)
+        try:
+            asked = read_words(word, arguments, now, valkey=valkey)
+        except ArityError as error:
+            return Refusal(error.message, "arity")
+        except MisreadError as error:
+            if not error.after_type:
+                return self._script(terms, "fail", [], [error.message])
+            key = arguments[1]
+            return self._script(terms, "fail_members", [key, self._names.shadow(key)], [error.message, word.kind])
+        key = arguments[1]
+        cleared = _CLEARED if _is_cleared(key, transaction) else b""
+        if word.deed is Deed.SCAN:
+            return self._script(terms, "scan_members", [key, self._names.shadow(key)], [*asked.options])
+        if word.deed is Deed.READ:
+            rest = word.unit // 2 if valkey or not word.noun else word.unit - 1
+            what = b"%b %b %d %d %d %b" % (
+                word.kind, b"left" if word.relative else b"at", word.unit, rest, word.missing,
+                b"one" if word.is_of_one else b"each",
+            )  # fmt: skip
+            return self._script(terms, "ttl_members", [key, self._names.shadow(key)], [what, *asked.members])
+        if word.deed is Deed.DROP:
+            return self._script(terms, "persist_members", self._triple(key), [word.kind + cleared, *asked.members])
+        deadline = math.inf if asked.term is not Term.TIME else asked.milliseconds + (now if asked.relative else 0)
+        if word.deed is not Deed.TAKE and marks:
+            self._cover(key, owner, transaction)
+        if transaction is None and asked.term is Term.TIME:
+            self.expect([key], deadline)
+        mode, latest = b"relative" if asked.relative else b"absolute", EXACT // 2 if valkey else LATEST
+        if word.deed is not Deed.SET:
+            term = asked.term.name.lower().encode() if asked.term is not Term.TIME else b"%d" % asked.milliseconds
+            if word.deed is Deed.WRITE:
+                conditions = b"%b %b %b %b" % (
+                    word.kind, b"count" if asked.counts else b"done", asked.of_key or b"-", asked.condition[1:] or b"-"
+                )  # fmt: skip
+                script = "set_members"
+            else:
+                script, conditions = "get_fields", b"take" if word.deed is Deed.TAKE else b"leave"
+            what = b"%b %b %b %d %b%b" % (term, mode, word.name.lower(), latest, conditions, cleared)
+            sets = word.deed is Deed.WRITE or (asked.term is Term.TIME and deadline > now)
+            terms = terms._replace(takes_memory=sets)
+            return self._script(terms, script, self._triple(key), [what, *asked.members])
+        what = b"%d %b %b %d %b %d %b%b" % (
+            asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
+        )  # fmt: skip
+        terms = terms._replace(takes_memory=deadline > now)
+        return self._script(terms, "expire_members", self._triple(key), [what, *asked.members])
 
     def _lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
         name, size = command.name, len(arguments)
@@ -723,6 +813,8 @@ class Rewriter:
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
+        if script == "add" and _writes_over(command.name, request.arguments, positions[0]):
+            extra[0] += b" over"
         if script in ("add", "remove") and _is_cleared(key, transaction):
             extra[0] += _CLEARED
         return self._run(command, script, self._triple(key), extra, request)

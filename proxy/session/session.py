@@ -13,7 +13,6 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from proxy.commands.lifetime import deadline_of
 from proxy.commands.table import BLIND, JUDGED, Command, Effect, is_indifferent
 from proxy.coverage.coverage import DATABASES
 from proxy.session import additions, describe, strangers
@@ -228,7 +227,7 @@ class Session:
 
     def _expect(self, data: bytes) -> None:
         if not self._reader.within and not self.stranger:
-            expected = keys_expected(data, in_transaction=self.in_transaction)
+            expected = keys_expected(data, in_transaction=self.in_transaction, lacks=self._rewriter.lacks)
             self._expected = self._expected | expected if self._waiting else expected
 
     def _receive_slice(self, now: float) -> bytes:
@@ -909,7 +908,7 @@ class Session:
                 out.put_aside(guard)
             out.replace(request, instead)
             if transaction is not None and sure:
-                delay = deadline_of(command.name, request.arguments, 0.0) if effect is Effect.EXPIRE else math.inf
+                delay = rewriter.delay(command, request.arguments) if effect is Effect.EXPIRE else math.inf
                 transaction.rewritten(command, request.arguments, delay)
 
     def _bracket(self, command: Command, request: Request) -> bool:

@@ -2,14 +2,21 @@
 -- due goes first: the request may have been under way while a deadline passed.
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one, with ' cleared' behind
---   them in a transaction that has seen to what is due in the key (clear_front.lua); the client's request
+-- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one, behind them ' over' if
+--   the command writes over members that are there, and ' cleared' in a transaction that has seen to what is due in the
+--   key (clear_front.lua); the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+local first, last, step, words = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+local cleared, over = words:find('cleared', 1, true) ~= nil, nil
 if call('exists', shadow) == 1 then
-  settle(key, shadow, index, cleared ~= '')
-  renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared ~= '')
+  settle(key, shadow, index, cleared)
+  over = renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared)
 end
-return run(2)
+local reply = run(2)
+if over and over[1] and words:find('over', 1, true) and not failed(reply) then
+  call('zrem', shadow, unpack(over))
+  refresh(key, shadow, index)
+end
+return reply

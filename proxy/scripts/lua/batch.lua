@@ -78,10 +78,11 @@ local function there(number, kind, key, members)
   return {has(kind, key, members[1])}
 end
 -- For aA; uses: overdue
+-- Gives, as keys, the members that stay and whose deadlines end when they are written over (expire_members.lua).
 local function void_absent(number, key, shadow, form, first, count)
   local kind = kind_of(number)
   if kind == 'none' or kind == 'string' then return drop_key(number) end
-  local members, named, with, void = {}, {}, {}, {}
+  local members, named, with, void, over = {}, {}, {}, {}, {}
   for position = first, first + (count - 1) * form.width, form.width do
     for place = position + form.from - 1, position + form.to - 1, form.step do members[#members + 1] = ARGV[place] end
   end
@@ -98,25 +99,27 @@ local function void_absent(number, key, shadow, form, first, count)
           kinds[number] = nil
         end
         with[#with + 1] = member
+        if form.over and deadline % 1 ~= 0 then over[member] = true end
       end
     end
   end
   if with[1] then
     local each = there(number, kind, key, with)
     for place, member in ipairs(with) do
-      if not each[place] then void[#void + 1] = member end
+      if not each[place] then void[#void + 1], over[member] = member, nil end
     end
   end
   if void[1] then
     call('zrem', shadow, unpack(void))
     stale[number] = true
   end
+  return next(over) and over
 end
 function work.a(replies, number, form, first, count)
   local key, shadow, name, width, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, form.width, #replies
-  local earliest = earliest_of(number)
+  local earliest, over, gone = earliest_of(number), nil, {}
   if earliest and earliest <= moment then earliest = settle_key(number) end
-  if earliest then void_absent(number, key, shadow, form, first, count) end
+  if earliest then over = void_absent(number, key, shadow, form, first, count) end
   if form.typed then redis.setresp(3) end
   for place = 1, count do
     local position = first + (place - 1) * width
@@ -124,8 +127,17 @@ function work.a(replies, number, form, first, count)
     if failed(reply) then reply = {err = told(reply.err, name)} end
     replies[size + place] = reply == nil and false or reply
     kinds[number] = not failed(reply) and form.kind or nil
+    if over and not failed(reply) then
+      for named = position + form.from - 1, position + form.to - 1, form.step do
+        if over[ARGV[named]] then gone[#gone + 1], over[ARGV[named]] = ARGV[named], nil end
+      end
+    end
   end
   if form.typed then redis.setresp(2) end
+  if gone[1] then
+    call('zrem', shadow, unpack(gone))
+    stale[number] = true
+  end
   added[number] = kinds[number] and ARGV[first + (count - 1) * width + form.from - 1]
 end
 work.A = work.a
@@ -286,7 +298,7 @@ function work.t(replies, number, form, first, count)
       local deadline = tonumber(scores[place] or nil)
       -- A void one (void_page.lua) tells how long the member would have had.
       if deadline and deadline < 0 then deadline = not has(kind, key, ARGV[first + place - 1]) and math.floor(-deadline) end
-      left = deadline and deadline > moment and math.floor((deadline - moment + unit / 2) / unit) or -1
+      left = deadline and deadline > moment and math.floor((math.ceil(deadline) - moment + unit / 2) / unit) or -1
     end
     lefts[place] = left
   end
@@ -298,7 +310,7 @@ for does, name, width, from, to, step in ARGV[2]:gmatch('(%a) (%S+) (%d+) (%d+) 
   forms[#forms + 1] = {
     work = work[does], typed = does == 'A', name = tonumber(name) or name, width = tonumber(width),
     from = tonumber(from), to = tonumber(to), step = tonumber(step),
-    kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
+    over = name == 'HSET' or name == 'HMSET' or name == 'ZADD', kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
   }
 end
 local keys, place = {}, 0

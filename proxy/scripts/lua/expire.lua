@@ -20,7 +20,7 @@ if kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then
 end
 if not has(kind, key, member) then return 0 end
 local stored = tonumber(call('zscore', shadow, member) or nil)
-local present = stored and stored >= 0 and stored or nil
+local present = stored and stored >= 0 and math.ceil(stored) or nil
 if present and present <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', present, moment) then
   return 0
 end

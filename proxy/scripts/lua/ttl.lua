@@ -15,6 +15,7 @@ if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
   deadline = math.floor(-deadline)  -- (void_page.lua)
 end
+deadline = math.ceil(deadline)  -- (expire_members.lua)
 local left, unit = deadline - moment, tonumber(ARGV[2])
 if left <= 0 then return -1 end
 return math.floor((left + unit / 2) / unit)

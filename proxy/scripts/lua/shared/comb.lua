@@ -1,6 +1,7 @@
 -- Voids, in a part of a shadow, the deadlines of members that are absent from their collection; all of them at once, by
 -- dropping the shadow, where there is no collection any more. Frees those that have been void for `lasting` ms: when it
--- meets a void one first, it notes the time in the fraction of the score (of ms), which tells nothing else; 0: never.
+-- meets a void one first, it notes the time in the fraction of the score (of ms); 0: never. (What a dialect has set,
+-- expire_members.lua, has a fraction already: it may go at once, as no word of that dialect tells of it.)
 -- Gives the next cursor of ZSCAN, how many deadlines were looked at, how many voided, and how many were void already.
 -- O(count log n), of a list O(count n).
 local function comb(key, shadow, index, cursor, count, lasting)

@@ -123,8 +123,17 @@ end
 -- In order of deadline many have the same one, where a mass expires: two are read then.
 local function read_deadlines(read, shadow, members)
   local first, last = read('zscore', shadow, members[1]), #members > 8 and read('zscore', shadow, members[#members])
-  if type(first) ~= 'string' or first ~= last then return read('zmscore', shadow, unpack(members)) end
   local all = {}
+  if type(first) ~= 'string' or first ~= last then
+    all = read('zmscore', shadow, unpack(members))
+    if failed(all) then return all end
+    -- A whole number of milliseconds, less a half where a dialect has set it (expire_members.lua).
+    for place, deadline in ipairs(all) do
+      if deadline and deadline:find('.', 1, true) then all[place] = string.format('%.0f', math.ceil(deadline)) end
+    end
+    return all
+  end
+  if first:find('.', 1, true) then first = string.format('%.0f', math.ceil(first)) end
   for place = 1, #members do all[place] = first end
   return all
 end

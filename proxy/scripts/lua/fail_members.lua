@@ -1,0 +1,11 @@
+-- Answers with an error about a request for members, unless their key is of another type: that comes first.
+-- uses: has, now, alive, fits
+-- KEYS: key, its shadow
+-- ARGV: the error; the types of which the key has to have one
+-- Result: the error, or WRONGTYPE
+-- Complexity: O(1)
+local kind = call('type', KEYS[1]).ok
+if kind ~= 'none' and not fits(kind, ARGV[2]) and alive(kind, KEYS[1], KEYS[2], (now())) then
+  return misfit(ARGV[2])
+end
+return redis.error_reply(ARGV[1])

@@ -1,0 +1,37 @@
+-- Drops the deadlines of members of a key.
+-- uses: has, index, now, discard, overdue, passed, need, alive, each, fits
+-- KEYS: key, its shadow, the index
+-- ARGV: the types of which the key has to have one, and in a transaction that has seen to what is due in the key (clear_front.lua)
+--   ' cleared' behind it; then the members
+-- Result: for each member -2 no such key or member; -1 it has no deadline; 1 dropped; an error for another type
+-- Complexity: O(log n) for each member (a list of n is read for 500 of them)
+local wanted, cleared = ARGV[1]:match('(%S+)(.*)')
+local key, shadow, index, moment, replies, dropped = KEYS[1], KEYS[2], KEYS[3], (now()), {}, false
+local kind = call('type', key).ok
+local there = kind ~= 'none' and alive(kind, key, shadow, moment)
+if there and not fits(kind, wanted) then return misfit(wanted) end
+for first = 2, #ARGV, 500 do
+  local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
+  local each = there and has_each(kind, key, members)
+  local scores, gone, free, drops = each and score_each(shadow, members), {}, {}, {}
+  for place, member in ipairs(members) do
+    local deadline, reply = each and tonumber(scores[place] or nil), -1
+    if not each or not each[place] or gone[member] then
+      reply = -2
+    elseif deadline and deadline > 0 and not free[member] then
+      if deadline <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', deadline, moment) then
+        gone[member], reply = true, -2
+      else
+        free[member], drops[#drops + 1], reply = true, member, 1
+      end
+    end
+    replies[first + place - 2] = reply
+  end
+  if drops[1] then
+    if not dropped then need_refresh(shadow) end
+    call('zrem', shadow, unpack(drops))
+    dropped = true
+  end
+end
+if dropped then refresh(key, shadow, index) end
+return replies

@@ -1,0 +1,37 @@
+-- Tells how long members of a key have still to live, or when they expire.
+-- uses: has, now, alive, each, fits
+-- KEYS: key, its shadow
+-- ARGV: in one, with spaces between: the types of which the key has to have one, 'left' (from now on) or 'at' (since 1970),
+--   the unit of the result in milliseconds, what is added before the rest of a unit is dropped, the result for a member that
+--   is not there, and 'each' or 'one' (member, and a result that is no array); then the members
+-- Result: for each member -2 no such key; -1 no deadline; else the time; an error for another type
+-- Reads only
+-- Complexity: O(1) for each member (O(log n) in a sorted set; a list of n is read for 500 of them)
+local wanted, what, unit, rest, missing, many = ARGV[1]:match('(%S+) (%S+) (%d+) (%d+) (%S+) (%S+)')
+local key, shadow, moment, replies = KEYS[1], KEYS[2], (now()), {}
+local kind = call('type', key).ok
+local there = kind ~= 'none' and alive(kind, key, shadow, moment)
+if there and not fits(kind, wanted) then return misfit(wanted) end
+for first = 2, #ARGV, 500 do
+  local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
+  local each = there and has_each(kind, key, members)
+  local scores = each and score_each(shadow, members)
+  for place = 1, #members do
+    local deadline, reply = each and tonumber(scores[place] or nil), -1
+    if not each then
+      reply = -2
+    elseif not each[place] then
+      reply = tonumber(missing)
+    elseif deadline and deadline > 0 then
+      -- A whole number of milliseconds, less a half where a dialect has set it (expire_members.lua).
+      deadline = math.ceil(deadline)
+      reply = tonumber(missing)
+      if deadline > moment then
+        if what == 'left' then deadline = deadline - moment end
+        reply = math.floor((deadline + rest) / unit)
+      end
+    end
+    replies[first + place - 2] = reply
+  end
+end
+return many == 'one' and replies[1] or replies
