@@ -651,7 +651,9 @@ def test_a_member_with_a_deadline_is_explained(upstream: Server, proxy: Proxy, t
     assert rows["key"] == "there: a hash"
     assert rows["member"] == "there"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC, in 3 min", rows["deadline"])
-    assert (rows["covered"], rows["key's TTL"], rows["events"]) == ("by the prefix looked:", "none", "no rule")
+    prefix = rows["covered"].removeprefix("by the prefix ")
+    assert "looked:".startswith(prefix)  # of many there come wider ones
+    assert (rows["key's TTL"], rows["events"]) == ("none", "no rule")
     assert int(rows["proxies"]) >= 1
     assert re.fullmatch(r"It expires in 3 min \(.* UTC\): a proxy removes it then\.", sentence)
     status, rows, sentence = explained(upstream, "looked:7", "pear")

@@ -558,11 +558,18 @@ def check_queued_pairs(server: Server, proxy: Proxy) -> None:
         pairs: list[Words] = []
         for number in range(300):
             pairs += [("HSET", f"k:{number}", "m", 1), ("EXPIREMEMBER", f"k:{number}", "m", FAR + number)]
-        before = calls(server)
-        replies = pipelined(client, [("MULTI",), ("GET", "x"), *pairs, ("SET", "x", "y"), ("EXEC",)])
-        assert replies[:-1] == [b"+OK\r\n", *[b"+QUEUED\r\n"] * 602]
-        assert replies[-1] == b"*602\r\n$-1\r\n" + b":1\r\n" * 600 + b"+OK\r\n"
-        assert calls(server) - before <= 10
+
+        def go_together() -> bool:
+            """Likewise."""
+            for number in range(300):
+                client.command("DEL", f"k:{number}")
+            before = calls(server)
+            replies = pipelined(client, [("MULTI",), ("GET", "x"), *pairs, ("SETEX", "y", 9, "y"), ("EXEC",)])
+            assert replies[:-1] == [b"+OK\r\n", *[b"+QUEUED\r\n"] * 602]
+            assert replies[-1] == b"*602\r\n$-1\r\n" + b":1\r\n" * 600 + b"+OK\r\n"
+            return calls(server) - before <= 10
+
+        until(go_together, what="few calls")
         for number in range(300):
             found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
             assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
@@ -646,9 +653,16 @@ def check_pairs(server: Server, proxy: Proxy) -> None:
                 requests.append(tuple(str(word).format(number) for word in adder))
                 requests.append(("EXPIREMEMBER", key, "m", FAR + number))
                 requests.append(("SET", f"plain:{number}", "x"))
-            before = calls(server)
-            assert pipelined(client, requests) == [b":1\r\n", b":1\r\n", b"+OK\r\n"] * 60
-            assert calls(server) - before <= 10
+
+            def go_together(requests: list[Words] = requests) -> bool:
+                """Unless something has just to be asked, such as what the user may do."""
+                for number in range(60):
+                    client.command("DEL", f"k:{number}")
+                before = calls(server)
+                assert pipelined(client, requests) == [b":1\r\n", b":1\r\n", b"+OK\r\n"] * 60
+                return calls(server) - before <= 10
+
+            until(go_together, what="few calls")
             for number in range(60):
                 found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
                 assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
