@@ -372,9 +372,10 @@ MUTATIONS = [
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
-    Mutation("listen/header.py", " if header is None else header.size - len(data)", "", "a header at every cut"),
+    Mutation(
+        "wire/proxied.py", "size = _HEAD.size + length\n", "size = 16 + max(length - 1, 0)\n", "a header at every cut"
+    ),
     Mutation("listen/header.py", "asyncio.timeout(seconds)", "asyncio.timeout(None)", "a header that does not come"),
-    Mutation("listen/listener.py", "            self.left(connection)\n", "", "ends within a header"),
     Mutation("listen/listener.py", " and not is_among(address[0], self._balancers)", " and False", "past the balancer"),
     Mutation(
         "listen/listener.py",

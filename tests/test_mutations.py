@@ -816,7 +816,6 @@ CHECKS |= {
     "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
     "messages to who has left": lambda place: ends.check_messages(place.server, place.start_proxy),
     "a header at every cut": lambda place: headers.check_every_cut(_proxied(place)),
-    "ends within a header": lambda place: headers.check_ends(_proxied(place), every=7),
     "a header that does not come": lambda place: headers.check_stalls(_proxied(place, "--listen-tls-timeout", "1")),
     "a client by its header": lambda place: headers.check_the_name_in_the_log(
         _proxied(place, "--request-limit", "65536")

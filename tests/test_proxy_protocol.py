@@ -248,10 +248,10 @@ def connect(port: int, source: str = BALANCER) -> socket.socket:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """What comes until the other side closes, or it is a PONG."""
+    """What comes until the other side closes, or a line has ended."""
     said = b""
     with contextlib.suppress(ConnectionError):
-        while said != PONG and (piece := connection.recv(4096)):
+        while not said.endswith(b"\r\n") and (piece := connection.recv(4096)):
             said += piece
     return said
 
