@@ -424,7 +424,7 @@ def test_a_stop_waits_for_no_header(here: Place) -> None:
 
 def check_unlisted(here: Place) -> None:
     """For the deliberate breaks too."""
-    for data in (b"", PING, LINE + PING):
+    for data in (PING, LINE + PING, b""):
         with connect(here.plain, STRANGER) as connection:
             connection.sendall(data)
             assert answer(connection) == UNLISTED
