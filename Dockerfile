@@ -21,14 +21,17 @@ COPY README.md LICENSE ./
 COPY proxy proxy
 RUN /opt/expiremember-proxy/bin/pip install --no-cache-dir . \
     && /opt/expiremember-proxy/bin/pip uninstall --yes pip
+COPY tools/image_root.py tools/
+RUN python3 tools/image_root.py /opt/expiremember-proxy /image
 
-FROM ${BASE_IMAGE}
+# Python, the proxy and what they load. There is no shell in it: expiremember-proxy check is what tells how it is.
+FROM scratch
 LABEL org.opencontainers.image.title="expiremember-proxy" \
       org.opencontainers.image.description="A sidecar for Redis and Valkey: EXPIREMEMBER, as in KeyDB" \
       org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=build /opt/expiremember-proxy /opt/expiremember-proxy
+COPY --from=build /image /
 # Running requests get 8 seconds after SIGTERM: `docker stop` kills after 10.
-ENV PATH=/opt/expiremember-proxy/bin:$PATH \
+ENV PATH=/opt/expiremember-proxy/bin:/usr/local/bin:/usr/bin \
     EXPIREMEMBER_LISTEN=0.0.0.0:6379 \
     EXPIREMEMBER_LOG_FORMAT=json \
     EXPIREMEMBER_SHUTDOWN_TIMEOUT=8

@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 
 DEFAULT_LISTEN: Final = ("127.0.0.1:6380",)
 
+UNLISTED: Final = b"-ERR expiremember-proxy: this address is not in listen_proxy_protocol; use the load balancer\r\n"
+"""What a peer is told that is none of the load balancers by which alone clients are to come."""
+
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
 _TLS: Final = "tls://"
 _LAST_PORT: Final = 65_535

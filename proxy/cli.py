@@ -52,7 +52,7 @@ def _option(name: str, field: FieldInfo) -> click.Option:
         declaration = f"{flag}/--no-{flag[2:]}" if field.default else flag
         return click.Option([declaration], is_flag=True, **keywords)
     if get_origin(annotation) is list:
-        what = "PREFIX" if name == "cover" else "ADDRESS"
+        what = {"cover": "PREFIX", "listen_proxy_protocol": "NETWORKS"}.get(name, "ADDRESS")
         return click.Option([flag], multiple=True, metavar=what, **keywords | {"default": ()})
     if get_origin(annotation) is Literal:
         keywords["metavar"] = "|".join(get_args(annotation))
@@ -113,7 +113,7 @@ def _check(config: Path | None, *, probe: bool, **flags: Any) -> None:
     if probe:
         from proxy.check.probe import run as run_probe
 
-        sys.exit(run_probe(chosen.listen))
+        sys.exit(run_probe(chosen.listen, chosen.listen_proxy_protocol))
     from proxy.check.report import run
 
     sys.exit(run(chosen))

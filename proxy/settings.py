@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -59,7 +60,18 @@ class Settings(BaseSettings):
         "unset, clients need no certificate.",
     )
     listen_tls_timeout: float = Field(
-        default=10.0, gt=0, le=300, description="Timeout of a client's TLS handshake.", json_schema_extra=_SECONDS
+        default=10.0,
+        gt=0,
+        le=300,
+        description="Timeout of a client's TLS handshake; and, before it, of a PROXY protocol header.",
+        json_schema_extra=_SECONDS,
+    )
+    listen_proxy_protocol: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        max_length=64,
+        description="Networks of load balancers, such as 10.0.0.0/8, that begin each connection with a PROXY protocol "
+        "header (version 1 or 2): the log then names the client it tells of. Clients from elsewhere are refused; Unix "
+        "sockets need no header. Separate by commas, or repeat.",
     )
     max_clients: int = Field(
         default=10_000,
@@ -261,7 +273,7 @@ class Settings(BaseSettings):
         """Flags, then environment, then file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
-    @field_validator("listen", "cover", mode="before")
+    @field_validator("listen", "listen_proxy_protocol", "cover", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_addresses(value) if isinstance(value, str) else value
@@ -272,6 +284,17 @@ class Settings(BaseSettings):
         for address in addresses:
             parse_address(address)
         return addresses
+
+    @field_validator("listen_proxy_protocol")
+    @classmethod
+    def _check_networks(cls, given: list[str]) -> list[str]:
+        found = [text for part in given for text in split_addresses(part)]
+        for text in found:
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise ValueError(f"{text!r} is no network such as 10.0.0.0/8 or fd00::/8: {error}") from None
+        return found
 
     @field_validator("cover")
     @classmethod
@@ -323,6 +346,8 @@ class Settings(BaseSettings):
                 raise ValueError("a tls:// address needs listen_tls_cert_file and listen_tls_key_file")
         elif self.listen_tls_cert_file or self.listen_tls_ca_file:
             raise ValueError("listen_tls_cert_file and listen_tls_ca_file need a tls:// address in listen")
+        if self.listen_proxy_protocol and not any(isinstance(address, TCPAddress) for address in addresses):
+            raise ValueError("listen_proxy_protocol needs a host:port or tls:// address in listen")
 
     def has_password(self, name: str) -> bool:
         """Return whether a setting contains a password, or names the file of one."""

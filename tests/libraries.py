@@ -1,10 +1,12 @@
-"""Client libraries of other languages than Python: found on this machine, or installed once into the user's cache."""
+"""Client libraries, most of other languages: found on this machine, or installed once into the user's cache."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Final
 
 import pytest
 
-NPM: Final = {"ioredis": "6.0.0", "redis": "6.3.1", "@valkey/valkey-glide": "2.5.2"}
+NPM: Final = {"ioredis": "6.0.0", "redis": "6.3.1", "@valkey/valkey-glide": "2.5.2", "typescript": "5.9.3"}
 """Packages of Node.js, and the versions that are tested."""
 
 PREDIS: Final = Path("/usr/share/php/Predis/Autoloader.php")
@@ -44,6 +46,15 @@ def _node(folder: Path) -> list[str]:
     return ["node"]
 
 
+def _typescript(folder: Path) -> list[str]:
+    """Check it as strictly as there is, then run what has been made of it."""
+    _node(folder)
+    check = (
+        'node_modules/.bin/tsc --strict --target es2022 --module nodenext --skipLibCheck "$0" && node "${0%.mts}.mjs"'
+    )
+    return ["sh", "-c", f"cd {shlex.quote(str(folder))} && {check}"]
+
+
 def _php(folder: Path) -> list[str]:
     del folder
     return _having("php", "-r", "exit(extension_loaded('redis') ? 0 : 1);")
@@ -68,7 +79,9 @@ def _having(program: str, *check: str) -> list[str]:
 
 
 LIBRARIES: Final[dict[str, tuple[str, Callable[[Path], list[str]]]]] = {
+    "redis-py": (".py", lambda _: [sys.executable, "-W", "error"]),
     "ioredis": (".mjs", _node),
+    "TypeScript": (".mts", _typescript),
     "node-redis": (".mjs", _node),
     "GLIDE": (".mjs", _node),
     "phpredis": (".php", _php),

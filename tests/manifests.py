@@ -16,6 +16,7 @@ from tests.servers import ROOT
 
 KUBERNETES: Final = ROOT / "config" / "kubernetes"
 COMPOSE: Final = ROOT / "config" / "compose.yaml"
+COMPOSE_DEMO: Final = ROOT / "config" / "compose-demo.yaml"
 COMPOSE_SENTINEL: Final = ROOT / "config" / "compose-sentinel.yaml"
 SIDECAR: Final = "expiremember-proxy"
 

@@ -397,6 +397,18 @@ MUTATIONS = [
     Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
+    Mutation(
+        "wire/proxied.py", "size = _HEAD.size + length\n", "size = 16 + max(length - 1, 0)\n", "a header at every cut"
+    ),
+    Mutation("listen/header.py", "asyncio.timeout(seconds)", "asyncio.timeout(None)", "a header that does not come"),
+    Mutation("listen/listener.py", " and not is_among(address[0], self._balancers)", " and False", "past the balancer"),
+    Mutation(
+        "listen/listener.py",
+        "connection.source = await take_header(client, seconds) or peer",
+        "await take_header(client, seconds) or peer",
+        "a client by its header",
+    ),
+    Mutation("relay/client.py", 'else {"client": self.source}', "else {}", "a client by its header"),
     Mutation("tls.py", "raise ConnectionResetError(_LOST)  # of that end", "pass  # of that end", "ends"),
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
     Mutation("relay/client.py", "self._transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),

@@ -411,6 +411,7 @@ class _Client:
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
+        self.who: dict[str, str] = {}
 
     def attach(self, upstream: UpstreamConnection) -> bool:
         return True

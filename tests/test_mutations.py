@@ -37,6 +37,7 @@ from tests import test_memory as memory
 from tests import test_native_expiry as native
 from tests import test_newest_commands as newest_commands
 from tests import test_proxies as proxies
+from tests import test_proxy_protocol as headers
 from tests import test_reads as reads
 from tests import test_refusals as refusals
 from tests import test_sentinel as sentinel
@@ -437,6 +438,11 @@ def _check_sent_twice(proxy: Proxy) -> None:
     with proxy.connect() as client:
         for together in (True, False):
             reads.check_behind(client, together=together)
+
+
+def _proxied(place: Place, *arguments: str) -> headers.Place:
+    """Start a proxy to which a load balancer says where clients come from."""
+    return headers.place(place.start_proxy, place.server, tls.Files(place.folder), place.folder, *arguments)
 
 
 CHECKS: dict[str, Callable[[Place], None]] = {
@@ -842,6 +848,12 @@ CHECKS |= {
     ),
     "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
     "messages to who has left": lambda place: ends.check_messages(place.server, place.start_proxy),
+    "a header at every cut": lambda place: headers.check_every_cut(_proxied(place)),
+    "a header that does not come": lambda place: headers.check_stalls(_proxied(place, "--listen-tls-timeout", "1")),
+    "a client by its header": lambda place: headers.check_the_name_in_the_log(
+        _proxied(place, "--request-limit", "65536")
+    ),
+    "past the balancer": lambda place: headers.check_unlisted(_proxied(place)),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),

@@ -26,6 +26,7 @@ class Client:
     def __init__(self) -> None:
         self.attached = 0
         self.lost = 0
+        self.who: dict[str, str] = {}
 
     def attach(self, upstream: UpstreamConnection) -> bool:
         self.attached += 1

@@ -21,6 +21,9 @@ def test_the_generated_files_say_what_the_settings_say() -> None:
     again = "run python -m tools.settings_reference"
     assert SHIPPED.read_text("utf-8") == settings_reference.shipped_file(), again
     assert (ROOT / "docs" / "configuration.md").read_text("utf-8") == settings_reference.page(), again
+    assert len(settings_reference.CHARTS) == 2
+    for chart in settings_reference.CHARTS:
+        assert (chart / "values.schema.json").read_text("utf-8") == settings_reference.chart_schema(), again
 
 
 def test_the_shipped_configuration_has_every_setting_with_its_default() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ def check_listening(settings: Settings) -> Iterator[Finding]:
             text = f"the certificate {date}: renew {settings.listen_tls_cert_file}, or set this machine's clock"
             yield Finding(Level.WARNING, _SUBJECT, text)
     for address in settings.listen:
-        level, text = _look(address)
+        level, text = _look(address, settings.listen_proxy_protocol)
         yield Finding(level, _SUBJECT, f"{address} {text}")
 
 
@@ -129,9 +129,9 @@ def _is_open(where: Path | TCPAddress, settings: Settings) -> bool:
     return not is_loopback(host)
 
 
-def _look(address: str) -> tuple[Level, str]:
+def _look(address: str, balancers: Sequence[str]) -> tuple[Level, str]:
     try:
-        line = ask(address, PING, has_line).partition(b"\r\n")[0]
+        line = ask(address, PING, has_line, balancers=balancers).partition(b"\r\n")[0]
     except (ConnectionRefusedError, FileNotFoundError):
         return _bind(parse_address(address))
     except NoConnectionError as error:
@@ -149,15 +149,15 @@ def _look(address: str) -> tuple[Level, str]:
         return Level.OK, f"is in use by a server that answers {line[1:].decode(errors='replace')}: perhaps the proxy"
     if line.startswith(_OURS):
         return Level.OK, "is where the proxy is running"
-    if line.startswith((b"+PONG", b"-NOPERM")) and (version := section(address).get("version")) is not None:
+    if line.startswith((b"+PONG", b"-NOPERM")) and (version := section(address, balancers).get("version")) is not None:
         return Level.OK, f"is where the proxy is running (version {version})"
     return Level.FAILURE, "is in use by another program; choose another address"
 
 
-def section(address: str) -> dict[str, str]:
+def section(address: str, balancers: Sequence[str] = ()) -> dict[str, str]:
     """Return what the proxy that listens at an address tells of itself; nothing if that is no proxy."""
     try:
-        reply = ask(address, _INFO, _is_whole)
+        reply = ask(address, _INFO, _is_whole, balancers=balancers)
     except (NoAnswerError, ConnectionRefusedError, FileNotFoundError):
         return {}
     return fields(reply.decode("utf-8", "replace")) if b"# Expiremember" in reply else {}

@@ -10,11 +10,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.addresses import DEFAULT_LISTEN, TCPAddress, parse_address, split_addresses
+from proxy.addresses import DEFAULT_LISTEN, UNLISTED, TCPAddress, parse_address, split_addresses
 from proxy.names import lookup
 
 TIMEOUT: Final = 4.0
@@ -24,12 +24,14 @@ LARGEST: Final = 64 * 1024
 """Bytes of a reply that are read."""
 
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
+_HEADER: Final = b"PROXY UNKNOWN\r\n"
+"""Says that the peer speaks for itself."""
 
 ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
 BUSY: Final = (b"-BUSY ", b"-LOADING ", b"-MISCONF ", b"-MASTERDOWN ", b"-ERR max number of clients reached")
 """What a server says that lives and cannot serve everybody at present: to restart the proxy would help nobody."""
 
-_ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM", *BUSY)
+_ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM", UNLISTED.rstrip(), *BUSY)
 _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 
 
@@ -45,7 +47,13 @@ class CertificateWantedError(NoAnswerError):
     """TLS is spoken there, and a certificate wanted that a probe has not."""
 
 
-def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout: float = TIMEOUT) -> bytes:
+def ask(
+    address: str,
+    request: bytes,
+    is_whole: Callable[[bytes], bool],
+    timeout: float = TIMEOUT,
+    balancers: Sequence[str] = (),
+) -> bytes:
     """Send a request to an address, and return the reply.
 
     Args:
@@ -53,6 +61,7 @@ def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout
         request: the request.
         is_whole: returns whether so much of a reply is enough.
         timeout: seconds for all of it.
+        balancers: the networks whose connections begin with a PROXY protocol header.
 
     Raises:
         ConnectionRefusedError: nobody listens there.
@@ -75,6 +84,8 @@ def ask(address: str, request: bytes, is_whole: Callable[[bytes], bool], timeout
         by_tls = not isinstance(where, Path) and where.tls
         with _reach(where, left) as plain:
             plain.settimeout(left())
+            if balancers and _is_among(plain, balancers):
+                plain.sendall(_HEADER)
             with _tls(plain) if by_tls else plain as connection:
                 connection.settimeout(left())
                 connection.sendall(request)
@@ -127,6 +138,15 @@ def _connect(family: int, address: Any, left: Callable[[], float]) -> socket.soc
     return connection
 
 
+def _is_among(connection: socket.socket, balancers: Sequence[str]) -> bool:
+    """Return whether this end of a connection is in one of the networks."""
+    if connection.family == socket.AF_UNIX:
+        return False
+    from proxy.listen.header import is_among, networks
+
+    return is_among(str(connection.getsockname()[0]), networks(balancers))
+
+
 def _tls(connection: socket.socket) -> socket.socket:
     """Begin TLS, with whom it may be: nothing secret is sent."""
     import ssl
@@ -147,17 +167,18 @@ def has_line(reply: bytes) -> bool:
     return b"\r\n" in reply
 
 
-def probe(addresses: Iterable[str], say: Callable[[str], None]) -> bool:
+def probe(addresses: Iterable[str], say: Callable[[str], None], balancers: Sequence[str] = ()) -> bool:
     """Return whether the proxy serves clients at all these addresses.
 
     Args:
         addresses: where it listens, as in the settings.
         say: gets a line about each.
+        balancers: the networks whose connections begin with a PROXY protocol header.
     """
     healthy = True
     for address in addresses:
         try:
-            line = ask(address, PING, has_line).partition(b"\r\n")[0]
+            line = ask(address, PING, has_line, balancers=balancers).partition(b"\r\n")[0]
             alive = line.startswith(_ALIVE)
             said = "answers" if alive else printable(line.removeprefix(b"-")[:300].decode("utf-8", "replace"))
         except CertificateWantedError:
@@ -187,7 +208,7 @@ def listening(arguments: list[str], environment: Mapping[str, str]) -> list[str]
             given.append(value if equals else next(rest, ""))
         elif argument != "--probe":
             return None
-    if "EXPIREMEMBER_CONFIG" in variables:
+    if variables.keys() & {"EXPIREMEMBER_CONFIG", "EXPIREMEMBER_LISTEN_PROXY_PROTOCOL"}:
         return None
     addresses = given or split_addresses(variables.get("EXPIREMEMBER_LISTEN", ",".join(DEFAULT_LISTEN)))
     try:
@@ -198,13 +219,13 @@ def listening(arguments: list[str], environment: Mapping[str, str]) -> list[str]
     return addresses or None
 
 
-def run(addresses: Iterable[str]) -> int:
+def run(addresses: Iterable[str], balancers: Sequence[str] = ()) -> int:
     """Probe, with a line for each address on standard output.
 
     Returns:
         The exit status: 0 if all are served, else 1.
     """
-    return 0 if probe(addresses, print) else 1
+    return 0 if probe(addresses, print, balancers) else 1
 
 
 def main() -> int | None:

@@ -1,4 +1,7 @@
-"""The listening sockets: accept clients up to a limit, refuse the others, and go on after running out of files."""
+"""The listening sockets: accept clients up to a limit, refuse the others, and go on after running out of files.
+
+A client counts from its arrival on, before the PROXY header of a load balancer and the TLS handshake have come.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from typing import Final
 
 import structlog
 
+from proxy.addresses import UNLISTED
 from proxy.listen.binding import Listener, bind_all, close_all, shown
+from proxy.listen.header import OnlyLookedError, is_among, networks, take_header
 from proxy.listen.others import Others
 from proxy.listen.sockets import is_loopback
 from proxy.logs import Seldom
@@ -22,6 +27,8 @@ from proxy.session.turns import Turns
 from proxy.settings import Settings
 from proxy.tls import Beneath, secure
 from proxy.upstream.certificates import listening_context
+from proxy.wire import proxied
+from proxy.wire.proxied import ProxyHeaderError
 
 log = structlog.get_logger("proxy.listen")
 
@@ -71,7 +78,8 @@ class Listeners:
         others: the other workers; none where not given.
 
     Attributes:
-        clients: every client that was let in, with its socket, until `left`; including those in a TLS handshake.
+        clients: every client that was let in, with its socket, until `left`; including those of which a PROXY header or
+            a TLS handshake is still to come.
     """
 
     def __init__(
@@ -88,14 +96,17 @@ class Listeners:
         self._new_connection = new_connection
         self._metrics = metrics
         self._others = others or Others(limit)
+        self._balancers = networks(settings.listen_proxy_protocol)
         self._listeners: list[Listener] = []
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()  # and those that wait for a PROXY header
         self._turns = TurnQueue(Turns())  # in which handshakes go on
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
+        self._say_unlisted = Seldom(log.warning, "clients refused: not in listen_proxy_protocol")
         self._say_failed = Seldom(log.error, "cannot accept clients")
+        self._say_header = Seldom(log.warning, "client refused: no proxy header that can be used")
         self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
     async def open(self, given: list[Listener] | None = None) -> None:
@@ -174,7 +185,7 @@ class Listeners:
         listener = self._listeners[number]
         for _ in range(_AT_ONCE):
             try:
-                client, _ = listener.socket.accept()
+                client, address = listener.socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:
@@ -187,7 +198,9 @@ class Listeners:
                 self._say_failed(error=error.strerror, clients=len(self.clients), advice=MORE_FILES)
                 return
             client.setblocking(False)
-            if not self._others.hand_over(client, number, len(self.clients)):
+            if self._is_proxied(listener) and not is_among(address[0], self._balancers):
+                self._refuse_unlisted(client, listener, address)
+            elif not self._others.hand_over(client, number, len(self.clients)):
                 self._admit(client, listener)
 
     def _receive(self, client: socket.socket, number: int) -> None:
@@ -203,52 +216,74 @@ class Listeners:
         else:
             self._refuse(client, listener)
 
+    def _is_proxied(self, listener: Listener) -> bool:
+        """Return whether clients arrive there by load balancers that say where they come from."""
+        return bool(self._balancers) and listener.socket.family != socket.AF_UNIX
+
     def _take(self, client: socket.socket, listener: Listener) -> None:
         connection = self._new_connection()
         self._metrics.client_connections_total += 1
         self.clients[connection] = client
         self._others.note(len(self.clients))
-        context = self._context if listener.tls else None
-        task = asyncio.get_running_loop().create_task(self._connect(connection, client, context))
-        for tasks in (self._tasks, self._handshakes) if listener.tls else (self._tasks,):
+        context, is_proxied = self._context if listener.tls else None, self._is_proxied(listener)
+        task = asyncio.get_running_loop().create_task(self._connect(connection, client, context, is_proxied))
+        for tasks in (self._tasks, self._handshakes) if listener.tls or is_proxied else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
     async def _connect(
-        self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None
+        self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None, is_proxied: bool
     ) -> None:
-        """Hand a client over to its protocol, after the TLS handshake if it needs one."""
-        loop = asyncio.get_running_loop()
-        peer = _name(client) if context is not None else ""
+        """Hand a client over to its protocol, after the PROXY header and the TLS handshake if it needs them."""
+        loop, seconds = asyncio.get_running_loop(), self._settings.listen_tls_timeout
+        peer = _name(client) if context is not None or is_proxied else ""
+        reads_header = is_proxied
         try:
+            if is_proxied:
+                peer = connection.source = await take_header(client, seconds) or peer
+                reads_header = False
             if context is None:
+                if (task := asyncio.current_task()) is not None:
+                    self._handshakes.discard(task)  # from here on it is the protocol that is told of the end
                 await loop.connect_accepted_socket(lambda: connection, client)
             else:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
-                seconds = self._settings.listen_tls_timeout
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
         except BaseException as error:
             # Whatever it is, the client has its end here: nobody else would count it out.
             self.left(connection)
             connection.dropped()
             client.close()
-            if not isinstance(error, OSError):
+            if not isinstance(error, OSError | ProxyHeaderError):
                 if isinstance(error, Exception):
                     log.error("connection closed: internal error", exc_info=error)
                     return
                 raise
-            if context is not None:
+            text = " ".join(str(error).split()) or type(error).__name__
+            if reads_header:
+                if not isinstance(error, OnlyLookedError):
+                    self._metrics.client_connections_rejected_total["proxy_header"] += 1
+                    self._say_header(peer=peer, error=text)
+            elif context is not None:
                 self._metrics.client_connections_rejected_total["tls_handshake"] += 1
-                self._say_handshake(client=peer, error=" ".join(str(error).split()) or type(error).__name__)
+                self._say_handshake(client=peer, error=text)
 
     def _refuse(self, client: socket.socket, listener: Listener) -> None:
         self._metrics.client_connections_rejected_total["max_clients"] += 1
         self._say_refused(max_clients=self._limit)
+        self._turn_away(client, listener, REFUSED)
+
+    def _refuse_unlisted(self, client: socket.socket, listener: Listener, address: tuple[str, int]) -> None:
+        self._metrics.client_connections_rejected_total["proxy_network"] += 1
+        self._say_unlisted(peer=proxied.shown(address[0], address[1]))
+        self._turn_away(client, listener, UNLISTED)
+
+    def _turn_away(self, client: socket.socket, listener: Listener, line: bytes) -> None:
         if listener.tls:
             client.close()  # it expects a handshake, no line; Redis does the same
             return
         try:
-            client.send(REFUSED)
+            client.send(line)
             client.shutdown(socket.SHUT_WR)
         except OSError:
             client.close()
@@ -267,5 +302,5 @@ def _name(client: socket.socket) -> str:
     with contextlib.suppress(OSError):
         address = client.getpeername()
         if isinstance(address, tuple):
-            return f"{address[0]}:{address[1]}"
+            return proxied.shown(address[0], address[1])
     return ""

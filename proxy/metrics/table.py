@@ -65,7 +65,7 @@ class Metrics:
     blind: float = gauge("1 while the proxy does not know which keys have deadlines and checks every request.", "upstream")
     client_connections: float = gauge("Clients connected now.")
     client_connections_total: int = counter("Clients accepted.")
-    client_connections_rejected_total: Counter[str] = tally("Clients turned away.", "reason", "max_clients", "tls_handshake", "upstream")
+    client_connections_rejected_total: Counter[str] = tally("Clients turned away.", "reason", "max_clients", "proxy_header", "proxy_network", "tls_handshake", "upstream")
     received_bytes_total: Counter[str] = tally("Bytes received on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
     sent_bytes_total: Counter[str] = tally("Bytes sent on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
     shared_connections: float = gauge("Upstream connections that clients share.")

@@ -164,11 +164,15 @@ class ClientConnection(asyncio.Protocol):
     Args:
         surroundings: what it needs of the server that it belongs to.
         overhear: looks at what the client sends before it can be served: another proxy, or this one, may be the client.
+
+    Attributes:
+        source: where the client comes from, if a load balancer has said so; as the log shows it.
     """
 
     def __init__(self, surroundings: Surroundings, overhear: Callable[[bytes], None] = lambda _: None) -> None:
         self._surroundings = surroundings
         self._overhear = overhear
+        self.source: str | None = None
         self._session: Session
         self._sharing: Sharing | None = None
         self._state = State.CONNECTING
@@ -275,9 +279,14 @@ class ClientConnection(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
+    @property
+    def who(self) -> dict[str, str]:
+        """What log lines about this client say of it."""
+        return {} if self.source is None else {"client": self.source}
+
     def _fail(self, error: BaseException) -> None:
         """End both sides: nothing may go on half alive."""
-        log.error("connection closed: internal error", state=self._state.name, exc_info=error)
+        log.error("connection closed: internal error", state=self._state.name, exc_info=error, **self.who)
         self.abandon()
 
     # The client's transport.
@@ -585,13 +594,14 @@ class ClientConnection(asyncio.Protocol):
                 bytes=session.held,
                 limit=budget.largest,
                 advice=advice,
+                **self.who,
             )
             limit = f"{budget.names} ({budget.largest} bytes)"
             self._turn_away(f"-ERR expiremember-proxy: request larger than {limit}\r\n".encode())
             return
         except OvertakenError:
             self._surroundings.metrics.requests_refused_total["overtaken"] += 1
-            log.warning("client closed: key got its first deadline during a slow upload")
+            log.warning("client closed: key got its first deadline during a slow upload", **self.who)
             self._turn_away(_OVERTAKEN)
             return
         except RefusedAtItsHeadError as error:
@@ -948,7 +958,7 @@ class ClientConnection(asyncio.Protocol):
         `at_once`: it is replies that wait for another one in front, and to wait for that would be to take in more.
         """
         self._surroundings.metrics.requests_refused_total["held_limit"] += 1
-        log.warning("client closed: held_limit reached", bytes=self._held)
+        log.warning("client closed: held_limit reached", bytes=self._held, **self.who)
         line = _ALONE if self._held > self._surroundings.held.limit else _TOGETHER
         if at_once and self._state is State.ORPHANED:
             self._close()

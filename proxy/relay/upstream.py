@@ -40,6 +40,10 @@ class Hold(Enum):
 class Downstream(Protocol):
     """What a connection to the server needs of the client's side."""
 
+    @property
+    def who(self) -> dict[str, str]:
+        """What log lines about this client say of it."""
+
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Take the connection, which is there now; return False when the client has gone meanwhile."""
 
@@ -165,11 +169,11 @@ class UpstreamConnection(Droppable):
             try:
                 data = replies.receive(data)
             except UnclearRepliesError:
-                log.warning("client closed: errors that cannot be told apart")
+                log.warning("client closed: errors that cannot be told apart", **self._client.who)
                 self.abort()
                 return
             except StrayReplyError as error:
-                log.error("client closed: stray reply", reply=repr(error.args[0]))
+                log.error("client closed: stray reply", reply=repr(error.args[0]), **self._client.who)
                 self.abort()
                 return
         if data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from tests.alternatives import Alternative, alternatives
 from tests.container.pods import REDIS_IMAGE
-from tests.manifests import COMPOSE
+from tests.manifests import COMPOSE, COMPOSE_DEMO
 from tests.raw import Raw
 from tests.servers import free_port, until
 
@@ -33,7 +34,7 @@ def compose(image: str, port: int, tmp_path: Path) -> Iterator[Compose]:
     secret.write_text("let me in\n")
     # As the file tells: everybody may read it, nobody else comes to it.
     secret.chmod(0o444)
-    environment = {**os.environ, "PORT": str(port), "REDIS_PASSWORD_FILE": str(secret)}
+    environment = {**os.environ, "PORT": str(port), "ADMIN_PORT": str(free_port()), "REDIS_PASSWORD_FILE": str(secret)}
     project = f"expiremember-{uuid.uuid4().hex[:8]}"
 
     def run(*words: str, check: bool = True) -> str:
@@ -98,6 +99,21 @@ def _sidecar(compose: Compose, folder: Path) -> None:
     assert ask("PING", service="redis", host="application") == ""
     compose("stop", "proxy")
     assert '"ExitCode":0' in compose("ps", "--all", "--format", "json", "proxy")
+
+
+def test_the_demo_serves_and_expires_members(compose: Compose, port: int, tmp_path: Path) -> None:
+    """Its proxy, Redis and application; of Prometheus and Grafana there are no images here."""
+    (tmp_path / "compose.yaml").write_text(COMPOSE_DEMO.read_text("utf-8"), "utf-8")
+    compose("config", "--quiet")
+    compose("up", "--wait", "--no-build", "application")
+    with Raw(("127.0.0.1", port)) as client:
+
+        def expired() -> int:
+            found = re.search(rb"members_expired_total:sweep=(\d+)", client.command("INFO", "expiremember"))
+            return int(found[1]) if found else 0
+
+        until(lambda: expired() > 5, timeout=30, what="members that have expired")
+    assert '"ExitCode":0' in compose("ps", "--format", "json", "application")
 
 
 ACTS: Final[dict[str, Callable[[Compose, Path], None]]] = {"Sidecar": _sidecar}

@@ -1,0 +1,82 @@
+"""Takes the header of the PROXY protocol from a connection, before anything else reads from it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+from proxy.wire.proxied import LONGEST, read
+
+Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
+
+
+class OnlyLookedError(ConnectionError):
+    """The peer ended before it had sent anything: it looked whether somebody listens, as load balancers do."""
+
+
+def networks(texts: Iterable[str]) -> Networks:
+    """Read networks, as settings give them.
+
+    Raises:
+        ValueError: one is none.
+    """
+    return tuple(ip_network(text) for text in texts)
+
+
+def is_among(host: str, of: Networks) -> bool:
+    """Return whether an IP address is in one of the networks."""
+    address = ip_address(host.partition("%")[0])
+    address = getattr(address, "ipv4_mapped", None) or address
+    return any(address in network for network in of)
+
+
+async def take_header(client: socket.socket, seconds: float) -> str | None:
+    """Take the header from a connection, and not a byte more.
+
+    Args:
+        client: the connection, which nobody else reads from.
+        seconds: how long it may take to come.
+
+    Returns:
+        Where the client comes from; None if the header does not say.
+
+    Raises:
+        OnlyLookedError: the peer ended before it had sent anything.
+        OSError: the connection ended within the header, or the header did not come in time.
+        ProxyHeaderError: there is none, or it cannot be used.
+    """
+    data = b""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    # Looked at first: what follows the header stays for whoever reads on, which may be TLS.
+                    there = client.recv(LONGEST, socket.MSG_PEEK)
+                    if not there:
+                        raise ConnectionResetError(f"the connection ended after {len(data)} bytes of a PROXY header")
+                    header = read(data + there)
+                    data += client.recv(len(there) if header is None else header.size - len(data))
+                except (BlockingIOError, InterruptedError):
+                    await _until_readable(client)
+                    continue
+                if header is not None and len(data) == header.size:
+                    return header.source
+    except TimeoutError:
+        raise TimeoutError(f"a PROXY header took longer than {seconds:g} s ({len(data)} bytes came)") from None
+    except OSError as error:
+        if not data:
+            raise OnlyLookedError("the connection ended before a PROXY header") from error
+        raise
+
+
+async def _until_readable(client: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(client, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(client)

@@ -1,0 +1,190 @@
+"""The new commands as typed methods of redis-py's clients: for one server or a cluster, synchronous or asynchronous.
+
+    class Client(MemberCommands, redis.Redis): ...
+
+This module needs nothing else of the package, and not even redis-py: a copy of it in an application works as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+Text: TypeAlias = str | bytes | bytearray | memoryview
+"""A key."""
+
+Member: TypeAlias = Text | int | float
+"""A field, a member or an element, as redis-py takes it for `hset`, `sadd` and `rpush`."""
+
+Condition: TypeAlias = Literal["NX", "XX", "GT", "LT"]
+"""When to set a deadline: if there is none, if there is one, if it is later, if it is earlier."""
+
+
+class _Client(Protocol):
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        """Send a command, and return the reply."""
+
+
+class _AsyncClient(Protocol):
+    def execute_command(self, *arguments: Any, **options: Any) -> Awaitable[Any]:
+        """Send a command, and return the reply."""
+
+
+Pipeline = TypeVar("Pipeline", bound=_Client)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _milliseconds(delay: timedelta) -> int:
+    """Round up: a little later is right, at once is not."""
+    return -(-delay // timedelta(milliseconds=1))
+
+
+def _expire(
+    name: str, key: Text, member: Member, when: int | timedelta | datetime, condition: Condition | None
+) -> list[Any]:
+    """Return a command's arguments. Times of Python's are sent in milliseconds, whatever the command's unit is."""
+    by: list[Any]
+    if isinstance(when, timedelta):
+        name, by = "PEXPIREMEMBER", [_milliseconds(when)]
+    elif isinstance(when, datetime):
+        name, by = "PEXPIREMEMBERAT", [_milliseconds(when.astimezone(UTC) - _EPOCH)]
+    else:
+        by = [when]
+    return [name, key, member, *by, *(() if condition is None else (condition,))]
+
+
+class MemberCommands:
+    """The new commands, for a class of redis-py's synchronous clients.
+
+    Where `when` is a number, it is in the command's own unit.
+    """
+
+    def expiremember(
+        self: _Client, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
+    ) -> bool:
+        """Give a member a lifetime, in seconds; return whether it has got it. Zero or less removes it at once."""
+        return bool(self.execute_command(*_expire("EXPIREMEMBER", key, member, when, condition)))
+
+    def pexpiremember(
+        self: _Client, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
+    ) -> bool:
+        """Do so in milliseconds."""
+        return bool(self.execute_command(*_expire("PEXPIREMEMBER", key, member, when, condition)))
+
+    def expirememberat(
+        self: _Client, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
+    ) -> bool:
+        """Give a member a deadline, a Unix time in seconds; return whether it has got it."""
+        return bool(self.execute_command(*_expire("EXPIREMEMBERAT", key, member, when, condition)))
+
+    def pexpirememberat(
+        self: _Client, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
+    ) -> bool:
+        """Do so in milliseconds."""
+        return bool(self.execute_command(*_expire("PEXPIREMEMBERAT", key, member, when, condition)))
+
+    def ttl_member(self: _Client, key: Text, member: Member) -> int:
+        """Return how many seconds a member has left; -1 if it has no deadline or is not there, -2 without the key."""
+        return int(self.execute_command("TTL", key, member))
+
+    def pttl_member(self: _Client, key: Text, member: Member) -> int:
+        """Return that in milliseconds."""
+        return int(self.execute_command("PTTL", key, member))
+
+    def persist_member(self: _Client, key: Text, member: Member) -> bool:
+        """Drop a member's deadline; return whether there was one."""
+        return bool(self.execute_command("PERSIST", key, member))
+
+
+class AsyncMemberCommands:
+    """The same for a class of redis-py's asynchronous clients."""
+
+    async def expiremember(
+        self: _AsyncClient, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
+    ) -> bool:
+        """Give a member a lifetime, in seconds; return whether it has got it. Zero or less removes it at once."""
+        return bool(await self.execute_command(*_expire("EXPIREMEMBER", key, member, when, condition)))
+
+    async def pexpiremember(
+        self: _AsyncClient, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
+    ) -> bool:
+        """Do so in milliseconds."""
+        return bool(await self.execute_command(*_expire("PEXPIREMEMBER", key, member, when, condition)))
+
+    async def expirememberat(
+        self: _AsyncClient, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
+    ) -> bool:
+        """Give a member a deadline, a Unix time in seconds; return whether it has got it."""
+        return bool(await self.execute_command(*_expire("EXPIREMEMBERAT", key, member, when, condition)))
+
+    async def pexpirememberat(
+        self: _AsyncClient, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
+    ) -> bool:
+        """Do so in milliseconds."""
+        return bool(await self.execute_command(*_expire("PEXPIREMEMBERAT", key, member, when, condition)))
+
+    async def ttl_member(self: _AsyncClient, key: Text, member: Member) -> int:
+        """Return how many seconds a member has left; -1 if it has no deadline or is not there, -2 without the key."""
+        return int(await self.execute_command("TTL", key, member))
+
+    async def pttl_member(self: _AsyncClient, key: Text, member: Member) -> int:
+        """Return that in milliseconds."""
+        return int(await self.execute_command("PTTL", key, member))
+
+    async def persist_member(self: _AsyncClient, key: Text, member: Member) -> bool:
+        """Drop a member's deadline; return whether there was one."""
+        return bool(await self.execute_command("PERSIST", key, member))
+
+
+class Queued(Generic[Pipeline]):
+    """Puts the new commands into a pipeline of any client, and gives the pipeline back; replies come as numbers.
+
+    Args:
+        pipeline: the pipeline.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def expiremember(
+        self, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
+    ) -> Pipeline:
+        """Give a member a lifetime, in seconds."""
+        return self._put(*_expire("EXPIREMEMBER", key, member, when, condition))
+
+    def pexpiremember(
+        self, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
+    ) -> Pipeline:
+        """Give a member a lifetime, in milliseconds."""
+        return self._put(*_expire("PEXPIREMEMBER", key, member, when, condition))
+
+    def expirememberat(
+        self, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
+    ) -> Pipeline:
+        """Give a member a deadline, a Unix time in seconds."""
+        return self._put(*_expire("EXPIREMEMBERAT", key, member, when, condition))
+
+    def pexpirememberat(
+        self, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
+    ) -> Pipeline:
+        """Give a member a deadline, a Unix time in milliseconds."""
+        return self._put(*_expire("PEXPIREMEMBERAT", key, member, when, condition))
+
+    def ttl_member(self, key: Text, member: Member) -> Pipeline:
+        """Ask how many seconds a member has left."""
+        return self._put("TTL", key, member)
+
+    def pttl_member(self, key: Text, member: Member) -> Pipeline:
+        """Ask how many milliseconds a member has left."""
+        return self._put("PTTL", key, member)
+
+    def persist_member(self, key: Text, member: Member) -> Pipeline:
+        """Drop a member's deadline."""
+        return self._put("PERSIST", key, member)
+
+    def _put(self, *arguments: Any) -> Pipeline:
+        self._pipeline.execute_command(*arguments)
+        return self._pipeline
