@@ -651,13 +651,18 @@ def test_a_member_with_a_deadline_is_explained(upstream: Server, proxy: Proxy, t
     assert rows["key"] == "there: a hash"
     assert rows["member"] == "there"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC, in 3 min", rows["deadline"])
+    assert rows["set by"].startswith("EXPIREMEMBER ")
     prefix = rows["covered"].removeprefix("by the prefix ")
     assert "looked:".startswith(prefix)  # of many there come wider ones
     assert (rows["key's TTL"], rows["events"]) == ("none", "no rule")
     assert int(rows["proxies"]) >= 1
     assert re.fullmatch(r"It expires in 3 min \(.* UTC\): a proxy removes it then\.", sentence)
     status, rows, sentence = explained(upstream, "looked:7", "pear")
-    assert (status, rows["deadline"]) == (0, "none")
+    assert (status, rows["deadline"], rows.get("set by")) == (0, "none", None)
+    assert client("SEXPIRE", "looked:set", 180, "MEMBERS", 1, "fig") == [-2]
+    client("SADD", "looked:set", "fig")
+    assert client("SEXPIRE", "looked:set", 180, "MEMBERS", 1, "fig") == [1]
+    assert explained(upstream, "looked:set", "fig")[1]["set by"].startswith("HEXPIRE or its like")
     assert sentence.startswith("It stays until something removes it: the field has no deadline")
     want(beside, Rule(b"looked:*", b"expired"))
     assert "An entry then goes to expired." in explained(upstream, "looked:7", "apple")[2]

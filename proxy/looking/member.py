@@ -161,6 +161,7 @@ def lines(facts: Facts, where: str) -> list[tuple[str, str]]:
         ("key", "not there" if facts.kind == b"none" else f"there: a {noun or show(facts.kind)}"),
         ("member", there[facts.there]),
         ("deadline", _deadline(facts)),
+        *_set_by(facts),
         ("covered", "not known" if facts.covered is None else facts.covered),
         ("key's TTL", "none" if facts.key_left is None else _at(facts, facts.key_left)),
     ]
@@ -177,6 +178,15 @@ def _deadline(facts: Facts) -> str:
         return "none"
     far = when(facts.deadline, facts.now)
     return f"{date_in_words(facts.deadline)}, {far}" + ("; void: it removes nothing" if facts.is_void else "")
+
+
+def _set_by(facts: Facts) -> list[tuple[str, str]]:
+    """Say whether the deadline goes when the member is written over: then it is stored half a millisecond early."""
+    if facts.score is None or facts.is_void:
+        return []
+    if facts.score % 1:
+        return [("set by", "HEXPIRE or its like: writing over the member drops it")]
+    return [("set by", "EXPIREMEMBER or its like: writing over the member keeps it")]
 
 
 def _at(facts: Facts, left: float) -> str:
