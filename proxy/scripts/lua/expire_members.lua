@@ -14,10 +14,14 @@ local term, mode, name, latest, wanted, code, condition, cleared =
   ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
 local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), (now())
 cleared = cleared ~= ''
-settle(key, shadow, index, cleared)
 local kind, replies = call('type', key).ok, {}
-local there = kind ~= 'none' and alive(kind, key, shadow, moment)
-if there and not fits(kind, wanted) then return misfit(wanted) end
+local there, single = kind ~= 'none', #ARGV == 2
+if there and not (single and fits(kind, wanted)) then
+  settle(key, shadow, index, cleared)
+  kind = call('type', key).ok
+  there = kind ~= 'none' and alive(kind, key, shadow, moment)
+  if there and not fits(kind, wanted) then return misfit(wanted) end
+end
 if mode == 'relative' then deadline = deadline + moment end
 if deadline > tonumber(latest) then return redis.error_reply("ERR invalid expire time in '" .. name .. "' command") end
 if not there then
@@ -42,7 +46,12 @@ if removes then
 end
 for first = 2, #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
-  local each, scores = has_each(kind, key, members), score_each(shadow, members)
+  local each, scores
+  if single then
+    each, scores = {has(kind, key, members[1])}, {call('zscore', shadow, members[1])}
+  else
+    each, scores = has_each(kind, key, members), score_each(shadow, members)
+  end
   -- Of each member: its deadline, true for none, false where it is not there.
   local states, new, gone = {}, {}, {}
   for place, member in ipairs(members) do
