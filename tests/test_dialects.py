@@ -523,6 +523,23 @@ def test_a_server_that_has_a_word_answers_itself(upstream: Server, proxy: Proxy)
 
 
 @pytest.mark.one_kind
+@pytest.mark.parametrize("newer", ["redis-8.0", "valkey-9.1"])
+def test_a_server_that_has_some_words_for_a_type_answers_all(newer: str, start_proxy: StartProxy) -> None:
+    """As Redis 7.4: whatever the proxy kept beside, the server's own words would not know."""
+    hidden = [word for name in ("HSETEX", "HGETEX", "HGETDEL") for word in ("--rename-command", name, "")]
+    server = Server(installed(newer), *hidden)
+    try:
+        with start_proxy(server).connect() as client:
+            assert client.command("HSETEX", "h", "EX", 1000, "FIELDS", 1, "a", 1).startswith(b"-ERR unknown command")
+            client.command("HSET", "h", "a", 1)
+            assert client.command("HEXPIRE", "h", 1000, "FIELDS", 1, "a") == b"*1\r\n:1\r\n"
+            assert client.command("HGETEX", "h", "PERSIST", "FIELDS", 1, "a").startswith(b"-ERR unknown command")
+            client.command("SADD", "s", "a")
+            assert client.command("SEXPIRE", "s", 1000, "MEMBERS", 1, "a") == b"*1\r\n:1\r\n"
+    finally:
+        server.close()
+
+
 def test_reserved_names_are_refused(proxy: Proxy) -> None:
     with proxy.connect() as client:
         for line in ("SEXPIRE {} 1 MEMBERS 1 a", "HTTL {} FIELDS 1 a", "ZPERSIST {} MEMBERS 1 a"):

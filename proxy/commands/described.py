@@ -82,6 +82,11 @@ def _describe(row: list[Any]) -> Description:
     return Description(int(row[1]), first, last, step, b"movablekeys" in flags, flags, subcommands)
 
 
+def _house(name: bytes) -> bytes:
+    """Return what the commands of a dialect for one type of key have in common, and no others."""
+    return name if name.startswith((b"FIELD", b"EXPIREMEMBER", b"PEXPIREMEMBER")) else name[:1]
+
+
 class ServerCommands:
     """The commands of the server at hand. Before they are read every command may exist, with any argument a key.
 
@@ -114,7 +119,9 @@ class ServerCommands:
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Take over the server's reply to `COMMAND`."""
         described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
-        self._dialects = {name: it for name, it in DIALECTS.items() if described and name not in described}
+        # Who has one of them keeps those lifetimes itself, and the others know no other ones.
+        kept = {_house(name) for name in DIALECTS if name in described}
+        self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
         self._terms.clear()
