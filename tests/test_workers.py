@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -52,11 +53,12 @@ from tests.test_lifecycle import embedded_pid, gone, run
 from tests.test_lives import Talk, talk
 from tests.test_proxies import Sequences, check
 from tests.test_systemd import listening
-from tests.test_transcripts import test_answers_as_keydb_did
+from tests.test_transcripts import SCENARIOS
+from tests.test_transcripts import test_answers_as_keydb_did as check_answers
 
 pytestmark = pytest.mark.start
 
-__all__ = ["talk", "test_answers_as_keydb_did"]  # a fixture, and a test that is run here with workers
+__all__ = ["talk"]  # a fixture
 
 
 def fleet(workers: int, shared_server: Callable[[str], Server]) -> Iterator[Callable[[str], Proxy]]:
@@ -112,6 +114,13 @@ def children(proxy: Proxy) -> list[int]:
 
 
 # Several proxies in front of one server, behind one address.
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario["name"].replace(" ", "-"))
+def test_workers_answer_as_keydb_did(proxy: Proxy, scenario: dict[str, Any]) -> None:
+    """Workers do what one process does; on which server makes no difference to what is theirs."""
+    check_answers(proxy, scenario)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
