@@ -155,8 +155,8 @@ def test_errors_and_their_order(two: Two) -> None:
     two.say_all(lines)
     for word in (*SETTING, *READING, "HPERSIST"):
         two.say(word, word.lower(), f"{word} h", f"{word.title()} h 1 FIELDS 1 a")
-    for odd in ("o\r\np", "o\0p", "\0", "é"):
-        two.send([["HEXPIRE", "h", "10", odd, "FIELDS", "1", "a"]])
+    for odd in ("o\r\np", "o\0p", "\0", "é", "o\r\n", "\no\n\r\n", "\r\n", "o\n\0p"):
+        two.send([["HEXPIRE", "h", "10", odd, "FIELDS", "1", "a"], ["HSETEX", "h", odd, "FIELDS", "1", "a", "1"]])
 
 
 def test_errors_of_those_that_write_or_read(two: Two) -> None:

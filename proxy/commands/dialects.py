@@ -223,8 +223,8 @@ def _invalid_time(word: Word) -> _WrongError:
 
 
 def _named(option: bytes) -> bytes:
-    """Return an argument as errors show it."""
-    return option.split(b"\0", 1)[0].replace(b"\r", b" ").replace(b"\n", b" ")
+    """Return an argument as errors show it that end with it."""
+    return option.split(b"\0", 1)[0].rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def _plainly(word: Word, arguments: list[bytes]) -> Asked:
