@@ -42,8 +42,8 @@ WITHIN: Final = 1_000
 CLEARED_AT_ONCE: Final = 500
 """Members of a key that are removed within a transaction at most, in front of its requests."""
 
-_SETTING: Final = frozenset(("expire", "expire_members", "set_members", "get_fields", "rename", "copy", "move"))
-"""Scripts that set deadlines, and so need the index where the key is."""
+_SETTING: Final = frozenset(("expire", "expire_members", "rename", "copy", "move"))
+"""Scripts that always set deadlines, and so need the index where the key is."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
@@ -676,7 +676,7 @@ class Rewriter:
                 script, conditions = "get_fields", b"take" if word.deed is Deed.TAKE else b"leave"
             what = b"%b %b %b %d %b%b" % (term, mode, word.name.lower(), latest, conditions, cleared)
             terms = terms._replace(takes_memory=word.deed is Deed.WRITE or (is_timed and deadline > now))
-            return self._script(terms, script, self._triple(key), [what, *asked.members])
+            return self._script(terms, script, self._triple(key), [what, *asked.members], sets=is_timed)
         what = b"%d %b %b %d %b %d %b%b" % (
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
@@ -707,13 +707,16 @@ class Rewriter:
         tail_count: int = 0,
         *,
         named: Sequence[bytes] = (),
+        sets: bool = False,
     ) -> bytes:
         """Return the script that replaces a request, and count it; as `evaluation`.
 
-        `named`: the request's keys, where the script's are only those of them that have deadlines.
+        Args:
+            named: the request's keys, where the script's are only those of them that have deadlines.
+            sets: whether it sets deadlines, though its script need not.
         """
         self._metrics.requests_rewritten_total[name] += 1
-        declared = None if name in _SETTING else self._declared([*named, *keys])
+        declared = None if sets or name in _SETTING else self._declared([*named, *keys])
         present = "" if declared is None else self._shadows(keys)
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
 
