@@ -272,6 +272,13 @@ MUTATIONS = [
     Mutation(_LUA + "shared/renew.lua", "tonumber(deadline) % 1 ~= 0", "false", "dialects"),
     Mutation(_LUA + "batch.lua", "if form.over and deadline % 1 ~= 0 then", "if false then", "dialects"),
     Mutation("commands/dialects.py", "count *= width", "count *= 2", "dialects"),
+    Mutation(
+        "session/announcing.py",
+        "if keys and not self._ground.rewriter.may_set(command, request.arguments):",
+        "if False:",
+        "dialects without a time",
+    ),
+    Mutation("session/rewrite.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
     Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
     Mutation(
         "commands/described.py", "if described and name not in described", "if described", "the server's own words"

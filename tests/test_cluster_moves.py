@@ -153,6 +153,47 @@ def test_a_script_adds_where_the_index_has_gone(move: Move, request: pytest.Fixt
     assert move.source.command("TTL", one, "m") == b":-1\r\n"
 
 
+@pytest.fixture
+def older_move(request: pytest.FixtureRequest) -> Iterator[Move]:
+    """A slot of nodes that lack the words of newer servers."""
+    with ExitStack() as stack:
+        yield Move(Cluster(installed("redis-7.0"), stack, replicas=0), stack, request.node.name)
+
+
+@pytest.mark.one_kind
+def test_words_that_set_no_deadline_are_answered_as_by_the_node(
+    older_move: Move, request: pytest.FixtureRequest
+) -> None:
+    move = older_move
+    here, gone, timed, new = (key(move, request, name) for name in ("1", "2", "3", "4"))
+    for name in (here, gone, timed):
+        assert move.source.command("HSET", name, "a", 1, "b", 2) == b":2\r\n"
+    assert move.source.command("HPEXPIREAT", timed, 4000000000001, "FIELDS", 2, "a", "b") == b"*2\r\n:1\r\n:1\r\n"
+    move.begin()
+    assert move.migrate(gone) == b"+OK\r\n"
+    # What is said at once, before the proxy has heard of the move, is to be said again.
+    until(lambda: move.source.command("HTTL", here, "FIELDS", 1, "a") == b"*1\r\n:-1\r\n")
+    one, value = b":1\r\n", b"*1\r\n$1\r\n5\r\n"
+    lines = (
+        ("HSETEX {k} KEEPTTL FIELDS 1 a 5", one), ("HGETEX {k} FIELDS 1 a", value), ("HSETEX {k} FIELDS 1 a 5", one),
+        ("HGETEX {k} PERSIST FIELDS 1 a", value), ("HGETDEL {k} FIELDS 1 a", value),
+    )  # fmt: skip
+    for line, reply in lines:
+        assert move.source.command(*line.format(k=here).split()) == reply, line
+        assert move.source.command(*line.format(k=gone).split()).startswith(b"-ASK "), line
+        assert move.source.command(*line.format(k=new).split()).startswith(b"-ASK "), line
+        assert move.asking(*line.format(k=gone).split()) == reply, line
+        assert move.source.command(*line.format(k=timed).split()) == reply, line
+        left = b"*2\r\n%b:4000000000001\r\n"
+        first = b":4000000000001\r\n" if line is lines[0][0] or line is lines[1][0] else b":-1\r\n"
+        first = b":-2\r\n" if "DEL" in line else first
+        assert move.source.command("HPEXPIRETIME", timed, "FIELDS", 2, "a", "b") == left % first, line
+    # Where a shadow has gone ahead of its key, its deadlines can neither be dropped nor kept.
+    assert move.migrate(move.own(timed.encode()), past=True) == b"+OK\r\n"
+    for line, _ in lines:
+        assert move.source.command(*line.format(k=timed).split()) == TRYAGAIN, line
+
+
 def test_a_rename_takes_deadlines_along(move: Move, request: pytest.FixtureRequest) -> None:
     one, other = key(move, request), key(move, request, "2")
     for name in (one, other):

@@ -155,8 +155,8 @@ def test_errors_and_their_order(two: Two) -> None:
     two.say_all(lines)
     for word in (*SETTING, *READING, "HPERSIST"):
         two.say(word, word.lower(), f"{word} h", f"{word.title()} h 1 FIELDS 1 a")
-    for odd in ("o\r\np", "o\0p", "\0", "é"):
-        two.send([["HEXPIRE", "h", "10", odd, "FIELDS", "1", "a"]])
+    for odd in ("o\r\np", "o\0p", "\0", "é", "o\r\n", "\no\n\r\n", "\r\n", "o\n\0p"):
+        two.send([["HEXPIRE", "h", "10", odd, "FIELDS", "1", "a"], ["HSETEX", "h", odd, "FIELDS", "1", "a", "1"]])
 
 
 def test_errors_of_those_that_write_or_read(two: Two) -> None:
@@ -430,6 +430,41 @@ def test_a_first_deadline_is_announced_to_other_proxies(upstream: Server, start_
                 there.command(*line.format(k=key).split())
             until(lambda client=there, moment=moment: clock(client) > moment)  # type: ignore[misc]
             assert say(there, f"{letter}TTL {key} {noun} 3 a b c") == [-1, -2, -1]
+
+
+SET_NONE = (
+    "HGETEX {k} FIELDS 1 a", "HGETEX {k} PERSIST FIELDS 1 a", "HGETDEL {k} FIELDS 1 zz",
+    "HSETEX {k} FIELDS 1 a 1", "HSETEX {k} KEEPTTL FIELDS 1 a 1", "HGETEX {k} EX x FIELDS 1 a",
+    "HEXPIRE {k} x FIELDS 1 a", "SADDEX s{k} MEMBERS 1 a", "SADDEX s{k} KEEPTTL MEMBERS 1 a",
+)  # fmt: skip
+"""Requests of words that set deadlines, but set none; keys of sets have names of their own."""
+
+
+@pytest.mark.one_kind
+def test_a_request_that_sets_no_deadline_covers_nothing(upstream: Server, proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        assert say(client, "HSETEX timed EX 1000 FIELDS 1 a 1") == 1
+        before = upstream.command("ZRANGE", "__expiremember__:covered", 0, -1)
+        for number, line in enumerate(SET_NONE):
+            words = line.format(k=f"none{number}:").split()
+            alone = client.command(*words)
+            client.send(request("MULTI") + request("HSET", words[1][1:] + "h", "b", 1) + request(*words))
+            client.replies(3)
+            assert client.command("EXEC") == b"*2\r\n:1\r\n" + alone
+        assert upstream.command("ZRANGE", "__expiremember__:covered", 0, -1) == before
+        assert say(client, "HSETEX last:1 KEEPTTL EX 10 FIELDS 1 a 1 b") != 1
+        for name in ("k" * 70_000, "timed"):
+            assert parse(client.command("HSETEX", name, "FIELDS", 1, "a", 2)) == 1
+            assert parse(client.command("HGETEX", name, "PERSIST", "FIELDS", 2, "a", "b")) == [b"2", None]
+        refused = client.command("HGETEX", "k" * 70_000, "EX", 10, "FIELDS", 1, "a")
+        assert b"may have a name of" in refused
+        # What sets one is looked for in the same request behind others of a transaction.
+        client.send(request("MULTI") + request("HGETEX", "fresh:1", "FIELDS", 1, "a"))
+        client.send(request("HSETEX", "fresh:1", "FIELDS", 1, "a", 1, "EX", 1000) + request("HSET", "fresh:1", "a", 2))
+        client.send(request("HSETEX", "fresh:1", "KEEPTTL", "FIELDS", 1, "b", 1) + request("EXEC"))
+        assert parse(client.replies(6)[-1]) == [[None], 1, 0, 1]
+        assert say(client, "HTTL fresh:1 FIELDS 2 a b") == [-1, -1]
+        assert upstream.command("ZRANGE", "__expiremember__:covered", 0, -1) != before
 
 
 def check_words(client: Raw) -> None:

@@ -843,6 +843,9 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "dialects without a time": lambda place: dialects.test_a_request_that_sets_no_deadline_covers_nothing(
+        place.server, place.proxy()
+    ),
     "idle clients by TLS": lambda place: ends.check_idle_clients_by_tls(
         place.server, place.start_proxy, ends.certificate(place.folder)
     ),

@@ -499,6 +499,28 @@ def test_the_first_of_all_in_a_transaction_is_announced_where_somebody_has_few_r
         beside("ACL", "DELUSER", "low")
 
 
+def test_what_sets_no_deadline_waits_for_no_proxy_that_hangs(server: Server, start: Start, talk: TalkTo) -> None:
+    first, other = start(), start()
+    client = talk(first)
+    client("SADD", "set", "m")
+    client("EXPIREMEMBER", "set", "m", 1000)
+    other.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for _ in range(10):
+            key = first_of_its_kind()
+            assert client("HSETEX", key, "FIELDS", 1, "a", 1) == 1
+            client("MULTI")
+            client("HGETEX", key, "PERSIST", "FIELDS", 1, "a")
+            assert client("EXEC") == [[b"1"]]
+        assert time.monotonic() - began < 1.5  # two waits take more
+        began = time.monotonic()
+        assert client("HGETEX", first_of_its_kind(), "EX", 10, "FIELDS", 1, "a") == [None]
+        assert time.monotonic() - began > 0.2
+    finally:
+        other.process.send_signal(signal.SIGCONT)
+
+
 def test_a_first_deadline_outlives_a_request_that_waits(server: Server, start: Start, talk: TalkTo) -> None:
     """It stands behind a request that blocks for several leases."""
     check_a_waiting_request(talk, start, 5.0)
@@ -538,6 +560,7 @@ def test_without_the_others_a_first_deadline_is_refused_and_nothing_is_lost(
     first("SADD", "fresh", "m")
     with pytest.raises(hiredis.ReplyError, match=r"^ERR expiremember-proxy: other proxies could not be told"):
         raise first("EXPIREMEMBER", "fresh", "m", 1000)
+    assert first("HGETEX", "fresh:hash", "FIELDS", 1, "a") == [None]
     assert first("SCARD", "fresh") == 1
     assert first("EXPIREMEMBER", "known", "m", 900) == 1
     first("MULTI")

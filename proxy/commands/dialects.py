@@ -202,7 +202,7 @@ def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) 
         elif word.deed is Deed.SET:
             asked = (_set_in_redis if after_type else _set_in_valkey)(word, arguments, now)
         else:
-            asked = Asked((_of_redis if after_type else _of_valkey)(word, arguments))
+            asked = Asked((_of_redis if after_type else _of_valkey)(word, arguments), term=Term.NONE)
     except _WrongError as error:
         raise MisreadError(error.message, after_type=error.after_type or (after_type and bool(word.noun))) from None
     most = MOST_ELEMENTS if word.kind == b"list" else MOST_MEMBERS
@@ -223,13 +223,13 @@ def _invalid_time(word: Word) -> _WrongError:
 
 
 def _named(option: bytes) -> bytes:
-    """Return an argument as errors show it."""
-    return option.split(b"\0", 1)[0].replace(b"\r", b" ").replace(b"\n", b" ")
+    """Return an argument as errors show it that end with it."""
+    return option.split(b"\0", 1)[0].rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def _plainly(word: Word, arguments: list[bytes]) -> Asked:
     if word.deed is not Deed.SET:
-        return Asked(arguments[2:])
+        return Asked(arguments[2:], term=Term.NONE)
     seconds = strict_integer(arguments[2])
     if seconds is None or not 0 <= seconds < 1 << 32:
         raise _WrongError(NOT_AN_INTEGER)
@@ -254,7 +254,8 @@ def _scan(arguments: list[bytes]) -> Asked:
             pattern = value[0]
         else:
             raise _WrongError(_SYNTAX)
-    return Asked([], options=(cursor, b"MATCH", pattern, b"COUNT", b"%d" % count))
+    options = (cursor, b"MATCH", pattern, b"COUNT", b"%d" % count)
+    return Asked([], options=options, term=Term.NONE)
 
 
 _CONDITIONS: Final = (b"NX", b"XX", b"GT", b"LT")

@@ -103,13 +103,21 @@ class Announcing:
             return self._coverage.unconfirmed(transaction.marked) if transaction is not None else []
         if transaction is not None:
             return []  # before its EXEC
-        keys = self._coverage.unconfirmed(self.first_keys(request.arguments))
+        keys = self._coverage.unconfirmed(self._marked(command, request.arguments))
+        if keys and not self._ground.rewriter.may_set(command, request.arguments):
+            return []
         return keys if not keys or self._standing.may_expire(keys) else []
 
     def first_keys(self, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may give deadlines."""
         command = self._ground.rewriter.command(arguments[0].upper())
-        if command is None or command.effect not in MARKING:
+        if command is None or not (keys := self._marked(command, arguments)):
+            return []
+        return keys if self._ground.rewriter.may_set(command, arguments) else []
+
+    def _marked(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys to which a request may give deadlines, if it sets any."""
+        if command.effect not in MARKING:
             return []
         keys = command.keys(arguments) or []
         if command.effect is Effect.EXPIRE:

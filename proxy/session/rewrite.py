@@ -42,8 +42,8 @@ WITHIN: Final = 1_000
 CLEARED_AT_ONCE: Final = 500
 """Members of a key that are removed within a transaction at most, in front of its requests."""
 
-_SETTING: Final = frozenset(("expire", "expire_members", "set_members", "get_fields", "rename", "copy", "move"))
-"""Scripts that set deadlines, and so need the index where the key is."""
+_SETTING: Final = frozenset(("expire", "expire_members", "rename", "copy", "move"))
+"""Scripts that always set deadlines, and so need the index where the key is."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
@@ -194,8 +194,10 @@ class Rewriter:
     def too_long(self, command: Command, arguments: list[bytes]) -> Refusal | None:
         """Refuse to give deadlines, or to take them along, to a key with a long name."""
         keys = command.keys(arguments) or []
-        gets = command.effect is Effect.EXPIRE or (command.effect in MARKING and self._concerns(keys[:1]))
-        return _LONG_NAME if gets and keys and len(keys[-1]) > LONGEST_NAME else None
+        if not keys or len(keys[-1]) <= LONGEST_NAME or command.effect not in MARKING:
+            return None
+        gets = self.may_set(command, arguments) if command.effect is Effect.EXPIRE else self._concerns(keys[:1])
+        return _LONG_NAME if gets else None
 
     @property
     def empty_counts(self) -> bool:
@@ -599,17 +601,26 @@ class Rewriter:
             self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
         )
 
-    def delay(self, command: Command, arguments: list[bytes]) -> float:
-        """Return in how many ms the deadline is that a request sets, if it tells; as `deadline_of`."""
+    def may_set(self, command: Command, arguments: list[bytes]) -> bool:
+        """Return whether a request may give its key deadlines, as its command may: words of dialects need not."""
+        return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
+
+    def delay(self, command: Command, arguments: list[bytes]) -> float | None:
+        """Return in how many ms the deadline is that a request sets, if it tells; as `deadline_of`.
+
+        None where it sets none: words of dialects need not, and a request that is none of theirs does nothing.
+        """
+        if command.effect is not Effect.EXPIRE:
+            return math.inf
         if self._server.dialect(command.name) is None:
             return deadline_of(command.name, arguments, 0.0)
         word = WORDS[command.name]
         try:
             asked = read_words(word, arguments, 0.0, valkey=self._server.is_valkey)
         except LifetimeError:
-            return math.inf
+            return None
         if asked.term is not Term.TIME:
-            return math.inf
+            return None
         return asked.milliseconds or -math.inf
 
     def _by_word(
@@ -646,14 +657,16 @@ class Rewriter:
             return self._script(terms, "ttl_members", [key, self._names.shadow(key)], [what, *asked.members])
         if word.deed is Deed.DROP:
             return self._script(terms, "persist_members", self._triple(key), [word.kind + cleared, *asked.members])
-        deadline = math.inf if asked.term is not Term.TIME else asked.milliseconds + (now if asked.relative else 0)
-        if word.deed is not Deed.TAKE and marks:
-            self._cover(key, owner, transaction)
-        if transaction is None and asked.term is Term.TIME:
-            self.expect([key], deadline)
+        is_timed, deadline = asked.term is Term.TIME, math.inf
+        if is_timed:
+            deadline = asked.milliseconds + (now if asked.relative else 0)
+            if marks:
+                self._cover(key, owner, transaction)
+            if transaction is None:
+                self.expect([key], deadline)
         mode, latest = b"relative" if asked.relative else b"absolute", EXACT // 2 if valkey else LATEST
         if word.deed is not Deed.SET:
-            term = asked.term.name.lower().encode() if asked.term is not Term.TIME else b"%d" % asked.milliseconds
+            term = asked.term.name.lower().encode() if not is_timed else b"%d" % asked.milliseconds
             if word.deed is Deed.WRITE:
                 conditions = b"%b %b %b %b" % (
                     word.kind, b"count" if asked.counts else b"done", asked.of_key or b"-", asked.condition[1:] or b"-"
@@ -662,9 +675,8 @@ class Rewriter:
             else:
                 script, conditions = "get_fields", b"take" if word.deed is Deed.TAKE else b"leave"
             what = b"%b %b %b %d %b%b" % (term, mode, word.name.lower(), latest, conditions, cleared)
-            sets = word.deed is Deed.WRITE or (asked.term is Term.TIME and deadline > now)
-            terms = terms._replace(takes_memory=sets)
-            return self._script(terms, script, self._triple(key), [what, *asked.members])
+            terms = terms._replace(takes_memory=word.deed is Deed.WRITE or (is_timed and deadline > now))
+            return self._script(terms, script, self._triple(key), [what, *asked.members], sets=is_timed)
         what = b"%d %b %b %d %b %d %b%b" % (
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
@@ -695,13 +707,16 @@ class Rewriter:
         tail_count: int = 0,
         *,
         named: Sequence[bytes] = (),
+        sets: bool = False,
     ) -> bytes:
         """Return the script that replaces a request, and count it; as `evaluation`.
 
-        `named`: the request's keys, where the script's are only those of them that have deadlines.
+        Args:
+            named: the request's keys, where the script's are only those of them that have deadlines.
+            sets: whether it sets deadlines, though its script need not.
         """
         self._metrics.requests_rewritten_total[name] += 1
-        declared = None if name in _SETTING else self._declared([*named, *keys])
+        declared = None if sets or name in _SETTING else self._declared([*named, *keys])
         present = "" if declared is None else self._shadows(keys)
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
 

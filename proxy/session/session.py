@@ -6,7 +6,6 @@ requests, as cheaply as can be; each is judged: what it has to wait for, and the
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Set
 from functools import partial
@@ -908,8 +907,9 @@ class Session:
                 out.put_aside(guard)
             out.replace(request, instead)
             if transaction is not None and sure:
-                delay = rewriter.delay(command, request.arguments) if effect is Effect.EXPIRE else math.inf
-                transaction.rewritten(command, request.arguments, delay)
+                delay = rewriter.delay(command, request.arguments)
+                if delay is not None:
+                    transaction.rewritten(command, request.arguments, delay)
 
     def _bracket(self, command: Command, request: Request) -> bool:
         """Send a request on that replaces a value between two scripts; return whether it can be."""
