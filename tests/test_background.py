@@ -113,6 +113,146 @@ def test_a_pass_looks_at_many_keys_at_a_time(
     assert not started.process.ended
 
 
+def walks(beside: Talk) -> tuple[int, int]:
+    """How many pages of lists the server has read since it was asked last, and for how many elements it has looked."""
+    text = beside.say("INFO commandstats")
+    counts = [re.search(rb"cmdstat_%b:calls=(\d+)" % name, text) for name in (b"lrange", b"lpos")]
+    beside.say("CONFIG RESETSTAT")
+    pages, searches = (int(found[1]) if found else 0 for found in counts)
+    return pages, searches
+
+
+def put_into_a_list(beside: Talk, count: int, deadlines: int) -> None:
+    """Add elements to the list `l`, of which the last have deadlines."""
+    names = [b"%d" % number for number in range(count)]
+    for first in range(0, count, 50_000):
+        beside("RPUSH", "l", *names[first : first + 50_000])
+    if deadlines:
+        beside("ZADD", PREFIX + b"k:{l}", *(word for name in names[-deadlines:] for word in (b"4000000000000", name)))
+
+
+def look_through(beside: Talk, look: bytes, change: Callable[[int], object] = lambda _: None) -> tuple[int, int]:
+    """Have the background pass look at the list `l`, something changed between its scripts; return the most walks."""
+    shadow, cursor, most, number = PREFIX + b"k:{l}", b"0", (0, 0), 0
+    while number == 0 or cursor != b"0":
+        walks(beside)
+        [[cursor, *_]] = beside("EVAL", look, 3, PREFIX + b"index", "l", shadow, 0, 500, 60_000, cursor)
+        pages, searches = walks(beside)
+        most = max(most[0], pages), max(most[1], searches)
+        change(number)
+        number += 1
+        assert number < 3_000
+    return most
+
+
+def is_left(beside: Talk, element: bytes) -> bool:
+    return float(beside("ZSCORE", PREFIX + b"k:{l}", element)) > 0
+
+
+def check_a_pass_over_a_long_list(beside: Talk, look: bytes) -> None:
+    """Each of its scripts reads a part of the list, or looks for few elements; what is there keeps its deadline."""
+    put_into_a_list(beside, 100_000, 1_000)
+    beside("RPOP", "l", 30)
+    pages, searches = look_through(beside, look)
+    assert pages <= 10
+    assert searches <= 3
+    assert [is_left(beside, b"%d" % number) for number in range(99_960, 100_000)] == [True] * 10 + [False] * 30
+
+
+def test_a_pass_reads_a_part_of_a_long_list_at_a_time(server: Server, talk: TalkTo) -> None:
+    check_a_pass_over_a_long_list(talk(server), script("void_pages"))
+
+
+def check_a_list_that_changes_under_a_pass(beside: Talk, look: bytes) -> None:
+    """An element goes from the part that is to be looked at to one that has been."""
+    put_into_a_list(beside, 50_000, 5)
+    look_through(beside, look, lambda _: [beside.say("RPOPLPUSH l l") for _ in range(2)])
+    assert all(is_left(beside, b"%d" % number) for number in range(49_995, 50_000))
+
+
+def test_a_pass_sees_elements_that_move(server: Server, talk: TalkTo) -> None:
+    check_a_list_that_changes_under_a_pass(talk(server), script("void_pages"))
+
+
+def test_a_pass_looks_through_a_short_list_once(server: Server, talk: TalkTo) -> None:
+    beside = talk(server)
+    put_into_a_list(beside, 5_000, 400)
+    beside("RPOP", "l", 100)
+    pages, searches = look_through(beside, script("void_pages"))
+    assert pages <= 10
+    assert searches == 0
+    assert [is_left(beside, b"%d" % number) for number in (4_600, 4_899, 4_900, 4_999)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("right", ["lrange", "llen"])
+def test_a_pass_without_the_right_to_read_a_list_looks_for_few_at_a_time(
+    server: Server, talk: TalkTo, right: str
+) -> None:
+    beside = talk(server)
+    put_into_a_list(beside, 50_000, 10)
+    beside("RPOP", "l", 5)
+    beside.say(f"ACL SETUSER default -{right}")
+    try:
+        _, searches = look_through(beside, script("void_pages"))
+    finally:
+        beside.say(f"ACL SETUSER default +{right}")
+    assert searches <= 6
+    assert [is_left(beside, b"%d" % number) for number in (49_990, 49_994, 49_995, 49_999)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_write_of_unknown_members_reads_a_list_once(server: Server, talk: TalkTo) -> None:
+    """What a client's request does so for is one script: it reads the list once."""
+    beside = talk(server)
+    put_into_a_list(beside, 20_000, 1_000)
+    beside("RPOP", "l", 500)
+    walks(beside)
+    beside("EVAL", script("void_page"), 3, "l", PREFIX + b"k:{l}", PREFIX + b"index", "", 0, 2_000)
+    pages, searches = walks(beside)
+    assert pages <= 20
+    assert searches == 0
+    assert is_left(beside, b"19499")
+    assert not is_left(beside, b"19500")
+
+
+def test_a_write_of_unknown_members_without_the_right_to_read_the_list(server: Server, talk: TalkTo) -> None:
+    """All that are gone are void behind it all the same."""
+    beside = talk(server)
+    put_into_a_list(beside, 3_000, 100)
+    beside("RPOP", "l", 50)
+    beside.say("ACL SETUSER default -lrange -llen")
+    try:
+        beside("EVAL", script("void_page"), 3, "l", PREFIX + b"k:{l}", PREFIX + b"index", "", 0, 1_000)
+    finally:
+        beside.say("ACL SETUSER default +lrange +llen")
+    left = [is_left(beside, b"%d" % number) for number in range(2_900, 3_000)]
+    assert left == [True] * 50 + [False] * 50
+
+
+def test_a_scan_without_the_right_to_read_the_list_gives_few_members(
+    server: Server, start: Start, talk: TalkTo
+) -> None:
+    client, beside = talk(start()), talk(server)
+    put_into_a_list(client, 1_000, 0)
+    for number in range(100):
+        assert client("EXPIREMEMBERAT", "l", number, 4_000_000_000) == 1
+    beside.say("ACL SETUSER default -lrange -llen")
+    found, cursor, calls = [], b"0", 0
+    try:
+        while calls == 0 or cursor != b"0":
+            cursor, some = client("EXPIREMEMBERSCAN", "l", cursor, "COUNT", 1_000)
+            found += some[::2]
+            calls += 1
+    finally:
+        beside.say("ACL SETUSER default +lrange +llen")
+    assert sorted(found) == sorted(b"%d" % number for number in range(100))
+    assert calls > 40
+
+
 def test_a_proxy_beside_which_nothing_happens_wakes_seldom(server: Server, start: Start, talk: TalkTo) -> None:
     """Its background tasks wake together, four times a second, each time once more for what the server answers."""
     proxies = [start() for _ in range(2)]

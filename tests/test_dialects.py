@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from proxy.commands.dialects import LATEST, MOST_ELEMENTS, WORDS, Deed
-from tests.conftest import StartProxy, installed
+from tests.conftest import Start, StartProxy, installed
 from tests.model import parse
 from tests.raw import Raw, request
 from tests.servers import BINARIES, Proxy, Server, until
@@ -652,6 +652,40 @@ def test_all_of_many_deadlines_are_listed(proxy: Proxy) -> None:
             if cursor == b"0":
                 break
         assert sorted(found) == sorted(names)
+
+
+@pytest.mark.parametrize(("length", "deadlines"), [(100_000, 2_000), (150_000, 1_000), (150_000, 100)])
+def test_a_scan_of_a_long_list_reads_it_once(server: Server, start: Start, length: int, deadlines: int) -> None:
+    """For a COUNT of many, and one of few. Of a longer one few members come, even where ZSCAN gives all deadlines."""
+    names = [b"%d" % number for number in range(length)]
+    with start().connect() as client, server.connect() as beside:
+        for first in range(0, length, 50_000):
+            client.command("RPUSH", "l", *names[first : first + 50_000])
+        entries = (word for name in names[-deadlines:] for word in (b"4000000000000", name))
+        assert client.command("EXPIREMEMBERAT", "l", names[-1], 4000000000) == b":1\r\n"
+        beside.command("ZADD", b"__expiremember__:k:{l}", *entries)
+        client.command("RPOP", "l")
+        for count in (10_000, 5):
+            found: set[bytes] = set()
+            cursor, calls = b"0", 0
+            while calls == 0 or (cursor != b"0" and calls < 40):
+                beside.command("CONFIG", "RESETSTAT")
+                cursor, some = parse(client.command("EXPIREMEMBERSCAN", "l", cursor, "COUNT", count))
+                found.update(some[::2])
+                text = beside.command("INFO", "commandstats")
+                pages, searches = (
+                    int(hit[1]) if (hit := re.search(rb"cmdstat_%b:calls=(\d+)" % name, text)) else 0
+                    for name in (b"lrange", b"lpos")
+                )
+                assert pages * 1_000 <= length + 2_000
+                assert searches <= 24
+                assert (pages <= 1) if length > 100_000 else (searches == 0 or count == 5)
+                calls += 1
+            assert found <= set(names[-deadlines:-1])
+            if cursor == b"0":
+                assert found == set(names[-deadlines:-1])
+            if length > 100_000:
+                assert 4 <= len(found) / calls <= 25
 
 
 def test_saddex_of_redis(proxy: Proxy) -> None:

@@ -523,6 +523,12 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "list that never rests": lambda place: lives.check_a_list_that_changes(
         place.talk(place.server), place.script("weed"), heeded=False
     ),
+    "pass over a long list": lambda place: background.check_a_pass_over_a_long_list(
+        place.talk(place.server), place.script("void_pages")
+    ),
+    "list that changes under a pass": lambda place: background.check_a_list_that_changes_under_a_pass(
+        place.talk(place.server), place.script("void_pages")
+    ),
     "few elements": lambda place: lives.check_few_elements_of_a_long_list(
         place.server, place.proxy("--no-sweep"), place.talk
     ),

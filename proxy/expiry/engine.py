@@ -346,11 +346,13 @@ class Engine:
 
         Args:
             database: the keys' database.
-            pages: the keys, all of one slot, each with the cursor to go on with; b"0" to begin.
+            pages: the keys, all of one slot, each with the cursor to go on with; b"0" to begin. (In the middle of a
+                list it tells also what has been found there.)
 
         Returns:
-            For each key the next cursor (b"0": that was the end), how many deadlines were looked at, how many voided,
-            and how many were void before; nothing of the last keys where `MEMBERS_AT_ONCE` have been looked at.
+            For each key the next cursor (b"0": that was the end), how many deadlines were looked at (more, for work
+            that takes long: the rate counts it), how many voided, and how many were void before; nothing of the last
+            keys where `MEMBERS_AT_ONCE` have been looked at.
         """
         keys, cursors = zip(*pages, strict=True)
         call: Call = self._names.involved(keys), [database, MEMBERS_AT_ONCE, VOID_MS, *cursors]

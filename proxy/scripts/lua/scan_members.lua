@@ -4,25 +4,77 @@
 -- ARGV: the cursor and the options of ZSCAN
 -- Result: the next cursor; the members, each with its deadline in Unix ms; an error for a type that has no members
 -- Reads only
--- Complexity: O(count) for each call (a list of n is read for 500 members)
+-- Complexity: O(count log n) for each call; a list of n is read once, O(n + count), or, for up to 24, each is looked for,
+--   O(n). Of a list of more than 100,000 elements only so many are looked at that others do not wait for long.
 local key, shadow, moment, found = KEYS[1], KEYS[2], (now()), {}
 local kind = call('type', key).ok
 if kind == 'none' or not alive(kind, key, shadow, moment) then return {'0', found} end
 if not fits(kind, 'hash|set|zset|list') then return misfit('hash|set|zset|list') end
-local page = call('zscan', shadow, unpack(ARGV))
-local members, deadlines = {}, {}
+local options, length, searched = {unpack(ARGV)}, kind == 'list', nil
+if length then
+  length = may('llen', key) and redis.pcall('llen', key)
+  if type(length) ~= 'number' then length = 1000000 end  -- the user may not ask
+end
+-- Of few deadlines ZSCAN gives all, whatever COUNT is. Where these are too many for a long list they go in the order of
+-- a hash, and the cursor tells of the last one: it is larger than any of ZSCAN. Have they become many meanwhile, ZSCAN
+-- begins anew.
+local BEYOND, FEW, after, most = 4503599627370496, 1000, 0, math.huge
+local function hashed(member) return BEYOND + tonumber(redis.sha1hex(member):sub(1, 12), 16) end
+if length and #options[1] <= 16 and options[1]:match('^%d+$') and tonumber(options[1]) >= BEYOND then
+  after = call('zcard', shadow) <= FEW and tonumber(options[1]) or 0
+  options[1] = '0'
+end
+if length and (length > 100000 or not may('lrange', key, 0, 0)) then
+  -- The last COUNT is what ZSCAN heeds.
+  local asked = 10
+  for place = 2, #options - 1 do
+    if options[place]:lower() == 'count' then asked = tonumber(options[place + 1]) or asked end
+  end
+  most = math.max(1, math.min(asked, 10, math.floor(1000000 / length)))
+  options[#options + 1], options[#options + 2] = 'count', most
+end
+if after > 0 then options[#options + 1], options[#options + 2] = 'count', 100 * FEW end  -- all
+local page = call('zscan', shadow, unpack(options))
+local members, deadlines, further = {}, {}, page[1]
 for position = 1, #page[2], 2 do
   local deadline = math.ceil(page[2][position + 1])
   if deadline > moment then
     members[#members + 1], deadlines[#deadlines + 1] = page[2][position], deadline
   end
 end
-for first = 1, #members, 500 do
-  local some = {unpack(members, first, math.min(first + 499, #members))}
-  for place, there in ipairs(has_each(kind, key, some)) do
+if after > 0 or #members > most and further == '0' and options[1] == '0' then
+  local order, places = {}, {}
+  for place, member in ipairs(members) do
+    places[place] = hashed(member)
+    if places[place] > after then order[#order + 1] = place end
+  end
+  table.sort(order, function(one, other) return places[one] < places[other] end)
+  local some, theirs = {}, {}
+  for number, place in ipairs(order) do
+    if number > most and places[place] ~= places[order[number - 1]] then
+      further = string.format('%.0f', places[order[number - 1]])
+      break
+    end
+    some[number], theirs[number] = members[place], deadlines[place]
+  end
+  members, deadlines = some, theirs
+end
+-- LPOS compares some 20 elements or more in the time that it takes a script to read one.
+if length and #members <= 24 and may('lpos', key, '') then
+  searched = {}
+  for place, member in ipairs(members) do
+    local where = redis.pcall('lpos', key, member)
+    if failed(where) then searched = nil break end
+    searched[place] = where ~= false
+  end
+end
+-- A list is read for all of them at once.
+for first = 1, #members, length and math.max(1, #members) or 500 do
+  local some = length and members or {unpack(members, first, math.min(first + 499, #members))}
+  for place, there in ipairs(searched or has_each(kind, key, some)) do
     if there then
       found[#found + 1], found[#found + 2] = some[place], string.format('%.0f', deadlines[first + place - 1])
     end
   end
 end
-return {page[1], found}
+return {further, found}

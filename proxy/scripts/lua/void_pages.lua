@@ -1,19 +1,20 @@
 -- Does so (void_page.lua) for several keys in turn, until it has looked at enough.
 -- uses: has, index, now, void, mend, comb
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: the database; how many deadlines to look at, about; after how many ms void ones are freed; for each key the cursor
---   of ZSCAN
--- Result: for each key, without those that it did not come to: the next cursor, how many were looked at, how many voided,
---   how many aged
--- Complexity: O(k + count log n) for k keys (O(k + count n) for lists)
+-- ARGV: the database; how many deadlines to look at, about; after how many ms void ones are freed; for each key the
+--   cursor, '0' to begin
+-- Result: for each key, without those that it did not come to: the next cursor, how many were looked at (more, where
+--   that took long), how many voided, how many aged
+-- Complexity: O(k + count log n) for k keys (of lists 20 count elements are read in all, or one or a few looked for, O(n))
 local gone, left, done = redis.pcall('select', ARGV[1]).err, tonumber(ARGV[2]), {}
 for number = 1, (#KEYS - 1) / 2 do
   if left <= 0 then break end
-  local cursor, seen, voided, aged = '0', 1, 0, 0
+  local cursor, seen, voided, aged, work = '0', 1, 0, 0, 1
   if not gone then
-    cursor, seen, voided, aged = comb(KEYS[2 * number], KEYS[2 * number + 1], KEYS[1], ARGV[3 + number], left, tonumber(ARGV[3]))
+    local key, shadow = KEYS[2 * number], KEYS[2 * number + 1]
+    cursor, seen, voided, aged, work = comb(key, shadow, KEYS[1], ARGV[3 + number], left, tonumber(ARGV[3]))
   end
   done[#done + 1] = {cursor, seen, voided, aged}
-  left = left - seen
+  left = left - work
 end
 return done

@@ -2,18 +2,72 @@
 -- dropping the shadow, where there is no collection any more. Frees those that have been void for `lasting` ms: when it
 -- meets a void one first, it notes the time in the fraction of the score (of ms); 0: never. (What a dialect has set,
 -- expire_members.lua, has a fraction already: it may go at once, as no word of that dialect tells of it.)
--- Gives the next cursor of ZSCAN, how many deadlines were looked at, how many voided, and how many were void already.
--- O(count log n), of a list O(count n).
-local function comb(key, shadow, index, cursor, count, lasting)
+-- Gives the next cursor, how many deadlines were looked at (for work on a list more), how many voided, how many were void
+-- already, and how many deadlines the work was worth. O(count log n).
+-- A list is read for all of a part of a shadow, 20 elements for each deadline that may be looked at, and read further in
+-- the next call: the cursor tells of which part, from where on, and what has not been met (`sign`). As others may change
+-- the list meanwhile, each of that is looked for when the list has been read, in further calls, so few in one that
+-- it takes some 10 ms. whole: a list is read at once.
+local UNKNOWN = 1000000  -- elements of a list that may not be read
+local COMPARED, DEARER = 300000, 600  -- elements that LPOS compares in a call; that it compares in a deadline's time
+local function sign(member) return redis.sha1hex(member):sub(1, 10) end
+-- sought: members, as keys; gives from where to read on, or -1 after the end, and whether the whole list has been read.
+local function read_list(key, sought, left, from, width, size)
+  local began, last = from, math.min(size, from + width)
+  while from < last and left > 0 do
+    local page = redis.pcall('lrange', key, from, math.min(from + 999, last - 1))
+    if failed(page) then return -1, false end  -- no right to: each is looked for
+    for _, element in ipairs(page) do
+      if sought[element] then sought[element], left = nil, left - 1 end
+    end
+    from = from + #page
+  end
+  return (from >= size or left == 0) and -1 or from, began == 0 and from >= size
+end
+-- members: of the part of the shadow; gives from where on to read next, or nothing, with the signs of what has not been
+-- met; how many were voided; how many deadlines the work was worth.
+local function comb_list(key, shadow, members, from, signs, width)
+  local able, sought, left, voided, work = redis.acl_check_cmd, {}, 0, 0, 0
+  able = not able or able('lrange', key, 0, 0) and able('llen', key)
+  local size = able and redis.pcall('llen', key)
+  if type(size) ~= 'number' then size, from = UNKNOWN, -1 end
+  local unmet = signs and {}
+  for one in (signs or ''):gmatch('%x%x%x%x%x%x%x%x%x%x') do unmet[one] = true end
+  for _, member in ipairs(members) do
+    if not unmet or unmet[sign(member)] then sought[member], left = true, left + 1 end
+  end
+  local whole = width == math.huge
+  local complete, room = false, whole and left or math.max(1, math.floor(COMPARED / size))
+  if from >= 0 then
+    local began = from
+    from, complete = read_list(key, sought, left, from, width, size)
+    work = math.floor(math.min(width, size - math.min(size, began)) / 20)
+    room = (complete or whole) and left or 0
+  end
+  local rest = {}
+  for _, member in ipairs(members) do
+    if sought[member] then
+      if room > 0 then
+        if void('list', key, shadow, member, complete) then voided = voided + 1 end
+        work = work + (complete and 1 or math.floor(size / DEARER))
+        room = room - 1
+      else
+        rest[#rest + 1] = sign(member)
+      end
+    end
+  end
+  return rest[1] and from .. ' ' .. table.concat(rest), voided, work
+end
+local function comb(key, shadow, index, cursor, count, lasting, whole)
   local voided = 0
   mend(shadow)
   -- Where there is nothing to void nothing is written: the server may refuse every write at present.
-  if call('exists', shadow) == 0 then return '0', 1, 0, 0 end
+  if call('exists', shadow) == 0 then return '0', 1, 0, 0, 1 end
   local kind = call('type', key).ok
   if kind == 'none' or kind == 'string' then
     voided = call('zcard', shadow)
     drop(key, shadow, index)
-    return '0', 1, voided, 0
+    return '0', 1, voided, 0, 1
   end
   local moment, step, aged = (now()), lasting / 3, 0
   -- Of 1/64 to 63/64, in turn, one for each third of that time. A deadline so far ahead that its score has no room for
@@ -30,16 +84,27 @@ local function comb(key, shadow, index, cursor, count, lasting)
     end
     call('zrem', shadow, member)
   end
-  local page = call('zscan', shadow, cursor, 'count', count)
+  local at, as_many, from, signs = cursor:match('^(%d+) (%d+) (%-?%d+) (%x+)$')
+  local width = whole and math.huge or 20 * count
+  at, as_many = at or cursor, as_many or count
+  local page, elements = call('zscan', shadow, at, 'count', as_many), kind == 'list' and {}
   for position = 1, #page[2], 2 do
     local member, score = page[2][position], tonumber(page[2][position + 1])
-    if void(kind, key, shadow, member) then
+    if elements and score > 0 then
+      elements[#elements + 1] = member
+    elseif not elements and void(kind, key, shadow, member) then
       voided = voided + 1
-    elseif step > 0 and score < 0 then
+    elseif step > 0 and score < 0 and not signs then
       age(member, score)
       aged = aged + 1
     end
   end
   if aged > 0 then refresh(key, shadow, index) end
-  return page[1], #page[2] / 2, voided, aged
+  local seen, work, further = #page[2] / 2, #page[2] / 2, nil
+  if elements and elements[1] then
+    further, voided, work = comb_list(key, shadow, elements, tonumber(from or 0), signs, width)
+    seen = math.max(signs and 1 or seen, math.floor(work / 5))
+    work = math.max(work, signs and 1 or #page[2] / 2)
+  end
+  return further and at .. ' ' .. as_many .. ' ' .. further or page[1], seen, voided, aged, work
 end
