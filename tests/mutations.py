@@ -288,7 +288,7 @@ MUTATIONS = [
     Mutation("session/rewrite.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
     Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
     Mutation(
-        "commands/described.py", "if described and name not in described", "if described", "the server's own words"
+        "commands/described.py", "if described and _house(name) not in kept", "if described", "the server's own words"
     ),
     Mutation("wire/asides.py", "self._amended[self._queued] = amend", "pass", "descriptions"),
     Mutation("session/outgoing.py", "self._asides.amend(amend)", "pass", "descriptions"),
