@@ -313,6 +313,7 @@ MUTATIONS = [
     Mutation("wire/asides.py", "(refusal if refused else line) * call.requests", "line", "queued, refused"),
     Mutation("wire/asides.py", "return line * call.requests", "return line", "queued, refused"),
     Mutation("session/together.py", "guard=guard)", "guard=None)", "queued, refused on the oldest"),
+    Mutation("wire/asides.py", 'if call is not None and mark not in b"+-":', "if False:", "queued, MULTI refused"),
     Mutation(_LUA + "batch.lua", "deadline < least", "deadline > least", "together, index"),
     Mutation(_LUA + "batch.lua", "ARGV[first + 2 * place - 1] * unit", "unit", "together"),
     Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "together"),

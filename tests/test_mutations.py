@@ -557,6 +557,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),
     "queued together": lambda place: together.check_queued_pairs(place.server, place.proxy()),
     "queued, refused": lambda place: together.check_refused_queue(place.server, place.proxy()),
+    "queued, MULTI refused": lambda place: together.check_refused_multi(place.server, place.proxy()),
     "queued, refused on the oldest": lambda place: _on_the_oldest(place, together.check_refused_queue),
     "together, queued": lambda place: together.check_transaction(place.proxy()),
     "together, due": lambda place: together.check_due(place.server, place.proxy("--no-sweep")),

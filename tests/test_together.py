@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import re
@@ -164,6 +165,23 @@ def test_a_calls_reply_in_a_transaction_comes_out_however_it_is_cut(element: byt
         assert told == [7] * (b":7" in element)
 
 
+def test_a_call_that_was_not_queued_has_run() -> None:
+    """The server has refused MULTI: each request gets its reply at once."""
+    for array in (b"*3\r\n", b"*4\r\n:7\r\n"):
+        stream = b"-NOPERM no\r\n:0\r\n" + array + b":1\r\n:2\r\n*1\r\n:5\r\n-ERR EXEC without MULTI\r\n+next\r\n"
+        for cut in range(len(stream)):
+            asides = Asides()
+            asides.note(Whose.CLIENT)
+            asides.put_together(Call(3, lambda _: None))
+            asides.precede()
+            asides.note(Whose.EXEC)
+            asides.close()
+            kept, behind = asides.receive(stream[:cut])
+            more, rest = asides.receive(stream[cut:]) if not asides.done else (b"", stream[cut:])
+            wanted = b"-NOPERM no\r\n:1\r\n:2\r\n*1\r\n:5\r\n-ERR EXEC without MULTI\r\n+next\r\n"
+            assert kept + behind + more + rest == wanted
+
+
 @pytest.mark.parametrize("line", [b"*9\r\n", b"+OK\r\n", b"$-1\r\n"])
 def test_another_element_is_not_taken_for_the_reply_to_a_call(line: bytes) -> None:
     asides = Asides()
@@ -268,6 +286,47 @@ def test_in_a_transaction_they_go_together() -> None:
     blind.feed(encode([b"MULTI"]))
     blind.coverage.distrust()
     assert sent_for(of_clients(blind.feed(b"".join(EXPIRES[1 : LEAST + 1]))))[1] >= LEAST
+
+
+def test_a_client_that_goes_within_a_transaction_leaves_nothing() -> None:
+    """Not even until the collector comes, which counts objects, and not their bytes; what is kept is counted."""
+
+    def calls_kept() -> int:
+        return sum(type(one) is Call for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before, driver = calls_kept(), Driver("k")
+        driver.feed(encode([b"MULTI"]) + b"".join(EXPIRES[1 : LEAST + 1]) * 100)
+        assert calls_kept() > before
+        transaction = driver.session._standing.transaction
+        assert transaction is not None
+        assert transaction.size > 0
+        del driver, transaction
+        assert calls_kept() == before
+    finally:
+        gc.enable()
+
+
+def check_refused_multi(server: Server, proxy: Proxy) -> None:
+    """What follows runs at once, and each request gets its own reply."""
+    server.flush()
+    assert server.command("ACL", "SETUSER", "some", "reset", "on", ">x", "~*", "&*", "+@all", "-multi") == b"+OK\r\n"
+    with proxy.connect() as client:
+        client.command("SADD", "k", "m")
+        assert client.command("EXPIREMEMBER", "k", "m", FAR) == b":1\r\n"
+        assert client.command("AUTH", "some", "x") == b"+OK\r\n"
+        adders: list[Words] = [("SADD", "k", number) for number in range(30)]
+        replies = pipelined(client, [("MULTI",), *adders, ("EXEC",), ("ECHO", "behind")])
+        assert replies[0].startswith(b"-NOPERM")
+        assert replies[1:31] == [b":1\r\n"] * 30
+        assert replies[31:] == [b"-ERR EXEC without MULTI\r\n", b"$6\r\nbehind\r\n"]
+
+
+@pytest.mark.every_kind
+def test_behind_a_refused_multi_each_gets_its_reply(upstream: Server, proxy: Proxy) -> None:
+    check_refused_multi(upstream, proxy)
 
 
 def test_what_is_queued_together_is_due_from_exec_on() -> None:

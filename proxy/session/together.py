@@ -11,6 +11,7 @@ about the connection, is left to `Session`, which judges requests one by one.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, groupby
 from typing import Final, cast
@@ -42,6 +43,9 @@ _UNREADABLE: Final = 16
 LONG_LISTS: Final = 1_000
 """Keys of long lists that are remembered at most."""
 
+_MOST_NAMED: Final = 8 * 1024
+"""Bytes of keys' names that are kept until it is known whether one of them has a long list."""
+
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
 
@@ -51,6 +55,14 @@ def note_long_list(long_lists: set[bytes], key: bytes) -> None:
     if len(long_lists) >= LONG_LISTS:
         long_lists.clear()
     long_lists.add(key)
+
+
+def _note_number(long_lists: set[bytes], names: list[bytes], number: int) -> None:
+    note_long_list(long_lists, names[number - 1])
+
+
+def _nothing(number: int) -> None:
+    """Note nothing."""
 
 
 class Together:
@@ -137,7 +149,7 @@ class Together:
         tail = run.encoded(2, form.end)
         call = self._rewriter.batch([form], names, runs, tail, (form.end - 2) * run.count)
         self._rewriter.count(form.script, run.count)
-        self._out.put_together(call(False), run.count, partial(self._note_long_list, names))
+        self._out.put_together(call(False), run.count, self._took_long(names))
         return run.length
 
     @staticmethod
@@ -266,19 +278,24 @@ class Together:
             self._rewriter.expect(keys, now + min(delays))
         call = self._rewriter.batch(forms, keys, runs, bulks(words), len(words))
         self._rewriter.count_all(operations)
-        count, took_long = len(operations), partial(self._note_long_list, keys)
+        count, took_long = len(operations), self._took_long(keys)
         transaction = self._standing.transaction
         if transaction is None:
             self._out.put_together(call(False), count, took_long)
             return
-        transaction.queue_together(operations)
+        transaction.queue_together(operations, keys)
         first = operations[0]
         guard = self._rewriter.guard(COMMANDS[first.form.name], [first.form.name, first.key, *first.words])
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
-    def _note_long_list(self, names: list[bytes], number: int) -> None:
-        """Note which of some keys has a long list."""
-        note_long_list(self._ground.long_lists, names[number - 1])
+    def _took_long(self, names: list[bytes]) -> Callable[[int], None]:
+        """Return what is to be told the number of the one of some keys that has a long list.
+
+        It is kept until the reply comes, so it knows nothing else, and of long names nothing.
+        """
+        if sum(map(len, names)) > _MOST_NAMED:
+            return _nothing
+        return partial(_note_number, self._ground.long_lists, names)
 
     def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in no state in which something else may have to be done for a request."""

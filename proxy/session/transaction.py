@@ -115,11 +115,12 @@ class Transaction:
             # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
             self._keep(set(keys).difference(self._coverage.among(keys)), self._unjudged)
 
-    def queue_together(self, operations: Iterable[Operation]) -> None:
-        """Remember requests that one call of a script does.
+    def queue_together(self, operations: Iterable[Operation], keys: Collection[bytes]) -> None:
+        """Remember requests that one call of a script does, and which keys they name, each once.
 
         When it runs it sees to what is due in their keys, and voids the deadlines of what it removes.
         """
+        self._size += NAME_SIZE * len(keys) + sum(map(len, keys))
         for _, key, _, delay in operations:
             if delay:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay)

@@ -236,6 +236,9 @@ class Asides:
         call = self._together.popleft() if kind is Kind.TOGETHER else None
         if call is not None and line == _QUEUED:
             self._calls[self._queued] = call
+        if call is not None and mark not in b"+-":  # the server has no transaction open, and has run it
+            self._refusal = b""
+            return self._spread(call, line)
         refusal = b""
         if kind is not Kind.ASIDE:
             refusal, self._refusal = self._refusal, b""
