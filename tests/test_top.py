@@ -27,7 +27,7 @@ import pytest
 from proxy.settings import SettingsError
 from proxy.status.shape import Status
 from proxy.status.text import lines_of
-from proxy.status.top import EVERY_SECONDS, Source, TopError
+from proxy.status.top import Source, TopError
 from tests.admin import Admin, admin_of, with_admin
 from tests.conftest import Start, StartProxy
 from tests.patience import patience
@@ -201,7 +201,7 @@ def test_json_is_a_line_for_each_look(port: Admin) -> None:
     assert process.stdout is not None
     with process.stdout:
         looks = [json.loads(process.stdout.readline())["at"] for _ in range(2)]
-        assert looks[1] - looks[0] > EVERY_SECONDS / 2
+        assert looks[1] > looks[0]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
 
