@@ -513,7 +513,7 @@ def test_what_sets_no_deadline_waits_for_no_proxy_that_hangs(server: Server, sta
             client("MULTI")
             client("HGETEX", key, "PERSIST", "FIELDS", 1, "a")
             assert client("EXEC") == [[b"1"]]
-        assert time.monotonic() - began < 1.5  # two waits take more
+        assert time.monotonic() - began < 3  # two waits take more
         began = time.monotonic()
         assert client("HGETEX", first_of_its_kind(), "EX", 10, "FIELDS", 1, "a") == [None]
         assert time.monotonic() - began > 0.2

@@ -281,7 +281,7 @@ def test_while_the_server_is_gone(
         assert re.search(r"All with deadlines\s+1\n", text), "what was known last"
         began = time.monotonic()
         assert port.ask("/")[0] == 200
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 5
         upstream.start()
         tab.until("document.querySelector('.good') !== null")
         assert figures(port).prefixes.listed[0].keys == 0, "the server is empty now"
@@ -302,6 +302,7 @@ def test_before_the_server_has_ever_answered(start_proxy: StartProxy) -> None:
     assert status.state.text in port.ask("/")[1].replace("&#x27;", "'")
 
 
+@pytest.mark.measures
 def test_a_server_that_stands_still_is_waited_for_once(server: Server, start_proxy: StartProxy) -> None:
     _, port = with_admin(start_proxy, server)
     until(lambda: figures(port).upstream.asked)
@@ -412,7 +413,7 @@ def test_all_workers_are_told_of(server: Server, start_proxy: StartProxy) -> Non
         until(lambda: not all(one.answers for one in figures(port).proxies.workers), what="a worker that is missed")
         began = time.monotonic()
         assert figures(port).state.text
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 5
     finally:
         worker.resume()
 
