@@ -317,7 +317,7 @@ def test_whoever_is_owed_nothing_ends_at_once_before_a_server_by_tls(
     proxy.stop()
 
 
-@pytest.mark.parametrize("count", [2600, 2900, 3100, 3300, 3500])
+@pytest.mark.parametrize("count", [2900, 3300])  # a small window makes each take more than a minute
 def test_a_late_reader_gets_every_reply_though_the_server_closes_behind_them(
     files: Files, start_server: StartServer, start_proxy: StartProxy, count: int
 ) -> None:
