@@ -608,6 +608,14 @@ def test_requests_queued_together_do_as_one_by_one(
     check_program(*still_pairs(kind), f"queued {seed}", 2 + seed % 2, at_once=True, mixed=mixed, queued=True)
 
 
+def check_deadlines(server: Server, client: Raw, count: int) -> None:
+    """So many keys have the deadlines that they were given, and the index has them too."""
+    for number in range(count):
+        found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
+        assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
+        assert alike(client.command("TTL", f"k:{number}", "m"), b":%d\r\n" % (FAR + number))
+
+
 def check_queued_pairs(server: Server, proxy: Proxy) -> None:
     """Pairs in a transaction are few calls, and each has its replies."""
     server.flush()
@@ -629,10 +637,7 @@ def check_queued_pairs(server: Server, proxy: Proxy) -> None:
             return calls(server) - before <= 10
 
         until(go_together, what="few calls")
-        for number in range(300):
-            found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
-            assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
-            assert alike(client.command("TTL", f"k:{number}", "m"), b":%d\r\n" % (FAR + number))
+        check_deadlines(server, client, 300)
         client.command("RPUSH", "k:long", *range(3000))
         far: list[Words] = [("EXPIREMEMBER", "k:long", 60 * number, FAR) for number in range(60)]
         replies = pipelined(client, [("MULTI",), *far, ("EXEC",), ("ECHO", "behind")])
@@ -722,10 +727,7 @@ def check_pairs(server: Server, proxy: Proxy) -> None:
                 return calls(server) - before <= 10
 
             until(go_together, what="few calls")
-            for number in range(60):
-                found = server.command("ZSCORE", NAMES.shadow(b"k:%d" % number), "m")
-                assert found == server.command("ZSCORE", NAMES.index, f"k:{number}")
-                assert alike(client.command("TTL", f"k:{number}", "m"), b":%d\r\n" % (FAR + number))
+            check_deadlines(server, client, 60)
 
 
 @pytest.mark.every_kind
