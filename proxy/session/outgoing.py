@@ -141,10 +141,10 @@ class Outgoing:
             took_long: is called with the number of a key if the call says so.
             guard: what the server refuses in front of it as it would those requests, if it does not so refuse the call.
         """
-        if self._asides is not None:
-            self._asides.put_together(Call(count, took_long))
-            if guard is None or not self.put_aside(guard):
-                self._mark_front()
+        assert self._asides is not None  # else the call's array would be one reply
+        self._asides.put_together(Call(count, took_long))
+        if guard is None or not self.put_aside(guard):
+            self._mark_front()
         self.append(call)
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
