@@ -42,3 +42,51 @@ def test_no_attribute_is_set_across_a_wait() -> None:
     files = sorted((ROOT / "proxy").rglob("*.py"))
     assert files
     assert [(file.name, found) for file in files for found in across_a_wait(ast.parse(file.read_text("utf-8")))] == []
+
+
+# Sizes of classes.
+
+MOST_ATTRIBUTES = 15
+MOST_METHODS = 35
+
+LARGE = {
+    "proxy/relay/client.py: ClientConnection": (31, 86),
+    "proxy/relay/lane.py: Lane": (31, 26),
+    "proxy/relay/lanes.py: Group": (18, 17),
+    "proxy/relay/sharing.py: Sharing": (17, 26),
+    "proxy/relay/upstream.py: UpstreamConnection": (18, 32),
+    "proxy/session/ground.py: Ground": (23, 5),
+    "proxy/session/rewrite.py: Rewriter": (8, 56),
+    "proxy/session/session.py: Session": (33, 70),
+    "proxy/session/standing.py: Standing": (17, 8),
+}
+"""Classes above the limits, with their attributes and methods. A figure here may only fall; at the limits it goes."""
+
+
+def size_of(one: ast.ClassDef) -> tuple[int, int]:
+    """Count the attributes of a class, fields and all that its methods set; and its methods, properties included."""
+    attributes = {node.target.id for node in one.body
+                  if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
+    attributes.update(
+        node.attr
+        for node in ast.walk(one)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    )
+    return len(attributes), sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in one.body)
+
+
+def test_sizes_are_counted() -> None:
+    text = "class A:\n x: int\n def f(self): self.y, self.z = self.w = 1, 2; self.x += v.u\n async def g(self): pass"
+    assert size_of(next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))) == (4, 2)
+
+
+def test_no_class_is_large() -> None:
+    """A class above the limits does too many things: give it a part that has a name and a purpose of its own."""
+    sizes = {
+        f"{file.relative_to(ROOT)}: {node.name}": size_of(node)
+        for folder in ("session", "relay")
+        for file in sorted((ROOT / "proxy" / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name: size for name, size in sizes.items() if size[0] > MOST_ATTRIBUTES or size[1] > MOST_METHODS} == LARGE
