@@ -281,11 +281,11 @@ MUTATIONS = [
     Mutation("commands/dialects.py", "count *= width", "count *= 2", "dialects"),
     Mutation(
         "session/announcing.py",
-        "if keys and not self._ground.rewriter.may_set(command, request.arguments):",
+        "if keys and not self._ground.rewriter.own.may_set(command, request.arguments):",
         "if False:",
         "dialects without a time",
     ),
-    Mutation("session/rewrite.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
+    Mutation("session/own_commands.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
     Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
     Mutation(
         "commands/described.py", "if described and _house(name) not in kept", "if described", "the server's own words"
@@ -296,7 +296,7 @@ MUTATIONS = [
     Mutation("commands/own.py", "return Own(-4, _SETS", "return Own(-3, _SETS", "descriptions"),
     Mutation("wire/asides.py", "self._queued - len(self._places)", "self._queued", "lives within a transaction"),
     Mutation(
-        "session/rewrite.py",
+        "session/beside.py",
         "if terms.declared or not terms.writes",
         "if True or not terms.writes",
         "no half on the oldest",
@@ -369,7 +369,7 @@ MUTATIONS = [
     Mutation("expiry/healing.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
-    Mutation("session/ground.py", "and self.rewriter.knows(upper)", "", "names of commands"),
+    Mutation("session/ground.py", "and self.rewriter.server.has(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     # Shared connections.
     Mutation("relay/lane.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
@@ -401,7 +401,7 @@ MUTATIONS = [
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),
     Mutation("wire/replies.py", 'rf"({_SHORT})|.+"', 'rf"({_SHORT})"', "beginnings of replies"),
     Mutation("relay/lanes.py", "self._refused = True", "pass", "room for others"),
-    Mutation("session/rewrite.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
+    Mutation("session/beside.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
     Mutation("session/session.py", 'if len(replies) == 2 and replies[0][:1] == b"-":', "if False:", "WAITAOF"),
     Mutation("session/session.py", "self._standing.unlike = self._standing.shares = True", "pass", "WAITAOF"),
     Mutation("relay/lane.py", "if self.repeats and port.request and (place or not self._come):", "if False:", "lost"),
@@ -467,7 +467,9 @@ MUTATIONS = [
     Mutation(_LUA + "expire.lua", "present <= moment and passed(", "false and passed(", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "discard(kind, key, members)", "", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "if told_of(index) then return false end", "", "told of what passes"),
-    Mutation("session/multi.py", "if self._out.put_aside(self._rewriter.clear_front(keys)):", "if True:", "queued"),
+    Mutation(
+        "session/multi.py", "if self._out.put_aside(self._rewriter.beside.clear_front(keys)):", "if True:", "queued"
+    ),
     # A key gets its first deadline while a transaction is open that adds members to it.
     Mutation("session/transaction.py", "and not self.anticipates ", "", "not spoilt"),
     # A first deadline is set by somebody who may not.
@@ -558,13 +560,13 @@ MUTATIONS = [
     # In front of a cluster node.
     Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
     Mutation(
-        "session/rewrite.py",
+        "session/script_calls.py",
         "return self._names.declared(keys) if keys else None",
         "return None",
         "a key on its way",
     ),
     Mutation(
-        "session/rewrite.py",
+        "session/script_calls.py",
         "return self._names.declared(keys) if keys else None",
         "return None",
         "a refused deadline",
@@ -572,8 +574,8 @@ MUTATIONS = [
     Mutation("session/hearing.py", 'if arguments[0].upper() == b"ASKING":', "if False:", "ASKING while blind"),
     Mutation("expiry/engine.py", "await self._drop_leftovers(question.leftover)", "pass", "deadlines left behind"),
     Mutation(
-        "session/rewrite.py",
-        'present = "" if declared is None else self._shadows(keys)',
+        "session/script_calls.py",
+        'present = "" if declared is None else self.shadows(keys)',
         'present = ""',
         "a shadow ahead",
     ),
@@ -632,13 +634,13 @@ MUTATIONS = [
     ),
     Mutation("session/hearing.py", ' or arguments[0].upper() == b"ASKING"', "", "rights while a slot moves"),
     Mutation(
-        "session/rewrite.py",
+        "session/beside.py",
         "declared=self._names.declared(())",
         "declared=None",
         "arguments that are no keys",
     ),
     Mutation(
-        "session/rewrite.py",
+        "session/script_calls.py",
         "self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []",
         "[]",
         "keys in two places",

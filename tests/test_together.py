@@ -333,7 +333,7 @@ def test_what_is_queued_together_is_due_from_exec_on() -> None:
     """A transaction may wait for its EXEC."""
     driver = Driver("k")
     driver.feed(encode([b"MULTI"]) + b"".join(EXPIRES[1 : LEAST + 1]))
-    alarm = driver.ground.rewriter.alarm
+    alarm = driver.ground.rewriter.marks.alarm
     alarm.next_deadline = math.inf
     driver.feed(encode([b"EXEC"]))
     assert alarm.next_deadline == NOW + 2000

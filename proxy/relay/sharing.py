@@ -278,7 +278,7 @@ class Sharing:
             if not may_go(now) or not group.take_joint(port, data, operation):
                 return False
             if operation.delay:
-                ground.rewriter.expect((operation.key,), now + operation.delay)
+                ground.rewriter.marks.expect((operation.key,), now + operation.delay)
             return True
 
         return take

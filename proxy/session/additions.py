@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proxy.commands.table import BLIND, Command, Effect
 from proxy.coverage.coverage import Coverage
-from proxy.session.rewrite import UNPACKED
+from proxy.session.script_calls import UNPACKED
 from proxy.wire.request import Kind, Request
 
 

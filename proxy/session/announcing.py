@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Final
 
 from proxy.commands.table import MARKING, Command, Effect
+from proxy.session.errors import Refusal
 from proxy.session.ground import Ground
 from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
-from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
 from proxy.session.transaction import LONGEST
 from proxy.wire.request import Request, RequestReader
@@ -104,7 +104,7 @@ class Announcing:
         if transaction is not None:
             return []  # before its EXEC
         keys = self._coverage.unconfirmed(self._marked(command, request.arguments))
-        if keys and not self._ground.rewriter.may_set(command, request.arguments):
+        if keys and not self._ground.rewriter.own.may_set(command, request.arguments):
             return []
         return keys if not keys or self._standing.may_expire(keys) else []
 
@@ -113,7 +113,7 @@ class Announcing:
         command = self._ground.rewriter.command(arguments[0].upper())
         if command is None or not (keys := self._marked(command, arguments)):
             return []
-        return keys if self._ground.rewriter.may_set(command, arguments) else []
+        return keys if self._ground.rewriter.own.may_set(command, arguments) else []
 
     def _marked(self, command: Command, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may give deadlines, if it sets any."""

@@ -1,6 +1,8 @@
-"""Why a client's stream cannot go on."""
+"""Why a client's request is refused, or its stream cannot go on."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 
 class RequestTooLargeError(Exception):
@@ -23,3 +25,16 @@ class RefusedAtItsHeadError(Exception):
         super().__init__(what)
         self.beginning = beginning
         self.reply = f"-ERR Protocol error: {what}\r\n".encode() if answered else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that the client gets at once, where the server would have refused to queue the request.
+
+    Attributes:
+        message: the error, without the leading minus and the line's end.
+        reason: what it is counted as.
+    """
+
+    message: bytes
+    reason: str

@@ -79,9 +79,9 @@ class Ground:
     ) -> None:
         self.metrics = metrics or Metrics()
         self.rewriter = rewriter
-        self.descriptions = Descriptions(section, rewriter.knows)
+        self.descriptions = Descriptions(section, rewriter.server.has)
         self.coverage = coverage
-        self.alarm = rewriter.alarm
+        self.alarm = rewriter.marks.alarm
         self.prefix = prefix
         self.request_limit = request_limit
         self.guarded = guarded
@@ -129,11 +129,11 @@ class Ground:
         if (
             (command is None or not command.always)
             and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
-            and self.rewriter.knows(upper)
+            and self.rewriter.server.has(upper)
         ):
-            (BLOCKERS if self.rewriter.may_block(upper) else PLAIN).add(name)
+            (BLOCKERS if self.rewriter.server.may_block(upper) else PLAIN).add(name)
         return command
 
     def may_block(self, name: bytes) -> bool:
         """Return whether a command may keep what follows it from running, by the name that a client gives it."""
-        return name not in PLAIN and self.rewriter.may_block(name.upper())
+        return name not in PLAIN and self.rewriter.server.may_block(name.upper())

@@ -52,12 +52,14 @@ class Multi:
         runs, blind = False, []
         transaction.anticipates = False
         if command is not None:
-            runs = command.effect is Effect.EXEC and self._rewriter.accepts(command, request.count)
+            runs = command.effect is Effect.EXEC and self._rewriter.server.accepts(command.name, request.count)
             blind = additions.blind_keys(command, request, limited=self._standing.limited)
             if expected and command.effect is Effect.ADD and request.kind is Kind.WHOLE and not blind:
                 transaction.anticipates = not expected.isdisjoint(command.keys(request.arguments) or ())
         self._out.note_queued(runs=runs)
-        transaction.queue(command, request.arguments, blind, reads=self._rewriter.reads(request.arguments[0]))
+        transaction.queue(
+            command, request.arguments, blind, reads=self._rewriter.server.reads(request.arguments[0].upper())
+        )
 
     def clear_front(
         self,
@@ -91,8 +93,8 @@ class Multi:
                 break
             named += self._rewriter.named(behind, arguments)
         # A cluster's transaction is about keys of one slot.
-        keys = self._rewriter.of_one_slot([first, *(key for key in transaction.to_clear(named) if key != first)])
-        if self._out.put_aside(self._rewriter.clear_front(keys)):
+        keys = self._rewriter.names.of_one_slot([first, *(key for key in transaction.to_clear(named) if key != first)])
+        if self._out.put_aside(self._rewriter.beside.clear_front(keys)):
             transaction.clear(keys)
 
     def send_bound(self, command: Command, request: Request, now: float, *, askable: bool) -> bool:
@@ -108,7 +110,7 @@ class Multi:
             False where the server refuses the request, so that it does nothing; then it has not been sent.
         """
         standing = self._standing
-        accepted = self._rewriter.accepts(command, request.count)
+        accepted = self._rewriter.server.accepts(command.name, request.count)
         if command.effect is Effect.EXEC and not accepted:
             self._out.append(request.raw)
             self._hearing.end_transaction(runs=False)
@@ -153,4 +155,4 @@ class Multi:
             # answers with EXECABORT.
             self._out.append(self._standing.replies.expect(b""))
         for key, delay in transaction.marked.items():
-            self._rewriter.expect([key], now + delay)
+            self._rewriter.marks.expect([key], now + delay)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proxy.coverage.coverage import Coverage
-from proxy.session.errors import RequestTooLargeError
-from proxy.session.rewrite import Refusal
+from proxy.session.errors import Refusal, RequestTooLargeError
 from proxy.session.standing import Standing
 from proxy.wire.asides import Asides, Call
 from proxy.wire.asides import Kind as Whose

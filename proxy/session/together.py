@@ -132,7 +132,7 @@ class Together:
         is_covered = self._coverage.covers
         if not form.of_own and not all(map(is_covered, keys)):
             run, keys = self._beginning(run, keys, next(i for i, key in enumerate(keys) if not is_covered(key)))
-        if keys and (count := self._rewriter.length_in_slot(keys)) < len(keys):
+        if keys and (count := self._rewriter.calls.length_in_slot(keys)) < len(keys):
             run, keys = self._beginning(run, keys, count)
         if not keys:
             return 0
@@ -147,8 +147,8 @@ class Together:
             numbers = {name: number for number, name in enumerate(names, 1)}
             runs = b"".join([bytes((1, numbers[key], sum(1 for _ in same))) for key, same in groupby(keys)])
         tail = run.encoded(2, form.end)
-        call = self._rewriter.batch([form], names, runs, tail, (form.end - 2) * run.count)
-        self._rewriter.count(form.script, run.count)
+        call = self._rewriter.calls.batch([form], names, runs, tail, (form.end - 2) * run.count)
+        self._rewriter.calls.count(form.script, run.count)
         self._out.put_together(call(False), run.count, self._took_long(names))
         return run.length
 
@@ -169,7 +169,7 @@ class Together:
         delays = [int(term) * form.unit for term in terms]
         if max(delays) > LONGEST:
             return False
-        self._rewriter.expect(names, now + min(delays))
+        self._rewriter.marks.expect(names, now + min(delays))
         return True
 
     def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
@@ -275,9 +275,9 @@ class Together:
         words = [word for operation in operations for word in operation.words]
         delays = [operation.delay for operation in operations if operation.delay]
         if delays:
-            self._rewriter.expect(keys, now + min(delays))
-        call = self._rewriter.batch(forms, keys, runs, bulks(words), len(words))
-        self._rewriter.count_all(operations)
+            self._rewriter.marks.expect(keys, now + min(delays))
+        call = self._rewriter.calls.batch(forms, keys, runs, bulks(words), len(words))
+        self._rewriter.calls.count_all(operations)
         count, took_long = len(operations), self._took_long(keys)
         transaction = self._standing.transaction
         if transaction is None:
@@ -285,7 +285,7 @@ class Together:
             return
         transaction.queue_together(operations, keys)
         first = operations[0]
-        guard = self._rewriter.guard(COMMANDS[first.form.name], [first.form.name, first.key, *first.words])
+        guard = self._rewriter.beside.guard(COMMANDS[first.form.name], [first.form.name, first.key, *first.words])
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:

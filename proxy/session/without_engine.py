@@ -38,7 +38,7 @@ class WithoutEngine:
         self._alone = (
             None
             if ground.names is None
-            else Alone(ground.names, lambda: rewriter.removing, ground.refused, ground.metrics, ground.kept)
+            else Alone(ground.names, lambda: rewriter.calls.removing, ground.refused, ground.metrics, ground.kept)
         )
         self.unaided = False
         self.coming: list[bytes] = []

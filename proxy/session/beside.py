@@ -1,0 +1,112 @@
+"""Requests of the proxy's own that go beside a client's, on its connection: in front of it, behind it, or for it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.table import Command, Effect
+from proxy.coverage.coverage import Coverage
+from proxy.metrics.table import Metrics
+from proxy.scripts.calls import evaluation
+from proxy.scripts.naming import Names
+from proxy.session.script_calls import COPIED, ScriptCalls
+from proxy.session.voiding import Voiding
+from proxy.wire.request import encode
+
+WITHIN: Final = 1_000
+"""Deadlines of a key that are looked at within a transaction before a script that may add any member of it."""
+
+CLEARED_AT_ONCE: Final = 500
+"""Members of a key that are removed within a transaction at most, in front of its requests."""
+
+
+class Beside:
+    """Encodes the requests that go beside a client's.
+
+    Args:
+        names: the names of the proxy's own keys.
+        coverage: the covered keys.
+        server: what the server at hand says of its commands.
+        calls: encodes scripts.
+        metrics: where to count.
+    """
+
+    def __init__(
+        self, names: Names, coverage: Coverage, server: ServerCommands, calls: ScriptCalls, metrics: Metrics
+    ) -> None:
+        self._names = names
+        self._coverage = coverage
+        self._server = server
+        self._calls = calls
+        self._metrics = metrics
+
+    def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
+        """Return a request that changes nothing, and that the server refuses while queueing, or with the whole of a
+        transaction, exactly as it does a request; None where a script that stands in for that one is refused so."""
+        terms = self._server.terms(command.name)
+        if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
+            return None
+        keys = command.keys(arguments) or [b""]
+        if self._names.slots is not None and not keys[0]:
+            return None
+        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no key of a client's has that name
+        if terms.takes_memory or command.effect is Effect.EXPIRE:
+            return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
+        return encode([b"ZREM", index, nobody])
+
+    def void(self, key: bytes, members: tuple[bytes, ...] | None) -> bytes:
+        """Return the request that voids the deadlines of absent members on the client's own connection.
+
+        Args:
+            key: the key.
+            members: the members that may be about to be added; None for all, of which `WITHIN` or so are looked at.
+        """
+        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        if members is None or sum(map(len, members)) > COPIED:
+            arguments = [b"", b"0", b"%d" % WITHIN]
+            return evaluation(
+                terms, "void_page", self._calls.triple(key), arguments, declared=self._calls.declared([key])
+            )
+        keys = [self._names.index_for(key), key, self._names.shadow(key)]
+        voiding = Voiding(keys, tentative=False, rest=[b"1", b"", b"%d" % len(members), *members])
+        return evaluation(terms, "void", voiding.keys, voiding.arguments(()), declared=self._calls.declared([key]))
+
+    def clear_front(self, keys: Iterable[bytes]) -> bytes:
+        """Return the request that removes what is due in some keys, in front of a transaction's that name them.
+
+        A cluster node sees none of them: it would refuse the whole transaction for one that is not there, or that is
+        no key but an argument.
+        """
+        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        front = self._calls.pairs(list(keys))
+        return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
+
+    def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the request to put in front of one that replaces a value, and the one to put behind it; none where its
+        key has no deadlines."""
+        keys = command.keys(arguments) or []
+        if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
+            return []
+        self._metrics.requests_rewritten_total["bracket"] += 1
+        terms = Terms(writes=True, takes_memory=True, declared=self._server.declares_terms)
+        names, declared, field = self._calls.triple(keys[0]), self._calls.declared(keys), secrets.token_hex(8).encode()
+        present = "" if declared is None else self._calls.shadows(names)
+        return [
+            evaluation(terms, "bracket", names, [field, where], declared=declared, present=present)
+            for where in (b"front", b"behind")
+        ]
+
+    def own_write(self, waiting: bytes) -> bytes:
+        """Return a request that changes nothing, and for which a command waits: WAIT or WAITAOF."""
+        if self._names.slots is None and waiting == b"WAIT":
+            return encode([b"PUBLISH", self._names.written, b""])
+        # No message is in an append-only file. From Redis 8.0 and Valkey 8.0 on a cluster node sends none to replicas.
+        terms = Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+        return evaluation(terms, "write", [self._names.written], [])
+
+    def trial(self, keys: list[bytes], answer: bytes) -> bytes:
+        """Return a request that changes nothing; who may give keys deadlines is answered so, by a status."""
+        return evaluation(self._calls.reading, "may", self._calls.pairs(keys), [answer])

@@ -1,0 +1,180 @@
+"""Rewrites the commands that the proxy adds to the server: EXPIREMEMBER and its kin, and those of other servers."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from proxy.commands.described import ServerCommands
+from proxy.commands.dialects import LATEST, WORDS, Deed, MisreadError, Term, Word, read_words
+from proxy.commands.lifetime import EXACT, ArityError, LifetimeError, deadline_of, read_lifetime
+from proxy.commands.table import Command, Effect
+from proxy.session.errors import Refusal
+from proxy.session.marks import Marks
+from proxy.session.pipeline import Pipeline
+from proxy.session.script_calls import ScriptCalls
+from proxy.session.transaction import Transaction
+
+CLEARED: Final = b" cleared"
+"""Tells a script that what is due in its key has been removed in front of it."""
+
+
+def is_cleared(key: bytes, transaction: Transaction | None) -> bool:
+    """Return whether a request in front of this one, in the same transaction, removes what is due in a key."""
+    return transaction is not None and key in transaction.cleared
+
+
+class OwnCommands:
+    """Puts a script in the place of a command that the server does not have.
+
+    Args:
+        server: what the server at hand says of its commands.
+        calls: encodes the scripts.
+        marks: notes which keys get deadlines.
+    """
+
+    def __init__(self, server: ServerCommands, calls: ScriptCalls, marks: Marks) -> None:
+        self._server = server
+        self._calls = calls
+        self._marks = marks
+
+    def may_set(self, command: Command, arguments: list[bytes]) -> bool:
+        """Return whether a request may give its key deadlines, as its command may: words of dialects need not."""
+        return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
+
+    def delay(self, command: Command, arguments: list[bytes]) -> float | None:
+        """Return in how many ms the deadline is that a request sets, if it tells; as `deadline_of`.
+
+        None where it sets none: words of dialects need not, and a request that is none of theirs does nothing.
+        """
+        if command.effect is not Effect.EXPIRE:
+            return math.inf
+        if self._server.dialect(command.name) is None:
+            return deadline_of(command.name, arguments, 0.0)
+        word = WORDS[command.name]
+        try:
+            asked = read_words(word, arguments, 0.0, valkey=self._server.is_valkey)
+        except LifetimeError:
+            return None
+        if asked.term is not Term.TIME:
+            return None
+        return asked.milliseconds or -math.inf
+
+    def expire(
+        self,
+        command: Command,
+        arguments: list[bytes],
+        now: float,
+        owner: Pipeline | None,
+        transaction: Transaction | None,
+        *,
+        marks: bool,
+    ) -> bytes | Refusal:
+        """Return what does an EXPIREMEMBER or one of its kin, about one member.
+
+        Args:
+            command: what the table says of it.
+            arguments: the request.
+            now: the server's clock, in Unix ms.
+            owner: stands for the connection.
+            transaction: the open one, in which it is about to be queued.
+            marks: whether its key is to count as one that has deadlines.
+        """
+        name = command.name
+        try:
+            lifetime = read_lifetime(name, arguments)
+        except ArityError as error:
+            return Refusal(error.message, "arity")
+        except LifetimeError as error:
+            return self._calls.replacing(self._server.terms(name), "fail", [], [error.message])
+        key, member, deadline = arguments[1], arguments[2], lifetime.deadline(now)
+        if marks:
+            self._marks.cover(key, owner, transaction)
+        if transaction is None:
+            self._marks.expect([key], deadline)
+        # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
+        mode = b"relative" if lifetime.is_relative else b"absolute"
+        terms = b"%d %b %b %b" % (lifetime.milliseconds, mode, name.lower(), lifetime.condition)
+        if is_cleared(key, transaction):
+            terms += CLEARED
+        # One that has passed removes the member: for that there is always memory.
+        removes = deadline <= now
+        run = self._server.terms(name)._replace(takes_memory=not removes)
+        return self._calls.replacing(run, "expire", self._calls.triple(key), [member, terms])
+
+    def by_word(
+        self,
+        word: Word,
+        arguments: list[bytes],
+        now: float,
+        owner: Pipeline | None,
+        transaction: Transaction | None,
+        *,
+        marks: bool,
+    ) -> bytes | Refusal:
+        """Return what does a request of a dialect, about several members; as `expire`."""
+        valkey, terms = self._server.is_valkey and word.kind == b"hash", self._server.terms(word.name)
+        try:
+            asked = read_words(word, arguments, now, valkey=valkey)
+        except ArityError as error:
+            return Refusal(error.message, "arity")
+        except MisreadError as error:
+            if not error.after_type:
+                return self._calls.replacing(terms, "fail", [], [error.message])
+            key = arguments[1]
+            return self._calls.replacing(terms, "fail_members", self._calls.pair(key), [error.message, word.kind])
+        key = arguments[1]
+        cleared = CLEARED if is_cleared(key, transaction) else b""
+        if word.deed is Deed.SCAN:
+            return self._calls.replacing(terms, "scan_members", self._calls.pair(key), [*asked.options])
+        if word.deed is Deed.READ:
+            rest = word.unit // 2 if valkey or not word.noun else word.unit - 1
+            what = b"%b %b %d %d %d %b" % (
+                word.kind, b"left" if word.relative else b"at", word.unit, rest, word.missing,
+                b"one" if word.is_of_one else b"each",
+            )  # fmt: skip
+            return self._calls.replacing(terms, "ttl_members", self._calls.pair(key), [what, *asked.members])
+        if word.deed is Deed.DROP:
+            return self._calls.replacing(
+                terms, "persist_members", self._calls.triple(key), [word.kind + cleared, *asked.members]
+            )
+        is_timed, deadline = asked.term is Term.TIME, math.inf
+        if is_timed:
+            deadline = asked.milliseconds + (now if asked.relative else 0)
+            if marks:
+                self._marks.cover(key, owner, transaction)
+            if transaction is None:
+                self._marks.expect([key], deadline)
+        mode, latest = b"relative" if asked.relative else b"absolute", EXACT // 2 if valkey else LATEST
+        if word.deed is not Deed.SET:
+            term = asked.term.name.lower().encode() if not is_timed else b"%d" % asked.milliseconds
+            if word.deed is Deed.WRITE:
+                conditions = b"%b %b %b %b" % (
+                    word.kind, b"count" if asked.counts else b"done", asked.of_key or b"-", asked.condition[1:] or b"-"
+                )  # fmt: skip
+                script = "set_members"
+            else:
+                script, conditions = "get_fields", b"take" if word.deed is Deed.TAKE else b"leave"
+            what = b"%b %b %b %d %b%b" % (term, mode, word.name.lower(), latest, conditions, cleared)
+            terms = terms._replace(takes_memory=word.deed is Deed.WRITE or (is_timed and deadline > now))
+            return self._calls.replacing(terms, script, self._calls.triple(key), [what, *asked.members], sets=is_timed)
+        what = b"%d %b %b %d %b %d %b%b" % (
+            asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
+        )  # fmt: skip
+        terms = terms._replace(takes_memory=deadline > now)
+        return self._calls.replacing(terms, "expire_members", self._calls.triple(key), [what, *asked.members])
+
+    def lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
+        """Return what does a TTL, PTTL or PERSIST of a member; None where the request is about a key."""
+        name, size = command.name, len(arguments)
+        if size < 3:
+            return None
+        key, terms = arguments[1], self._server.terms(name)
+        if size > 3:
+            missing = b"0" if name == b"PERSIST" else b"-2"
+            return self._calls.replacing(terms, "fail", [key], [b"ERR Invalid arguments", missing])
+        if name == b"PERSIST":
+            said = [CLEARED.strip()] if is_cleared(key, transaction) else []
+            return self._calls.replacing(terms, "persist", self._calls.triple(key), [arguments[2], *said])
+        unit = b"1000" if name == b"TTL" else b"1"
+        return self._calls.replacing(terms, "ttl", self._calls.pair(key), [arguments[2], unit])

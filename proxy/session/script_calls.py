@@ -1,0 +1,203 @@
+"""Encodes calls of scripts: which keys each gets, and what a cluster node is to see of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.table import Command, Effect
+from proxy.metrics.table import Metrics
+from proxy.scripts.calls import evaluation
+from proxy.scripts.naming import Names, slot
+from proxy.session.operations import Form, Operation
+from proxy.wire.request import Request, bulk, strict_integer
+
+UNPACKED: Final = 7_000
+"""Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
+
+COPIED: Final = 64 * 1024
+"""Bytes of a request at most that are copied into a script's call where it can be done without the script."""
+
+_NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
+"""Commands whose keys are the first argument and, behind a number, so many."""
+
+_OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
+"""Scripts whose KEYS may be only some of the request's keys."""
+
+_SETTING: Final = frozenset(("expire", "expire_members", "rename", "copy", "move"))
+"""Scripts that always set deadlines, and so need the index where the key is."""
+
+
+def _batch(
+    terms: Terms,
+    names: list[bytes],
+    arguments: list[bytes],
+    tail: bytes,
+    tail_count: int,
+    declared: list[bytes] | None,
+    present: str,
+    does: str,
+    loaded: bool,
+) -> bytes:
+    return evaluation(
+        terms, "batch", names, arguments, tail, tail_count, declared=declared, present=present, loaded=loaded, does=does
+    )
+
+
+class ScriptCalls:
+    """Encodes the calls that stand in for requests, and those of the proxy's own.
+
+    Args:
+        names: the names of the proxy's own keys.
+        server: what the server at hand says of its commands.
+        metrics: where to count the requests that are replaced.
+    """
+
+    def __init__(self, names: Names, server: ServerCommands, metrics: Metrics) -> None:
+        self._names = names
+        self._server = server
+        self._metrics = metrics
+
+    @property
+    def removing(self) -> Terms:
+        """The terms of a script that writes, but takes no memory."""
+        return Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+
+    @property
+    def reading(self) -> Terms:
+        """The terms of a script that writes nothing."""
+        return Terms(writes=False, takes_memory=False, declared=self._server.declares_terms)
+
+    def triple(self, key: bytes) -> list[bytes]:
+        """Return a key, its shadow and its index."""
+        return [key, self._names.shadow(key), self._names.index_for(key)]
+
+    def pair(self, key: bytes) -> list[bytes]:
+        """Return a key and its shadow, for a script that needs no index."""
+        return [key, self._names.shadow(key)]
+
+    def pairs(self, keys: list[bytes]) -> list[bytes]:
+        """Return keys, each with its shadow, and their index."""
+        pairs = [name for key in keys for name in (key, self._names.shadow(key))]
+        return [*pairs, self._names.index_for(keys[0])]
+
+    def length_in_slot(self, keys: list[bytes]) -> int:
+        """Return how many keys, from the first one on, a script may be called for together."""
+        if self._names.slots is None:
+            return len(keys)
+        index = self._names.index_for(keys[0])
+        return next((place for place, key in enumerate(keys) if self._names.index_for(key) != index), len(keys))
+
+    def replacing(
+        self,
+        terms: Terms,
+        name: str,
+        keys: list[bytes],
+        arguments: list[bytes],
+        tail: bytes = b"",
+        tail_count: int = 0,
+        *,
+        named: Sequence[bytes] = (),
+        sets: bool = False,
+    ) -> bytes:
+        """Return the script that replaces a request, and count it; as `evaluation`.
+
+        Args:
+            named: the request's keys, where the script's are only those of them that have deadlines.
+            sets: whether it sets deadlines, though its script need not.
+        """
+        self._metrics.requests_rewritten_total[name] += 1
+        declared = None if sets or name in _SETTING else self.declared([*named, *keys])
+        present = "" if declared is None else self.shadows(keys)
+        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
+
+    def wrapping(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
+        """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
+        if request.header:
+            tail = request.raw[request.header :]
+        else:
+            tail = b"".join(map(bulk, request.arguments))
+        named = self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
+        return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
+
+    def is_of_many_slots(self, command: Command, request: Request) -> bool:
+        """Return whether a cluster node refuses a request for keys of different slots, and is to say so itself."""
+        if self._names.slots is None:
+            return False
+        keys = self._all_keys(command, request.arguments)
+        return len(self._names.of_one_slot(keys)) < len(keys)
+
+    def _all_keys(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+        """Return the keys of a request by which a cluster node judges it."""
+        if command.name in _NUMBERED:
+            return [arguments[1], *arguments[3 : 3 + (strict_integer(arguments[2]) or 0)]]
+        if not self._server.has_keys_elsewhere(command.name):
+            return self._server.keys(arguments)
+        keys = command.keys(arguments) or []
+        return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
+
+    def shadows(self, keys: list[bytes]) -> str:
+        """Return the places, from 1 on, of the shadows among a script's keys that have to be at the node."""
+        found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
+        return " ".join(str(place) for place, key in found if key is not None and self._has_had(key))
+
+    def _has_had(self, key: bytes) -> bool:
+        """Return whether a key has, or had, deadlines, if its slot is on its way; elsewhere that does not matter."""
+        slots = self._names.slots
+        return slots is None or slot(key) not in slots.moving or key in slots.had
+
+    def declared(self, keys: list[bytes]) -> list[bytes] | None:
+        """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request."""
+        return self._names.declared(keys) if keys else None
+
+    def batch(
+        self,
+        forms: Sequence[Form],
+        keys: Sequence[bytes],
+        runs: bytes,
+        tail: bytes,
+        tail_count: int,
+        does: str = "",
+    ) -> Callable[[bool], bytes]:
+        """Return what encodes the call of a script that does many requests.
+
+        Args:
+            forms: their forms, each once; all are run on the same terms.
+            keys: their keys, each once.
+            runs: which of them stand where, as of `plan`.
+            tail: what the script has of their arguments, as bulk strings.
+            tail_count: how many.
+            does: what the script is to be able to do; what it has to do, if not given.
+
+        Returns:
+            A function of whether the server has run the same script before, so that its digest does.
+        """
+        sets = any(form.unit for form in forms)
+        names = [self._names.index_for(keys[0]) if forms[0].terms.writes else self._names.index_of_key(keys[0])]
+        for key in keys:
+            names += (key, self._names.shadow(key))
+        declared = None if sets else self.declared(list(keys))
+        return partial(
+            _batch,
+            forms[0].terms,
+            names,
+            [runs, b" ".join([form.text for form in forms])],
+            tail,
+            tail_count,
+            declared,
+            "" if declared is None else self.shadows(names),
+            does or "".join(sorted({form.does for form in forms})),
+        )
+
+    def count(self, script: str, requests: int) -> None:
+        """Count requests that are replaced by such a script, or by one that does what it does."""
+        self._metrics.requests_rewritten_total[script] += requests
+
+    def count_all(self, operations: Sequence[Operation]) -> None:
+        """Count requests that a call replaces."""
+        for form, requests in Counter([operation.form for operation in operations]).items():
+            if form.script:
+                self.count(form.script, requests)
