@@ -151,12 +151,9 @@ class Server:
         self.ground = Ground(
             Rewriter(self._names, self._coverage, self._commands, metrics),
             self._coverage,
-            self._names.prefix,
             self.held.largest,
             guarded=settings.reserved_names,
-            names=self._names,
             refused=lambda words: self._say_refused(error=words.decode(errors="replace")),
-            metrics=metrics,
             section=self._section,
             now=self._clock.latest,
         )
@@ -167,8 +164,8 @@ class Server:
             connect, after = self.connect_upstream, settings.share_after
             self.lanes = Lanes(self._coverage, self.ground, connect, upstream, self.traffic, metrics, after)
         self._coverage.on_covered = self._covered
-        self._coverage.on_announced = self.ground.alarm.ring
-        self.ground.alarm.on_first = self._say_first
+        self._coverage.on_announced = self.ground.rewriter.marks.alarm.ring
+        self.ground.rewriter.marks.alarm.on_first = self._say_first
         self._proxies = Proxies(
             self._coverage, self._names, settings.control_timeout, self._others_changed, self._until_run
         )
@@ -179,7 +176,7 @@ class Server:
             self._indexes,
             self._engine,
             self._coverage,
-            self.ground.alarm,
+            self.ground.rewriter.marks.alarm,
             self._names,
             self._clock,
             self._commands,
@@ -191,7 +188,7 @@ class Server:
             self._engine,
             self._indexes,
             self._coverage,
-            self.ground.alarm,
+            self.ground.rewriter.marks.alarm,
             self._clock,
             self._tracker,
             metrics,
@@ -248,7 +245,7 @@ class Server:
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
         """Returns whether a chunk of an ordinary session can go as it came."""
-        return self.ground.is_plain
+        return self.ground.checks.is_plain
 
     def _covered(self, entries: list[bytes]) -> None:
         """Others have covered keys: what was judged before goes before others are told so.
@@ -463,7 +460,7 @@ class Server:
         return None
 
     def _read_gauges(self) -> None:
-        metrics, coverage, alarm = self.metrics, self._coverage, self.ground.alarm
+        metrics, coverage, alarm = self.metrics, self._coverage, self.ground.rewriter.marks.alarm
         metrics.upstream_up = float(self._tracker.connected.is_set())
         metrics.blind = float(coverage.blind)
         slots = self._names.slots

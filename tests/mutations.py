@@ -100,7 +100,7 @@ MUTATIONS = [
     Mutation("coverage/clearance.py", "min(earliest, set_here)", "earliest", "just looked at"),
     Mutation("coverage/clearance.py", "min(earliest, set_here)", "set_here", "just looked at"),
     Mutation("server.py", "self.ground.streams.cut_all(entries)", "pass", "an upload elsewhere"),
-    Mutation("server.py", "self._coverage.on_announced = self.ground.alarm.ring", "pass", "a survivor"),
+    Mutation("server.py", "self._coverage.on_announced = self.ground.rewriter.marks.alarm.ring", "pass", "a survivor"),
     Mutation("server.py", "self._proxies.repeat(list(self._coverage.entries))", "pass", "an idle survivor"),
     Mutation("session/together.py", " or self._coverage.unconfirmed(names)", "", "a run behind a long pipeline"),
     # Reads of covered keys.
@@ -518,7 +518,7 @@ MUTATIONS = [
         "relay/client.py", "(self._held or self._session.replies.waiting)", "self._session.replies.waiting", "waited"
     ),
     Mutation("relay/client.py", "self._refuse_for_room(at_once=True)", "self._refuse_for_room()", "waits for too much"),
-    Mutation("session/alone.py", "if self._size + size > _KEPT:", "if False:", "many names"),
+    Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(
         "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"

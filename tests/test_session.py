@@ -118,7 +118,7 @@ def is_of_proxy(arguments: list[bytes]) -> bool:
 class Driver:
     """Plays the shell's part: feeds a session, answers its questions, keeps what it sends, has it answered."""
 
-    def __init__(self, *covered: str, blind: bool = False, limit: int = 1 << 30, names: Names | None = NAMES) -> None:
+    def __init__(self, *covered: str, blind: bool = False, limit: int = 1 << 30) -> None:
         self.coverage = Coverage()
         self.coverage.loaded = True
         self.coverage.see()
@@ -126,7 +126,7 @@ class Driver:
         self.coverage.confirm(self.coverage.entries)
         self.coverage.blind = blind
         rewriter = Rewriter(NAMES, self.coverage, ServerCommands())
-        self.ground = Ground(rewriter, self.coverage, NAMES.prefix, limit, names=names, now=lambda: NOW)
+        self.ground = Ground(rewriter, self.coverage, limit, now=lambda: NOW)
         self.session = Session(self.ground)
         self.sent = self.replies = b""
         self.questions: list[Question] = []
@@ -135,7 +135,7 @@ class Driver:
     def feed(self, *pieces: bytes) -> bytes:
         session = self.session
         for piece in pieces:
-            if session.ordinary and self.ground.is_plain(piece):
+            if session.ordinary and self.ground.checks.is_plain(piece):
                 self._send(piece)
             else:
                 self._send(session.receive(piece, NOW))
@@ -510,7 +510,7 @@ def test_a_key_that_is_gone_takes_no_deadlines_along_while_the_proxy_is_blind() 
     slots.take(primary=True, owned=frozenset(range(SLOTS)), moving=frozenset({slot(b"k")}))
     driver = Driver(blind=True)
     rewriter = Rewriter(names, driver.coverage, ServerCommands())
-    driver.ground = Ground(rewriter, driver.coverage, names.prefix, 1 << 30, names=names)
+    driver.ground = Ground(rewriter, driver.coverage, 1 << 30)
     driver.session = Session(driver.ground)
     driver.feed(encode([b"MIGRATE", b"127.0.0.1", b"7000", b"k", b"0", b"5000"]))
     assert [question.leftover for question in driver.questions if question.leftover] == [(b"k",)]

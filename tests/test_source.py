@@ -55,7 +55,6 @@ LARGE = {
     "proxy/relay/lanes.py: Group": (18, 17),
     "proxy/relay/sharing.py: Sharing": (17, 26),
     "proxy/relay/upstream.py: UpstreamConnection": (18, 32),
-    "proxy/session/ground.py: Ground": (23, 5),
     "proxy/session/session.py: Session": (33, 70),
     "proxy/session/standing.py: Standing": (17, 8),
 }

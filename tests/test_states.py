@@ -138,13 +138,13 @@ class World:
         self.coverage.confirm(self.coverage.entries)
         self.clock = 1000.0
         rewriter = Rewriter(names, self.coverage, ServerCommands())
-        self.ground = Ground(rewriter, self.coverage, names.prefix, 1 << 20, names=names, now=self.now)
+        self.ground = Ground(rewriter, self.coverage, 1 << 20, now=self.now)
         self.lanes: Lanes | None = None
         self.queue = TurnQueue(self.ground.turns)
         self.held = HeldBudget(1 << 20, 1 << 20)
         self.metrics = Metrics()
         self.traffic = Traffic(self.metrics)
-        self.is_plain = self.ground.is_plain
+        self.is_plain = self.ground.checks.is_plain
         self.answered = asyncio.Event()
         self.connected = asyncio.Event()
         self.living: set[ClientConnection] = set()

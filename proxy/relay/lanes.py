@@ -358,7 +358,6 @@ class Group:
         Who reads one too late asks once more over its own connection.
         """
         ground, names, outlook = self._all.ground, self._all.ground.names, self._outlook
-        assert names is not None
         guard, now = BatchGuard(guarded, len(ports), lane, ground.now), ground.now()
         if names.slots is None and outlook.is_far(now):
             return [guard.ask_first(outlook.hear), *ports], [first_of(names.index), *requests]

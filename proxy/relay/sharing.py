@@ -182,7 +182,7 @@ class Sharing:
         return own if self.state in (State.NEVER, State.DOZING) else self._keep
 
     def _shared_receiver(self) -> Callable[[bytes], None]:
-        port, shareable, takers, leave = self._port, self._ground.shareable, self._takers, self._leave
+        port, shareable, takers, leave = self._port, self._ground.checks.shareable, self._takers, self._leave
 
         def receive(data: bytes) -> None:
             if port.busy or not takers[shareable(data)](port, data):
@@ -191,7 +191,7 @@ class Sharing:
         return receive
 
     def _counting_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        session, shareable = self._session, self._ground.shareable
+        session, shareable = self._session, self._ground.checks.shareable
 
         def receive(data: bytes) -> None:
             if self._unlooked:
@@ -271,10 +271,11 @@ class Sharing:
     def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
         """Return what takes requests that are done by a script, if this client's may be now."""
         ground, may_go = self._ground, self._session.may_go_jointly
+        latest = ground.checks.latest
 
         def take(port: Port, data: bytes) -> bool:
             now = ground.now()
-            operation = ground.latest.operation
+            operation = latest.operation
             if not may_go(now) or not group.take_joint(port, data, operation):
                 return False
             if operation.delay:
@@ -340,7 +341,7 @@ class Sharing:
             self._host.regulate()
             return
         self._port.settled = None
-        if data and self.state is State.STALE and self._ground.shareable(data) is not Shared.NONE:
+        if data and self.state is State.STALE and self._ground.checks.shareable(data) is not Shared.NONE:
             self._left = 1  # it goes, and the question behind it
         else:
             if asyncio.get_running_loop().time() < self._since + 1 and not self._retires:

@@ -9,25 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Final
 
 import hiredis
 
-from proxy.commands.described import Terms
-from proxy.metrics.table import Metrics
-from proxy.metrics.told import count_told
-from proxy.scripts.calls import evaluation, reads_only
-from proxy.scripts.naming import Names
+from proxy.session.removals import AHEAD_MS, MEMBERS_AT_ONCE, Removals
 from proxy.session.voiding import Absent, Voiding, voidings
 from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
-
-MEMBERS_AT_ONCE: Final = 500
-"""Members that one script removes at most."""
-
-AHEAD_MS: Final = 50
-"""How far a script looks ahead: while one batch at most passes in that time the next script leaves nothing over."""
 
 KEYS_AT_ONCE: Final = 500
 """Keys that one script looks at, at most."""
@@ -50,17 +39,8 @@ them without end."""
 FEW_DEADLINES: Final = 500
 """Deadlines of a key that are looked at in front of each request that may add any member; else the engine does it."""
 
-MOST_DEADLINES: Final = 5_000
-"""How many more than that there may be by then: no server sets so many in `AHEAD_MS`."""
-
 _REMEMBERED: Final = 1_000
 """Keys of which a connection remembers how many deadlines they have."""
-
-_KEPT: Final = 1024 * 1024
-"""Bytes of requests that are kept for all connections, as they may be sent again."""
-
-_LARGEST_KEPT: Final = 16 * 1024
-"""Bytes of one of them, in both of its forms: what takes longer to send than to make is not kept."""
 
 _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 """What a cluster node says of keys that it has not, or not all of, or does not serve: nothing can be done for them."""
@@ -70,52 +50,16 @@ _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""], [])
 """What `clear` answers where it has done nothing."""
 
 
-class KeptCalls:
-    """What goes in front of requests, for the keys that they name: made once for all connections, and bounded."""
-
-    def __init__(self) -> None:
-        self._calls: dict[tuple[Terms, int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
-        self._size = 0
-
-    def get(self, terms: Terms, voided: int, keys: tuple[bytes, ...]) -> tuple[bytes, bytes] | None:
-        """Return it, if it is there."""
-        return self._calls.get((terms, voided, keys))
-
-    def keep(self, terms: Terms, voided: int, keys: tuple[bytes, ...], calls: tuple[bytes, bytes]) -> None:
-        """Keep it, unless it is long."""
-        size = sum(map(len, calls)) + sum(map(len, keys))
-        if size > _LARGEST_KEPT:
-            return
-        if self._size + size > _KEPT:
-            self._calls.clear()
-            self._size = 0
-        self._calls[terms, voided, keys] = calls
-        self._size += size
-
-
 class Alone:
     """The work for one connection, in the database that it is in.
 
     Args:
-        names: the names of the proxy's own keys.
-        terms: gives the terms of a script that removes.
-        refused: told the server's words, where it refuses to have members removed.
-        metrics: where to count those that are.
-        kept: what is kept for all connections.
+        removals: encodes the scripts, for all connections.
     """
 
-    def __init__(
-        self,
-        names: Names,
-        terms: Callable[[], Terms],
-        refused: Callable[[bytes], None] = lambda _: None,
-        metrics: Metrics | None = None,
-        kept: KeptCalls | None = None,
-    ) -> None:
-        self._names = names
-        self._terms = terms
-        self._refused = refused
-        self._metrics = metrics or Metrics()
+    def __init__(self, removals: Removals) -> None:
+        self._removals = removals
+        self._names = removals.names
         self._given_up = -float("inf")
         self._unheard = False  # a reply is awaited
         self._checked: dict[int, float] = {}  # until when one batch is enough for a key, by the hash of its name
@@ -125,7 +69,6 @@ class Alone:
         self._crowded = False  # there may be more of them
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
         self._patient = math.inf  # until when to ask again for a crowd of deadlines to pass
-        self._kept = kept or KeptCalls()
         self._counts: dict[int, tuple[int, float]] = {}  # how many deadlines keys have, and how long that holds
 
     def forget(self) -> None:
@@ -180,14 +123,13 @@ class Alone:
 
         def hear(reply: Any) -> None:
             if isinstance(reply, list):
-                self._metrics.members_expired_total["request"] += reply[4]
-                count_told(self._metrics, reply[5])
+                self._removals.count(reply[4], reply[5])
             if not isinstance(reply, list) or reply[1] >= 2 * MEMBERS_AT_ONCE:
                 self._checked.clear()
 
         arguments = [b"%d" % (2 * MEMBERS_AT_ONCE), b"0", b""]
         return b"".join(
-            self._send("clear", self._keys(group), arguments, replies, now, hear)
+            self._send("clear", self._removals.keys(group), arguments, replies, now, hear)
             for group in self._names.by_slot(fresh)
         )
 
@@ -204,15 +146,14 @@ class Alone:
         def hear(reply: Any) -> None:
             if isinstance(reply, list):
                 _, gone, found, _, members, told, _ = reply
-                self._metrics.members_expired_total["request"] += members
-                count_told(self._metrics, told)
+                self._removals.count(members, told)
                 deadlines = [float(deadline) for deadline in found if deadline]
                 tell(-math.inf if gone >= 2 * MEMBERS_AT_ONCE else min(deadlines, default=math.inf))
 
         if self.has_given_up(now):
             return b""
         arguments = [b"%d" % (2 * MEMBERS_AT_ONCE), b"0", b""]
-        return self._send("clear", self._keys(keys), arguments, replies, now, hear)
+        return self._send("clear", self._removals.keys(keys), arguments, replies, now, hear)
 
     def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
         """Return whether some keys have so few deadlines that what `front` returns sees to all; None: not known.
@@ -227,29 +168,6 @@ class Alone:
             few = few and count <= FEW_DEADLINES
         return few
 
-    def front(self, keys: tuple[bytes, ...], voided: int) -> tuple[bytes, bytes]:
-        """Return what removes what is due in some keys of one slot, and voids deadlines of absent members in the first.
-
-        Args:
-            keys: the keys.
-            voided: of how many of them, which come first, to void.
-
-        Returns:
-            The request, and a shorter one that does the same directly behind it.
-        """
-        terms = self._terms()
-        calls = self._kept.get(terms, voided, keys)
-        if calls is None:
-            index, *pairs = self._keys(list(keys))
-            names = [index, index[:-5] + b"events", *pairs]
-            limits = [b"%d" % limit for limit in (MOST_DEADLINES, 2 * MEMBERS_AT_ONCE, AHEAD_MS, voided)]
-            call = partial(evaluation, terms, "front", names, limits, declared=self._names.declared(names))
-            calls = call(), call(loaded=True)
-            self._kept.keep(terms, voided, keys, calls)
-        elif self._names.slots is not None:
-            self._names.index_for(keys[0])  # which notes that it may be written
-        return calls
-
     def take_count(self, keys: tuple[bytes, ...], now: float, reply: bytes) -> None:
         """Take the reply to what `front` gave at `now`, in Unix ms."""
         if reply.startswith(b"*3"):
@@ -258,10 +176,10 @@ class Alone:
                 self._counts.clear()
             count = max(int(deadlines[1:]), int(soon[1:]))
             self._counts.update(dict.fromkeys(map(hash, keys), (count, now + AHEAD_MS)))
-            self._metrics.members_expired_total["request"] += int(gone[1:-2])
+            self._removals.count(int(gone[1:-2]))
         elif not reply.startswith(_ELSEWHERE):
             self._give_up(now)
-            self._refused(reply[1:-2])
+            self._removals.refused(reply[1:-2])
 
     def has_given_up(self, now: float) -> bool:
         """Return whether the server has just refused to have anything removed here."""
@@ -272,9 +190,6 @@ class Alone:
         self._voiding = None
         self._given_up = now
         self._checked.clear()
-
-    def _keys(self, keys: list[bytes]) -> list[bytes]:
-        return [self._names.index_for(keys[0]), *(name for key in keys for name in (key, self._names.shadow(key)))]
 
     def _send(
         self,
@@ -299,16 +214,14 @@ class Alone:
                     take(None)
                 elif frame.startswith(b"-"):
                     self._give_up(now)
-                    self._refused(frame[1:-2])
+                    self._removals.refused(frame[1:-2])
                 else:
                     continue
                 del others[place]
                 break
             return b"".join(others)
 
-        terms = self._terms()._replace(writes=not reads_only(script))
-        call = evaluation(terms, script, keys, arguments, declared=self._names.declared(keys))
-        return replies.enclose(call, hear)
+        return replies.enclose(self._removals.encode(script, keys, arguments), hear)
 
     def _look(self, replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
@@ -325,8 +238,7 @@ class Alone:
     def _clear(self, keys: list[bytes], replies: ReplySubstitution, now: float) -> bytes:
         def hear(reply: Any) -> None:
             _, gone, _, near, members, told, _ = reply or _NOTHING
-            self._metrics.members_expired_total["request"] += members
-            count_told(self._metrics, told)
+            self._removals.count(members, told)
             if gone < MEMBERS_AT_ONCE and near < MEMBERS_AT_ONCE:
                 self._patient = math.inf
                 self._checked = {key: until for key, until in self._checked.items() if until > now}
@@ -336,7 +248,7 @@ class Alone:
 
         self._unheard = True
         arguments = [b"%d" % MEMBERS_AT_ONCE, b"%d" % AHEAD_MS, b""]
-        return self._send("clear", self._keys(keys), arguments, replies, now, hear)
+        return self._send("clear", self._removals.keys(keys), arguments, replies, now, hear)
 
     def _void(self, absent: Absent, replies: ReplySubstitution, now: float) -> bytes | None:
         if self._voiding is None or self._voiding[0] != absent:

@@ -59,8 +59,7 @@ class Fronts:
         """Return whether a script may go directly in front of a request of the client's, as its user and unnoticed."""
         standing, alone = self._standing, self._without.alone
         return (
-            alone is not None
-            and not alone.has_given_up(now)
+            not alone.has_given_up(now)
             and standing.transaction is None
             and standing.next is _FREE
             and standing.hears_echoes
@@ -83,7 +82,6 @@ class Fronts:
             What has to be done before; None where nothing has.
         """
         ground, coverage, alone = self._ground, self._coverage, self._without.alone
-        assert alone is not None
         if is_indifferent(request.arguments) and not absent:
             return None
         if coverage.blind and request.arguments[0] in FREE_OF_BLIND:
@@ -108,28 +106,30 @@ class Fronts:
             if few or (few is None and not asked):
                 take = partial(alone.take_count, keys, now)
                 self._out.append(self._standing.marked.open(Fronted([take] if few is None else [take, None])))
-                self._out.append(alone.front(keys, len(voided))[0])
+                self._out.append(ground.removals.front(keys, len(voided))[0])
                 return Question(replied=True, again=True) if few is None else None
         if absent and not asked:
             return Question(replied=True, again=True)  # what has been sent before may remove what this brings back
-        due = tuple(key for key in covered if not coverage.cleared.holds(key, now, ground.alarm.set_lately))
+        due = tuple(
+            key for key in covered if not coverage.cleared.holds(key, now, ground.rewriter.marks.alarm.set_lately)
+        )
         return Question(due=due, absent=tuple(absent)) if due or absent else None
 
     def _before_watched(self, now: float) -> None:
         """See to what is due in watched keys before a transaction begins, and when more is due in them."""
         alone, names, watched = self._without.alone, self._ground.names, self._standing.watched
         keys = tuple(self._coverage.among(watched.keys)[:KEYS_AT_ONCE])
-        if not keys or alone is None or names is None or self._are_moving(keys):
+        if not keys or self._are_moving(keys):
             return
         take = partial(alone.take_count, keys, now)
         self._out.append(self._standing.marked.open(Fronted([take, watched.hear])))
-        self._out.append(alone.front(keys, 0)[0])
+        self._out.append(self._ground.removals.front(keys, 0)[0])
         self._out.append(encode([b"ZMSCORE", names.index_for(keys[0]), *keys]))
 
     def _are_moving(self, keys: Collection[bytes]) -> bool:
         """Return whether some keys are of a slot that is on its way, or of several."""
         names = self._ground.names
-        if names is None or names.slots is None or not keys:
+        if names.slots is None or not keys:
             return False
         return len(names.by_slot(keys)) > 1 or names.is_moving(next(iter(keys)))
 
@@ -147,10 +147,10 @@ class Fronts:
         Raises:
             TypeError, AttributeError: an element of a request is not bytes.
         """
-        alone, coverage = self._without.alone, self._coverage
+        alone, coverage, front = self._without.alone, self._coverage, self._ground.removals.front
         if coverage.told or not all(request[0] in _SCRIPTS or request[0] in PLAIN for request in requests):
             return False
-        if coverage.blind or alone is None or not self.may_be_put(now):
+        if coverage.blind or not self.may_be_put(now):
             return False
         named = coverage.among(chain.from_iterable(requests))
         if not named or not alone.have_few(named, now, asked=False) or self._are_moving(named):
@@ -167,7 +167,7 @@ class Fronts:
                 keys = () if command is None else tuple(coverage.among(command.keys(request) or ()))
                 if keys:
                     takers.append(partial(alone.take_count, keys, now))
-                    whole, short = alone.front(keys, len(keys))
+                    whole, short = front(keys, len(keys))
                     if size + end - position + len(whole) > loaded + _READ_AT_ONCE:
                         loaded, short = size, whole
                     parts.append(short)

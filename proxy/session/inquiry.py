@@ -60,7 +60,7 @@ class Inquiry:
         fronts: Fronts,
     ) -> None:
         self._fronts = fronts
-        self._alarm = ground.alarm
+        self._alarm = ground.rewriter.marks.alarm
         self._coverage = ground.coverage
         self._rewriter = ground.rewriter
         self._moves = ground.rewriter.moves

@@ -203,9 +203,7 @@ class Reads:
         """Return whether the connection is in a state in which reads can be asked about, and sent again."""
         standing, names = self._standing, self._ground.names
         return (
-            names is not None
-            and names.slots is None
-            and self._without.alone is not None
+            names.slots is None
             and standing.transaction is None
             and standing.next is _FREE
             and standing.hears_echoes
@@ -273,7 +271,7 @@ class Reads:
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._written:
             return 0
-        reads = self._ground.reads.match(data)
+        reads = self._ground.checks.reads.match(data)
         if reads is None or reads.end() < len(data) - _LONGEST_REST or not self.may_be_guarded(now):
             return 0
         raw = data[: reads.end()]
@@ -285,7 +283,7 @@ class Reads:
 
         `quiet`: whether what was sent last has been answered if no read is under way: then nothing marks the answer.
         """
-        if not self._outlook.is_far(now) or self._coverage.blind or self._ground.reads.fullmatch(data) is None:
+        if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
             return None
         if not self.may_be_guarded(now):
             return None
@@ -363,7 +361,6 @@ class Reads:
     def _send_together(self, late: list[Late], keys: list[bytes], now: float) -> None:
         """Send some once more, behind one script for all of their keys."""
         alone, replies = self._without.alone, self._standing.marked
-        assert alone is not None
         repeated = [
             Repeated(
                 again.slot,

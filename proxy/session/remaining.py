@@ -26,14 +26,14 @@ class Remaining:
     """Answers the requests of one connection.
 
     Args:
-        names: the names of the proxy's own keys; where not given, no request is answered so.
+        names: the names of the proxy's own keys.
         standing: the state of the connection.
         now: gives the server's clock, in Unix ms, the latest that it may be.
     """
 
     __slots__ = ("_asked", "_kind", "_names", "_now", "_standing", "_void")
 
-    def __init__(self, names: Names | None, standing: Standing, now: Callable[[], float]) -> None:
+    def __init__(self, names: Names, standing: Standing, now: Callable[[], float]) -> None:
         self._names = names
         self._standing = standing
         self._now = now

@@ -161,7 +161,7 @@ class Together:
         """Note when the sweeper has to look; return False where the requests are to be judged one by one."""
         if form.end < run.size and len(set(run.column(4))) > 1:
             return False
-        if not self._ground.long_lists.isdisjoint(names):
+        if not self._ground.checks.long_lists.isdisjoint(names):
             return False
         terms = run.column(3)
         if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
@@ -227,7 +227,7 @@ class Together:
     @property
     def _is_of_cluster(self) -> bool:
         names = self._ground.names
-        return names is None or names.slots is not None
+        return names.slots is not None
 
     def _groups(
         self, requests: list[list[bytes]], *, mixes: bool = True
@@ -236,7 +236,7 @@ class Together:
 
         `mixes`: whether a call may do ordinary requests too.
         """
-        read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
+        read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.checks.long_lists
         groups: list[list[Operation] | list[None]] = []
         group: list[Operation] = []
         alike = ""
@@ -295,7 +295,7 @@ class Together:
         """
         if sum(map(len, names)) > _MOST_NAMED:
             return _nothing
-        return partial(_note_number, self._ground.long_lists, names)
+        return partial(_note_number, self._ground.checks.long_lists, names)
 
     def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in no state in which something else may have to be done for a request."""

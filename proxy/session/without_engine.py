@@ -23,45 +23,34 @@ class WithoutEngine:
         out: what goes upstream.
 
     Attributes:
+        alone: does it.
         unaided: whether the engine has failed to answer for the request at hand.
         coming: keys that what has come together with it names.
     """
 
-    __slots__ = ("_alone", "_coverage", "_ground", "_out", "_standing", "coming", "unaided")
+    __slots__ = ("_coverage", "_ground", "_out", "_standing", "alone", "coming", "unaided")
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing) -> None:
         self._ground = ground
         self._coverage = ground.coverage
         self._standing = standing
         self._out = out
-        rewriter = ground.rewriter
-        self._alone = (
-            None
-            if ground.names is None
-            else Alone(ground.names, lambda: rewriter.calls.removing, ground.refused, ground.metrics, ground.kept)
-        )
+        self.alone = Alone(ground.removals)
         self.unaided = False
         self.coming: list[bytes] = []
 
     @property
-    def alone(self) -> Alone | None:
-        """What does it, if anything can."""
-        return self._alone
-
-    @property
     def is_needed(self) -> bool:
         """Whether nobody but the client's own connection can be relied upon."""
-        return self._alone is not None and (self._coverage.blind or self.unaided)
+        return self._coverage.blind or self.unaided
 
     def go_elsewhere(self) -> None:
         """Note that another database or another user may be there from now on."""
-        if self._alone is not None:
-            self._alone.forget()
+        self.alone.forget()
 
     def sent(self) -> None:
         """Note that what has been put into the stream goes."""
-        if self._alone is not None:
-            self._alone.sent()
+        self.alone.sent()
 
     def look_ahead(self, requests: Iterable[list[bytes]]) -> None:
         """Note the keys that requests name which have come together, as many as one script looks at."""
@@ -92,8 +81,8 @@ class WithoutEngine:
         Returns:
             What has to be waited for: the replies to what has been put there. None when the request can follow it.
         """
-        alone, standing = self._alone, self._standing
-        if alone is None or not self.is_needed or standing.transaction is not None or not standing.askable:
+        alone, standing = self.alone, self._standing
+        if not self.is_needed or standing.transaction is not None or not standing.askable:
             return None
         if standing.is_stranger or standing.limited or not self.shows(command, request):
             return None

@@ -1,0 +1,58 @@
+"""What chunks are looked at by before anything is parsed: may they go as they came, and over which connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.coverage.coverage import Coverage
+from proxy.session.operations import Operation
+from proxy.session.plain import Latest, frequent_reads, leased_check, plain_check, share_check
+from proxy.session.rewrite import Rewriter
+from proxy.wire.batch import BatchParser
+
+
+class Checks:
+    """The checks of a process, which all sessions share.
+
+    Args:
+        plain: names of commands that need no look while they touch no covered key.
+        rewriter: knows what requests ask for.
+        coverage: the covered keys.
+        batch: parses chunks of plain requests.
+
+    Attributes:
+        reads: matches frequent requests that read one key, and name no reserved name.
+        shareable: returns over which shared connection a chunk that begins where a request does may go.
+        latest: what the last request asks for of which `shareable` returned that it goes jointly with others.
+        long_lists: keys of lists in which members are looked for one by one.
+    """
+
+    def __init__(self, plain: set[bytes], rewriter: Rewriter, coverage: Coverage, batch: BatchParser) -> None:
+        prefix = rewriter.names.prefix
+        self._rewriter = rewriter
+        self._coverage = coverage
+        self._plain = plain_check(plain, coverage, prefix, batch)
+        self._leased = leased_check(self._plain, coverage)
+        self.reads = frequent_reads(prefix[:1])
+        self.latest = Latest()
+        self.shareable = share_check(coverage, prefix, batch, self._joint, self.latest)
+        self.long_lists: set[bytes] = set()
+
+    @property
+    def is_plain(self) -> Callable[[bytes], bool]:
+        """Returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
+
+        It is another one when there come to be other proxies, or none any more.
+        """
+        return self._leased if self._coverage.shared else self._plain
+
+    def _joint(self, request: list[bytes]) -> Operation | None:
+        """Return what a request asks for that could go jointly with those of other clients."""
+        if self._rewriter.names.slots is not None:
+            return None  # a call is for keys of one slot, and hardly two of a turn would be
+        operation = self._rewriter.operations.read(request)
+        if operation is not None and operation.delay:
+            key = operation.key
+            if key in self.long_lists or not self._coverage.is_confirmed(key):
+                return None
+        return operation

@@ -1,0 +1,100 @@
+"""Scripts that remove what is due on clients' own connections: made for all of them, and kept, as many are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from proxy.commands.described import Terms
+from proxy.metrics.table import Metrics
+from proxy.metrics.told import count_told
+from proxy.scripts.calls import evaluation, reads_only
+from proxy.scripts.naming import Names
+from proxy.session.script_calls import ScriptCalls
+
+MEMBERS_AT_ONCE: Final = 500
+"""Members that one script removes at most."""
+
+AHEAD_MS: Final = 50
+"""How far a script looks ahead: while one batch at most passes in that time the next script leaves nothing over."""
+
+MOST_DEADLINES: Final = 5_000
+"""How many more than that there may be by then: no server sets so many in `AHEAD_MS`."""
+
+_KEPT: Final = 1024 * 1024
+"""Bytes of requests that are kept for all connections, as they may be sent again."""
+
+_LARGEST_KEPT: Final = 16 * 1024
+"""Bytes of one of them, in both of its forms: what takes longer to send than to make is not kept."""
+
+
+class Removals:
+    """Encodes these scripts, and counts what they have removed.
+
+    Args:
+        names: the names of the proxy's own keys.
+        calls: gives the terms of a script that removes.
+        metrics: where to count members that are removed.
+        refused: told the server's words, where it refuses to have members removed on a client's connection.
+
+    Attributes:
+        names: the names of the proxy's own keys.
+        refused: told the server's words, where it refuses to have members removed on a client's connection.
+    """
+
+    def __init__(self, names: Names, calls: ScriptCalls, metrics: Metrics, refused: Callable[[bytes], None]) -> None:
+        self.names = names
+        self.refused = refused
+        self._calls = calls
+        self._metrics = metrics
+        self._fronts: dict[tuple[Terms, int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
+        self._size = 0  # bytes that those take
+
+    def keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the KEYS of a script for some keys of one slot."""
+        return [self.names.index_for(keys[0]), *(name for key in keys for name in (key, self.names.shadow(key)))]
+
+    def encode(self, script: str, keys: list[bytes], arguments: list[bytes]) -> bytes:
+        """Return the call of a script."""
+        terms = self._calls.removing._replace(writes=not reads_only(script))
+        return evaluation(terms, script, keys, arguments, declared=self.names.declared(keys))
+
+    def count(self, members: int, told: Sequence[int | bytes] = ()) -> None:
+        """Count members that have been removed, and who has been told of them, if anybody."""
+        self._metrics.members_expired_total["request"] += members
+        if told:
+            count_told(self._metrics, told)
+
+    def front(self, keys: tuple[bytes, ...], voided: int) -> tuple[bytes, bytes]:
+        """Return what removes what is due in some keys of one slot, and voids deadlines of absent members in the first.
+
+        Args:
+            keys: the keys.
+            voided: of how many of them, which come first, to void.
+
+        Returns:
+            The request, and a shorter one that does the same directly behind it.
+        """
+        terms = self._calls.removing
+        calls = self._fronts.get((terms, voided, keys))
+        if calls is None:
+            index, *pairs = self.keys(keys)
+            names = [index, index[:-5] + b"events", *pairs]
+            limits = [b"%d" % limit for limit in (MOST_DEADLINES, 2 * MEMBERS_AT_ONCE, AHEAD_MS, voided)]
+            call = partial(evaluation, terms, "front", names, limits, declared=self.names.declared(names))
+            calls = call(), call(loaded=True)
+            self._keep((terms, voided, keys), calls)
+        elif self.names.slots is not None:
+            self.names.index_for(keys[0])  # which notes that it may be written
+        return calls
+
+    def _keep(self, front: tuple[Terms, int, tuple[bytes, ...]], calls: tuple[bytes, bytes]) -> None:
+        size = sum(map(len, calls)) + sum(map(len, front[2]))
+        if size > _LARGEST_KEPT:
+            return
+        if self._size + size > _KEPT:
+            self._fronts.clear()
+            self._size = 0
+        self._fronts[front] = calls
+        self._size += size
