@@ -400,7 +400,7 @@ MUTATIONS = [
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),
     Mutation("wire/replies.py", 'rf"({_SHORT})|.+"', 'rf"({_SHORT})"', "beginnings of replies"),
-    Mutation("relay/lanes.py", "self._refused = True", "pass", "room for others"),
+    Mutation("relay/lanes.py", "self.refused = True", "pass", "room for others"),
     Mutation("session/beside.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
     Mutation("session/session.py", 'if len(replies) == 2 and replies[0][:1] == b"-":', "if False:", "WAITAOF"),
     Mutation("session/session.py", "self._standing.unlike = self._standing.shares = True", "pass", "WAITAOF"),

@@ -234,13 +234,84 @@ class Lanes:
         return False
 
 
+class Opener:
+    """Opens lanes for a group, one at a time, and not again at once.
+
+    Args:
+        lanes: the shared connections.
+        identity: whose a lane is.
+        reads: whether it takes what runs while none may write.
+        opened: takes a lane that may be open soon, or be lost.
+        changed: called when the state of a lane has changed.
+
+    Attributes:
+        refused: whether the server has refused to make a connection such a lane.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        identity: Identity,
+        reads: bool,
+        opened: Callable[[Lane], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._all = lanes
+        self._identity = identity
+        self._reads = reads
+        self._opened = opened
+        self._changed = changed
+        self._opening: asyncio.Task[None] | None = None
+        self._again = 0.0  # not before
+        self.refused = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a lane is being opened, or has just been."""
+        return self._opening is not None
+
+    def open(self) -> None:
+        """Begin to open one, unless one has been begun of late."""
+        now = asyncio.get_running_loop().time()
+        if self._opening is None and now >= self._again:
+            self._again = now + AGAIN_SECONDS
+            self._opening = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        made: list[Lane] = []
+
+        def make(login: Iterable[str], fence: Fence) -> Lane:
+            lanes = self._all
+            lane = Lane(
+                self._identity, login, lanes.traffic, fence, lanes.room, self._changed, lanes.ground.streams.ran
+            )
+            lane.repeats = self._reads
+            lane.retires = lanes.after > 1
+            made.append(lane)
+            return made[-1]
+
+        try:
+            await self._all.connect(partial(make, self._all.credentials.login))
+            self._opened(made[-1])
+            await asyncio.sleep(AGAIN_SECONDS)
+            if made[-1].state is State.OPENING:
+                made[-1].abort()
+            if made[-1].refusal:
+                self.refused = True
+                self._all.refuse(self._identity)
+                self._all.say_refused(self._identity, made[-1].refusal)
+        except (OSError, TimeoutError, RedisError) as error:
+            self._all.say_refused(self._identity, str(error))
+        finally:
+            self._opening = None
+
+
 class Group:
     """The lanes of one identity that take the same kind of requests."""
 
     def __init__(self, lanes: Lanes, identity: Identity, reads: bool) -> None:
         self._all = lanes
-        self._reads = reads
-        self._identity = identity
+        self._opener = Opener(lanes, identity, reads, self._add, self._choose)
         self._lanes: list[Lane] = []
         self._lane: Lane | None = None  # takes what comes
         self._ports: list[Port] = []
@@ -249,9 +320,6 @@ class Group:
         self._outlook = Outlook()
         self._joint: list[Taken] = []  # what goes as calls of scripts
         self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
-        self._opening: asyncio.Task[None] | None = None
-        self._again = 0.0  # not before
-        self._refused = False
         self._used = False
         self._unused = 0
         self._batches = self._taken = 0
@@ -405,11 +473,11 @@ class Group:
                 if lane.state is State.OPEN and not lane.waits:
                     lane.sign()
         return (
-            (self._refused or self._unused > IDLE_TICKS)
+            (self._opener.refused or self._unused > IDLE_TICKS)
             and not self._lanes
             and not self._requests
             and not self._joint
-            and self._opening is None
+            and not self._opener.is_busy
         )
 
     def _choose(self) -> None:
@@ -421,34 +489,9 @@ class Group:
                 self._open()
 
     def _open(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._opening is None and len(self._lanes) < MOST_LANES and now >= self._again:
-            self._again = now + AGAIN_SECONDS
-            self._opening = asyncio.get_running_loop().create_task(self._connect())
+        if len(self._lanes) < MOST_LANES:
+            self._opener.open()
 
-    async def _connect(self) -> None:
-        made: list[Lane] = []
-
-        def make(login: Iterable[str], fence: Fence) -> Lane:
-            lanes = self._all
-            lane = Lane(self._identity, login, lanes.traffic, fence, lanes.room, self._choose, lanes.ground.streams.ran)
-            lane.repeats = self._reads
-            lane.retires = lanes.after > 1
-            made.append(lane)
-            return made[-1]
-
-        try:
-            await self._all.connect(partial(make, self._all.credentials.login))
-            self._lanes.append(made[-1])
-            self._choose()
-            await asyncio.sleep(AGAIN_SECONDS)
-            if made[-1].state is State.OPENING:
-                made[-1].abort()
-            if made[-1].refusal:
-                self._refused = True
-                self._all.refuse(self._identity)
-                self._all.say_refused(self._identity, made[-1].refusal)
-        except (OSError, TimeoutError, RedisError) as error:
-            self._all.say_refused(self._identity, str(error))
-        finally:
-            self._opening = None
+    def _add(self, lane: Lane) -> None:
+        self._lanes.append(lane)
+        self._choose()

@@ -60,13 +60,13 @@ class Hearing:
         if arguments[1].upper() == b"CACHING":
             words = _CACHING
         if self._standing.transaction is not None:
-            self._standing.queued_words.append(words)
+            self._out.queued_words.append(words)
         else:
             self._heed(words)
 
     def end_transaction(self, *, runs: bool) -> None:
         """Take into account what has been queued, if it `runs` now."""
-        queued, self._standing.queued_words = self._standing.queued_words, []
+        queued, self._out.queued_words = self._out.queued_words, []
         if runs:
             for words in queued:
                 self._heed(words, queued=True)

@@ -27,15 +27,17 @@ class Outgoing:
 
     Attributes:
         append: puts bytes behind what is there.
+        queued_words: what each CLIENT in the open transaction says of replies, which cannot be counted then.
     """
 
-    __slots__ = ("_asides", "_coverage", "_front", "_parts", "_silent", "_standing", "append")
+    __slots__ = ("_asides", "_coverage", "_front", "_parts", "_silent", "_standing", "append", "queued_words")
 
     def __init__(self, coverage: Coverage, standing: Standing) -> None:
         self._coverage = coverage
         self._standing = standing
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
+        self.queued_words: list[list[bytes]] = []
         self._asides: Asides | None = None  # takes replies out of those of the open transaction
         self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
         self._silent = False  # whether it may be a silent sign
@@ -116,7 +118,7 @@ class Outgoing:
     def can_put_aside(self) -> bool:
         """Whether a request of the proxy's own may stand beside one of the client's that is queued."""
         asides, standing = self._asides, self._standing
-        return asides is not None and not (asides.shut or standing.queued_words or standing.limited)
+        return asides is not None and not (asides.shut or self.queued_words or standing.limited)
 
     def put_aside(self, own: bytes, *, follows: bool = False) -> bool:
         """Put a request of the proxy's own in front of the client's that is queued, or behind it, if it can be."""
@@ -152,7 +154,7 @@ class Outgoing:
         Returns:
             False where it cannot be: then it gets the server's.
         """
-        if self._asides is None or self._asides.shut or self._standing.queued_words:
+        if self._asides is None or self._asides.shut or self.queued_words:
             return False
         self._mark_front()
         self._asides.amend(amend)

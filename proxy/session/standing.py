@@ -94,7 +94,6 @@ class Standing:
         unlike: whether it may be in a state that the server does not tell of (such as CLIENT CAPA before Valkey 9).
         watched: the keys on which its next transaction may depend.
         shares: whether requests of the client's may have gone over other connections since its last WAIT.
-        queued_words: what each CLIENT in the open transaction says of replies.
     """
 
     __slots__ = (
@@ -105,7 +104,6 @@ class Standing:
         "login",
         "next",
         "permits",
-        "queued_words",
         "replies",
         "rights",
         "shares",
@@ -133,7 +131,6 @@ class Standing:
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()
         self.next = Next.FREE
-        self.queued_words: list[list[bytes]] = []
 
     @property
     def is_stranger(self) -> bool:
