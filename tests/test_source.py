@@ -52,7 +52,6 @@ MOST_METHODS = 35
 LARGE = {
     "proxy/relay/client.py: ClientConnection": (31, 86),
     "proxy/relay/lane.py: Lane": (31, 26),
-    "proxy/relay/sharing.py: Sharing": (17, 26),
     "proxy/relay/upstream.py: UpstreamConnection": (18, 32),
     "proxy/session/session.py: Session": (33, 70),
     "proxy/session/standing.py: Standing": (16, 8),

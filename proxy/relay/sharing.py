@@ -95,6 +95,45 @@ class Host(Protocol):
         """End both sides."""
 
 
+class Patience:
+    """How long a client is watched before the server is asked whether it may share.
+
+    Each time that it was not worth it, twice as many small requests in a row are awaited, and from some on only each
+    eighth is looked at.
+
+    Attributes:
+        left: how many more small requests have to come.
+        large: chunks that could not be shared, since it was asked.
+        unlooked: how many are not to be looked at.
+    """
+
+    __slots__ = ("_after", "_most", "large", "left", "unlooked")
+
+    def __init__(self, after: int) -> None:
+        self._after = self._most = self.left = after
+        self.large = 0
+        self.unlooked = 0
+
+    @property
+    def weight(self) -> int:
+        """For how many chunks one that is looked at counts."""
+        return SELDOM if self._most >= SELDOM_FROM else 1
+
+    def renew(self) -> None:
+        """Begin to count again."""
+        self.left = self._most
+
+    def reset(self) -> None:
+        """Begin as with a client of which nothing is known."""
+        self._most = self.left = self._after
+
+    def grow(self) -> None:
+        """Ask later the next time. Where every request is to be asked about, go on so."""
+        if self._most > 1:
+            self._most = min(2 * self._most, MOST_PATIENCE)
+        self.left = self._most
+
+
 class Sharing:
     """What one client shares.
 
@@ -114,9 +153,7 @@ class Sharing:
         "_ground",
         "_host",
         "_lanes",
-        "_large",
         "_late",
-        "_left",
         "_patience",
         "_port",
         "_questions",
@@ -125,7 +162,6 @@ class Sharing:
         "_since",
         "_takers",
         "_tallies",
-        "_unlooked",
         "kept",
         "state",
     )
@@ -137,11 +173,9 @@ class Sharing:
         self._session = session
         self._ground = ground
         self._lanes = lanes
-        self._patience = self._left = lanes.after
+        self._patience = Patience(lanes.after)
         self._late = b""  # came on the client's own connection, and waits for the end of a reply
         self._questions = 0
-        self._large = 0  # chunks that could not be shared, since it was asked
-        self._unlooked = 0  # how many are not to be looked at
         self._since = 0.0  # when it began to share
         self._retires = False  # when it comes back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
@@ -191,26 +225,26 @@ class Sharing:
         return receive
 
     def _counting_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        session, shareable = self._session, self._ground.checks.shareable
+        session, shareable, patience = self._session, self._ground.checks.shareable, self._patience
+        weight = patience.weight
 
         def receive(data: bytes) -> None:
-            if self._unlooked:
-                self._unlooked -= 1
+            if patience.unlooked:
+                patience.unlooked -= 1
                 own(data)
                 return
-            weight = SELDOM if self._patience >= SELDOM_FROM else 1
-            self._unlooked = weight - 1
+            patience.unlooked = weight - 1
             small = len(data) <= SMALL and session.ordinary and shareable(data) is not Shared.NONE
             own(data)
             if not small:
-                self._left = self._patience
-                self._large += 1
-                if self._large >= DOZE_AFTER and self.state is State.OWN:
+                patience.renew()
+                patience.large += 1
+                if patience.large >= DOZE_AFTER and self.state is State.OWN:
                     self._doze()
-            elif self._left > weight:
-                self._left -= weight
+            elif patience.left > weight:
+                patience.left -= weight
             elif self.state is State.OWN:
-                self._large = 0
+                patience.large = 0
                 self._ask()
 
         return receive
@@ -218,7 +252,7 @@ class Sharing:
     def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def receive(data: bytes) -> None:
             # It has sent more without waiting for the reply: the answer comes too late to say that all is answered.
-            self._grow_patient()
+            self._patience.grow()
             self.state = State.OWN
             self._host.rebind()
             own(data)
@@ -237,7 +271,7 @@ class Sharing:
             return
         self._questions += 1
         asked = self._session.ask_who(partial(self._hear, self._questions))
-        self._left = self._patience
+        self._patience.renew()
         if asked is not None:
             self.state = State.ASKED
             self._host.rebind()
@@ -249,11 +283,11 @@ class Sharing:
             return
         self.state = State.OWN
         if identity is None or self._session.reads_under_way:
-            self._grow_patient()
+            self._patience.grow()
         else:
             groups = self._lanes.groups(identity)
             if groups is None:
-                self._grow_patient()
+                self._patience.grow()
             elif all([group.ready for group in groups]):  # noqa: C419 - each opens a lane if it has none
                 writes, reads = groups
                 self.state = State.SHARED
@@ -265,7 +299,7 @@ class Sharing:
                 self._lanes.wake_after(TRIAL_SECONDS, self)
                 self._session.share()
             else:
-                self._grow_patient()
+                self._patience.grow()
         self._host.rebind()
 
     def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
@@ -284,18 +318,12 @@ class Sharing:
 
         return take
 
-    def _grow_patient(self) -> None:
-        """Ask later the next time: it has not been worth it. Where every request is to be asked about, go on so."""
-        if self._patience > 1:
-            self._patience = min(2 * self._patience, MOST_PATIENCE)
-        self._left = self._patience
-
     # The way back.
 
     def wake(self) -> None:
         """Look at what comes again; or have the server asked anew."""
         if self.state is State.DOZING:
-            self._large = DOZE_AFTER - 8
+            self._patience.large = DOZE_AFTER - 8
             self.state = State.OWN
             self._host.rebind()
         elif self.state is State.STALE:
@@ -342,18 +370,16 @@ class Sharing:
             return
         self._port.settled = None
         if data and self.state is State.STALE and self._ground.checks.shareable(data) is not Shared.NONE:
-            self._left = 1  # it goes, and the question behind it
+            self._patience.left = 1  # it goes, and the question behind it
+        elif asyncio.get_running_loop().time() < self._since + 1 and not self._retires:
+            self._patience.grow()
         else:
-            if asyncio.get_running_loop().time() < self._since + 1 and not self._retires:
-                self._grow_patient()
-            else:
-                self._patience = self._lanes.after
-            self._left = self._patience
+            self._patience.reset()
         self._come_back(data)
 
     def _settle(self) -> None:
         self._port.settled = None
-        self._left = self._patience
+        self._patience.renew()
         self._come_back(b"")
 
     def _take_back(self, request: bytes) -> None:
