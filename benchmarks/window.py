@@ -31,8 +31,6 @@ from benchmarks.stage import Connection, Service, Stage, StageError, batches, mi
 _MEDIAN_MS: Final = 3.0
 _A_SECOND: Final = 10_000
 _SHADOW: Final = "__expiremember__:k:{%s}"
-_EVENTS_APART: Final = 5.0
-"""Seconds between two events, such as a proxy that is stopped."""
 
 
 @dataclass

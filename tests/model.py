@@ -971,9 +971,6 @@ SCRIPTS = {
 """How a script adds, and removes, a member of each type."""
 
 
-_PLACES = {"{k}": "KEYS[1]", "{m}": "ARGV[1]"}
-
-
 def in_script(*lines: str) -> str:
     """Make a script that runs requests on KEYS[1] and ARGV[1]; its first line tells which."""
     calls = [

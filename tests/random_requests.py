@@ -88,10 +88,6 @@ def _lines() -> list[str]:
     return [line.strip() for row in _TEMPLATES.strip().splitlines() for line in row.split("|")]
 
 
-UNORDERED: Final = ("KEYS", "SCAN")
-"""Commands that list keys in the order of the server's own table."""
-
-
 def stream(seed: str, count: int) -> list[tuple[str, ...]]:
     """Return so many random requests, the same for the same seed."""
     chance = random.Random(seed)

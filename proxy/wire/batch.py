@@ -7,7 +7,7 @@ to `RequestReader`.
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -119,12 +119,3 @@ def requests_size(requests: Sequence[list[bytes]]) -> int:
         size += sum(map(limit.__lt__, sizes))
         limit = 10 * limit + 9
     return size + sum([len(str(len(request))) - 1 for request in requests if len(request) > 9])
-
-
-def is_disjoint(names: KeysView[bytes], requests: list[list[bytes]]) -> bool:
-    """Return whether no argument of the requests is one of the names.
-
-    Raises:
-        TypeError: an element of a request is not bytes.
-    """
-    return names.isdisjoint(chain.from_iterable(requests))
