@@ -45,7 +45,6 @@ class Coverage:
         loaded: whether they have been read since the control connection was made.
         trusted_until: until when (`lease_clock`) other proxies' announcements are sure to be known here.
         shared: whether there may be other proxies, which have to know a prefix before a first deadline is set under it.
-        cut_off: whether there is no connection by which they could be told.
         databases: the numbers of those that may hold deadlines.
         search: finds in a chunk what may be the beginning of a covered key; it may be none.
         on_announced: is called when another proxy has announced any.
@@ -61,7 +60,6 @@ class Coverage:
         self.loaded = False
         self.trusted_until = math.inf
         self.shared = False
-        self.cut_off = False
         self.databases: set[int] = {0}
         self.ever = False
         self.told = False

@@ -119,7 +119,7 @@ class Proxies:
         self._refused = refusal is not None
         if self._refused:
             self._coverage.trusted_until = float("inf")
-            self._coverage.shared = self._coverage.cut_off = False
+            self._coverage.shared = False
         else:
             self._member.connect(lease_clock())
         self._begun = True
@@ -342,7 +342,6 @@ class Proxies:
         if not self._refused:
             coverage.trusted_until = self._member.trusted_until
             coverage.shared = self._member.has_others(lease_clock())
-            coverage.cut_off = False
         coverage.see()
         self._note()
 
@@ -351,7 +350,6 @@ class Proxies:
             self._coverage.see()  # as the prefixes have not been read
             return
         self._coverage.trusted_until = -float("inf")
-        self._coverage.cut_off = True
         self._coverage.distrust()
         self._note()
 
