@@ -1,8 +1,8 @@
 """Search an order of concurrent requests that explains every reply: linearizability, with deadlines of members.
 
-Each request, or transaction, takes effect at one moment between its invocation and its reply, by the server's clock, and a member with a
-deadline is there before that moment and not from it on. The search is Wing and Gong's with Lowe's memory, one key at a
-time: a history is right if and only if each of its keys' is.
+Each request, or transaction, takes effect at one moment between its invocation and its reply, by the server's clock,
+and a member with a deadline is there before that moment and not from it on. The search is Wing and Gong's with Lowe's
+memory, one key at a time: a history is right if and only if each of its keys' is.
 """
 
 from __future__ import annotations

@@ -1459,7 +1459,7 @@ def test_no_time_passes_in_a_transaction(upstream: Server, proxy: Proxy, talk: C
     if upstream.version < (7, 2) and line.split()[0] not in ("SREM", "PERSIST", "SCARD"):
         return  # see rule 3 of docs/semantics.md: scripts are told the time that passes
 
-    def replies() -> list[object]:
+    def replies() -> list[Any]:
         client.say("DEL k l")
         client.say("SADD k 7")
         client.say(f"PEXPIREMEMBERAT k 7 {clock(beside) + 10}")
