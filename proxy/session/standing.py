@@ -86,7 +86,7 @@ class Standing:
         subscriptions: those that it has, of which it has not ended all, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which others may have something pushed to it.
         has_quit: whether nothing that follows will run.
-        mute: whether the server reads no further, and does not even say so, as the request had CLIENT REPLY SKIP in front.
+        mute: whether the server reads no further, and does not even say so: CLIENT REPLY SKIP stood in front.
         is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: the replies that are put in place on it.
