@@ -86,6 +86,7 @@ class Standing:
         subscriptions: those that it has, of which it has not ended all, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which others may have something pushed to it.
         has_quit: whether nothing that follows will run.
+        mute: whether the server reads no further, and does not even say so: CLIENT REPLY SKIP stood in front.
         is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: the replies that are put in place on it.
@@ -102,6 +103,7 @@ class Standing:
         "has_quit",
         "is_link",
         "login",
+        "mute",
         "next",
         "permits",
         "replies",
@@ -126,7 +128,7 @@ class Standing:
         self.unlike = False
         self.shares = False
         self.watched = Watched()
-        self.has_quit = False
+        self.has_quit = self.mute = False
         self.is_link = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()
