@@ -648,6 +648,7 @@ def test_people_are_told_what_to_try() -> None:
 
     try:
         found = until(told, 60, lambda: said)
+        assert found is not None
         assert found[1] == f" -p {port}"
         with Raw(("127.0.0.1", port)) as client:
             replies = [client.command(*line.split()) for line in found[2].splitlines()]
