@@ -53,7 +53,7 @@ _LUA = "scripts/lua/"
 MUTATIONS = [
     # Covered prefixes.
     Mutation("session/inquiry.py", "*coverage.among(watched.keys), ", "", "watched until EXEC"),
-    Mutation("session/session.py", "standing.watched.add(request.arguments[1:])", "pass", "watched"),
+    Mutation("session/changes.py", "standing.watched.add(request.arguments[1:])", "pass", "watched"),
     Mutation("session/fronts.py", "            self._before_watched(now)\n", "", "watched while blind"),
     Mutation("session/inquiry.py", "*coverage.among(transaction.names - own)", "", "EXEC when due"),
     Mutation("coverage/coverage.py", "owner is not by and any(", "False and any(", "spoilt"),
@@ -154,7 +154,10 @@ MUTATIONS = [
     ),
     Mutation("session/announcing.py", "if not keys or self._standing.may_expire(keys) else []", "", "few spoil"),
     Mutation(
-        "session/session.py", "self._coverage.shared or bool(self._expected)", "False", "the first of all in MULTI"
+        "session/judge.py",
+        "self._ground.coverage.shared or bool(self._announcing.expected)",
+        "False",
+        "the first of all in MULTI",
     ),
     # The hot path, and the beginnings of what goes another way.
     Mutation("session/plain.py", "elif coverage.search(chunk):", "elif False:", "SPOP"),
@@ -162,7 +165,7 @@ MUTATIONS = [
     Mutation(
         "session/plain.py", "used <= FREE or not self._coverage.touches([lines.split()])", "True", "inline requests"
     ),
-    Mutation("session/session.py", "        if coverage.search(data):\n            return 0\n", "", "front of a chunk"),
+    Mutation("session/intake.py", "        if coverage.search(data):\n            return 0\n", "", "front of a chunk"),
     # The table of commands.
     Mutation("commands/table.py", 'Effect.ADD, "HSET HMSET"', 'Effect.READ, "HSET HMSET"', "script"),
     Mutation("commands/table.py", 'Effect.ADD, "SADD LPUSH', 'Effect.READ, "SADD LPUSH', "SPOP"),
@@ -178,7 +181,7 @@ MUTATIONS = [
     Mutation("commands/described.py", "else self._unplaced", "else None", "a renamed command"),
     Mutation("commands/table.py", "Effect.IMPORT,", "Effect.READ,", "HIMPORT"),
     Mutation(_LUA + "bracket.lua", "== 0 then", "== 1 then", "HIMPORT"),
-    Mutation("session/session.py", "*pushes, queued[1]]", "*pushes, run]", "HIMPORT without MULTI"),
+    Mutation("session/dispatch.py", "*pushes, queued[1]]", "*pushes, run]", "HIMPORT without MULTI"),
     Mutation("commands/members.py", "first = position + 2", "first = position + 3", "HGETDEL"),
     Mutation("commands/members.py", "first = position + 2", "first = position + 3", "HSETEX"),
     Mutation("commands/members.py", "first = position + 2", "first = position + 1", "HSETEX"),
@@ -258,8 +261,8 @@ MUTATIONS = [
     Mutation("session/rights.py", "self.confinement = frame", "pass", "a subscriber"),
     Mutation("session/outgoing.py", "self._asides.precede()", "pass", "lives within a transaction"),
     Mutation(
-        "session/session.py",
-        "out.put_aside(self._rewriter.void(key, members))",
+        "session/dispatch.py",
+        "out.put_aside(self._ground.rewriter.beside.void(key, members))",
         "pass",
         "lives within a transaction",
     ),
@@ -393,7 +396,7 @@ MUTATIONS = [
     Mutation("session/outgoing.py", "silent=replies.echoes and not fails", "silent=False", "no errors"),
     Mutation("session/outgoing.py", "found=found, silent=self._silent", "found=found, silent=False", "no errors"),
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),
-    Mutation("session/session.py", "if self._reads.disturbs(command, request) else", "if False else", "behind reads"),
+    Mutation("session/judge.py", "if self._reads.disturbs(command, request) else", "if False else", "behind reads"),
     Mutation("session/reads.py", "and not self._may_follow(requests, keys):", "and False:", "sent twice"),
     Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
     Mutation("relay/client.py", "if self._session.replies.wants_probe and sends", "if False and sends", "busy"),
@@ -402,8 +405,8 @@ MUTATIONS = [
     Mutation("wire/replies.py", 'rf"({_SHORT})|.+"', 'rf"({_SHORT})"', "beginnings of replies"),
     Mutation("relay/lanes.py", "self.refused = True", "pass", "room for others"),
     Mutation("session/beside.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
-    Mutation("session/session.py", 'if len(replies) == 2 and replies[0][:1] == b"-":', "if False:", "WAITAOF"),
-    Mutation("session/session.py", "self._standing.unlike = self._standing.shares = True", "pass", "WAITAOF"),
+    Mutation("session/dispatch.py", 'if len(replies) == 2 and replies[0][:1] == b"-":', "if False:", "WAITAOF"),
+    Mutation("session/dispatch.py", "self._standing.unlike = self._standing.shares = True", "pass", "WAITAOF"),
     Mutation("relay/lane.py", "if self.repeats and port.request and (place or not self._come):", "if False:", "lost"),
     Mutation("relay/sharing.py", "if self._session.user != self._lanes.credentials.user:", "if False:", "not asked"),
     Mutation("relay/lane.py", "self._kept_waiting += 1", "pass", "bit by bit"),
@@ -430,7 +433,9 @@ MUTATIONS = [
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),
     Mutation("relay/client.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
-    Mutation("session/session.py", "if self.stranger and not reader.within and", "if False and", "before a login"),
+    Mutation(
+        "session/intake.py", "if self._standing.is_stranger and not reader.within and", "if False and", "before a login"
+    ),
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),
     Mutation("relay/client.py", "self._surroundings.held.account(self._held, 0)", "pass", "held limit"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
@@ -478,11 +483,11 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "may.lua", "allowed and ARGV[1] or ''", "ARGV[1]", "few who may nothing in scripts"),
     Mutation("session/permits.py", "if granted or self._singly or len(keys) == 1:", "if True:", "few together"),
-    Mutation("session/session.py", "and standing.rights.by_database", "and False", "few by database"),
+    Mutation("session/changes.py", "and standing.rights.by_database", "and False", "few by database"),
     Mutation(_LUA + "rename.lua", "need(ARGV[1], KEYS[2], KEYS[4])", "", "few by selectors"),
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
-    Mutation("session/session.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
+    Mutation("session/judge.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
         "relay/client.py",
@@ -499,12 +504,14 @@ MUTATIONS = [
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "batch.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # Who ends is looked after, whatever waits for a reply.
-    Mutation("relay/client.py", "state in _JUDGING and self._session.reads_under_way", "False", "left behind reads"),
+    Mutation(
+        "relay/client.py", "state in _JUDGING and self._session.reads.under_way > 0", "False", "left behind reads"
+    ),
     Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
     Mutation(
-        "session/session.py",
-        "self._ground.may_block(request.arguments[0]):\n            self.blocker",
-        "False:\n            self.blocker",
+        "session/dispatch.py",
+        "self._ground.may_block(request.arguments[0]):\n            self._out",
+        "False:\n            self._out",
         "left behind reads",
     ),
     Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),

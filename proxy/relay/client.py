@@ -26,10 +26,11 @@ from proxy.relay.upstream import LINGER_SECONDS, Hold, UpstreamConnection
 from proxy.relay.vigil import Vigil
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
+from proxy.session.intake import TAIL_LIMIT
 from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
 from proxy.session.reads import Late
-from proxy.session.session import TAIL_LIMIT, Session
+from proxy.session.session import Session
 from proxy.session.streams import LONG
 from proxy.wire.framing import framed_end, is_beginning
 
@@ -443,19 +444,19 @@ class ClientConnection(asyncio.Protocol):
             return
         session, is_plain = self._session, self._surroundings.is_plain
         upstream, judge, lengthen, now = self._upstream, self._judge, session.lengthen, self._surroundings.now
-        send = upstream.write
+        send, reads = upstream.write, session.reads
 
         def receive(data: bytes) -> None:
             if not session.ordinary:
                 judge(data)
             elif is_plain(data):
-                session.quiet = False
+                reads.quiet = False
                 send(data)
                 if len(data) > LONG:
                     lengthen()
-            elif (reads := session.guard(data, now())) is not None:
+            elif (guarded := session.guard(data, now())) is not None:
                 upstream.substitute(session.replies)
-                send(reads)
+                send(guarded)
             else:
                 judge(data)
 
@@ -733,7 +734,7 @@ class ClientConnection(asyncio.Protocol):
         if self._sharing is not None:
             self._sharing.begun()
         sends = self._state in _SENDING or self._state is State.DRAINING
-        if sends and (late := self._session.take_late()):
+        if sends and (late := self._session.reads.take_late()):
             self._start_beside(self._read_again(self._session, late))
         if (self._held or self._session.replies.waiting) and not self._account() and self._state in _COLLECTING:
             self._refuse_for_room(at_once=True)
@@ -790,7 +791,7 @@ class ClientConnection(asyncio.Protocol):
             return self._untold if state is State.ENDED else self._input_ended and not self._untold
         if self._replied is not None and not self._replied.done():
             return True
-        return self._is_held_up() or (self._input_ended and state in _JUDGING and self._session.reads_under_way)
+        return self._is_held_up() or (self._input_ended and state in _JUDGING and self._session.reads.under_way > 0)
 
     @property
     def has_ended(self) -> bool:
@@ -882,7 +883,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_input(self) -> None:
         """Let the client's half close reach upstream, behind all that it has sent."""
-        if self._session.unfinished or self._session.reads_under_way or self._comes_back_first():
+        if self._session.unfinished or self._session.reads.under_way or self._comes_back_first():
             return  # not yet: see `_proceed`; meanwhile the client is looked after
         upstream = self._upstream
         assert upstream is not None

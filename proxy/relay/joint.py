@@ -80,8 +80,8 @@ class Joint:
         words = [word for operation in operations for word in operation.words]
         self._script = forms[0].alike
         rewriter = ground.rewriter
-        self._encode = rewriter.batch(forms, self._keys, runs, bulks(words), len(words), self._script)
-        rewriter.count_all(operations)
+        self._encode = rewriter.calls.batch(forms, self._keys, runs, bulks(words), len(words), self._script)
+        rewriter.calls.count_all(operations)
         self._by_digest = lane.has_script(self._script)
         self.port = port = Port(self._pieces.append)
         port.busy = True

@@ -282,7 +282,7 @@ class Sharing:
         if self.state is not State.ASKED or question != self._questions:
             return
         self.state = State.OWN
-        if identity is None or self._session.reads_under_way:
+        if identity is None or self._session.reads.under_way:
             self._patience.grow()
         else:
             groups = self._lanes.groups(identity)

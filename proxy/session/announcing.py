@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final
 
@@ -73,9 +73,10 @@ class Announcing:
     Attributes:
         ahead: what has come behind the request that is being judged, where the reader has not got it: bytes, and where
             in them that begins.
+        expected: keys to which the last bytes that came may give deadlines, within transactions.
     """
 
-    __slots__ = ("_coverage", "_ground", "_owner", "_reader", "_standing", "ahead")
+    __slots__ = ("_coverage", "_ground", "_owner", "_reader", "_standing", "ahead", "expected")
 
     def __init__(self, ground: Ground, standing: Standing, reader: RequestReader, owner: Pipeline) -> None:
         self._ground = ground
@@ -84,6 +85,14 @@ class Announcing:
         self._reader = reader
         self._owner = owner
         self.ahead = b"", 0
+        self.expected: Set[bytes] = frozenset()
+
+    def expect(self, data: bytes, *, more: bool) -> None:
+        """Note what has come; `more`: behind what waits for its turn."""
+        found = keys_expected(
+            data, in_transaction=self._standing.transaction is not None, lacks=self._ground.rewriter.lacks
+        )
+        self.expected = self.expected | found if more else found
 
     def question(self, command: Command | None, request: Request) -> Question | None:
         """Have keys covered, and other proxies told of it, to which a request may give their first deadlines."""

@@ -79,7 +79,7 @@ class Hearing:
             self._times += 1
             self._may_be_heard = False
             self._out.append(replies.expect(b"", found=self._not_silenced()))
-        elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscribed):
+        elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscriptions.begun):
             # The server may have dropped the transaction, or refused it to a subscriber. If not this will be answered.
             self._may_be_heard = True
             self._out.append(replies.expect(b"", found=self._not_silenced()))

@@ -28,9 +28,21 @@ class Outgoing:
     Attributes:
         append: puts bytes behind what is there.
         queued_words: what each CLIENT in the open transaction says of replies, which cannot be counted then.
+        blocker: changes with each request sent on that may keep what follows it from running: the number of the first
+            sign behind it.
     """
 
-    __slots__ = ("_asides", "_coverage", "_front", "_parts", "_silent", "_standing", "append", "queued_words")
+    __slots__ = (
+        "_asides",
+        "_coverage",
+        "_front",
+        "_parts",
+        "_silent",
+        "_standing",
+        "append",
+        "blocker",
+        "queued_words",
+    )
 
     def __init__(self, coverage: Coverage, standing: Standing) -> None:
         self._coverage = coverage
@@ -38,6 +50,7 @@ class Outgoing:
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
         self.queued_words: list[list[bytes]] = []
+        self.blocker = -1
         self._asides: Asides | None = None  # takes replies out of those of the open transaction
         self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
         self._silent = False  # whether it may be a silent sign
@@ -58,7 +71,7 @@ class Outgoing:
         """
         self._mark_front()
         standing = self._standing
-        by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscribed
+        by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscriptions.begun
         replies = standing.marked
         return replies.expect(reply, by_greeting=by_greeting, found=found, silent=replies.echoes and not fails)
 
@@ -98,6 +111,10 @@ class Outgoing:
         """Send something else in the place of a request, whose status is to be an integer. Only where that `amends`."""
         self.append(self._standing.marked.open(Integer()))
         self.replace(request, instead)
+
+    def note_blocker(self) -> None:
+        """Note that a request goes that may keep what follows it from running."""
+        self.blocker = self._standing.replies.next_number
 
     # The replies of a transaction.
 

@@ -20,7 +20,7 @@ from proxy.session.alone import KEYS_AT_ONCE
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import FREE, FREE_OF_BLIND, OF_ONE_KEY, PURE, REPEATABLE, STRINGS
-from proxy.session.standing import Next, Standing
+from proxy.session.standing import End, Next, Standing
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import BatchParser
 from proxy.wire.guard import (
@@ -56,6 +56,7 @@ _NAMES: Final = REPEATABLE | STRINGS | _EXPIRE
 _ZERO: Final = frozenset(spelled for name in (b"SETNX", b"MSETNX") for spelled in (name, name.lower(), name.title()))
 _ORDINARY: Final = _NAMES | FREE | {spelled for name in FREQUENT for spelled in (name, name.lower(), name.title())}
 _FREE: Final = Next.FREE
+_QUIT: Final = End.QUIT
 
 
 _LIFETIMES: Final = frozenset(spelled for name in (b"TTL", b"PTTL") for spelled in (name, name.lower(), name.title()))
@@ -157,6 +158,7 @@ class Reads:
 
     Attributes:
         under_way: how many of them, or of those sent together, have not been answered.
+        quiet: whether what has been sent last are reads taken by `guard_at_once`.
     """
 
     __slots__ = (
@@ -171,6 +173,7 @@ class Reads:
         "_wanted",
         "_without",
         "_written",
+        "quiet",
         "under_way",
     )
 
@@ -187,6 +190,7 @@ class Reads:
         self._wanted: list[Late] = []
         self._settled = False
         self.under_way = 0
+        self.quiet = False
 
     def take_late(self) -> list[Late]:
         """Return those that have come too late, and are to be sent once more by `send_again`."""
@@ -208,7 +212,7 @@ class Reads:
             and standing.next is _FREE
             and standing.hears_echoes
             and len(self._named) <= _MOST_NAMED
-            and not (standing.caches or standing.is_link or standing.has_quit)
+            and not (standing.caches or standing.is_link or standing.end is _QUIT)
             and not standing.rights.unsure(now)
             and not standing.limited
         )
@@ -278,10 +282,10 @@ class Reads:
         self._send(self._unparsed(raw), (), _count(raw), raw, now)
         return reads.end()
 
-    def guard_at_once(self, data: bytes, now: float, *, quiet: bool) -> bytes | None:
+    def guard_at_once(self, data: bytes, now: float) -> bytes | None:
         """Return what sends a chunk, if it is nothing but such requests. None are under way.
 
-        `quiet`: whether what was sent last has been answered if no read is under way: then nothing marks the answer.
+        If such were sent last they have been answered: then nothing marks the answer.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
             return None
@@ -290,6 +294,7 @@ class Reads:
         replies, names = self._standing.marked, self._ground.names
         assert names is not None
         guard = self._begin(self._unparsed(data), 0, _count(data))
+        quiet, self.quiet = self.quiet, True
         if quiet and not self._standing.greeted_in_resp3 and not replies.active:  # else a push may have begun
             replies.enter(guard)
             return first_of(names.index) + data

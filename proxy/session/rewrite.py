@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Set
 from typing import Final, assert_never
 
-from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.described import ServerCommands
 from proxy.commands.dialects import WORDS
 from proxy.commands.table import MARKING, SPARED, Command, Effect, is_indifferent
 from proxy.coverage.coverage import Coverage
@@ -17,7 +17,7 @@ from proxy.session.heads import Heads
 from proxy.session.keyspace import Keyspace
 from proxy.session.marks import Marks
 from proxy.session.moves import Moves
-from proxy.session.operations import Form, Operation, Operations
+from proxy.session.operations import Operations
 from proxy.session.own_commands import CLEARED, OwnCommands, is_cleared
 from proxy.session.pipeline import Pipeline
 from proxy.session.script_calls import COPIED, UNPACKED, ScriptCalls
@@ -94,6 +94,7 @@ class Rewriter:
         server: what the server at hand says of its commands.
         calls: encodes calls of scripts.
         marks: notes which keys get deadlines.
+        heads: knows which long requests can be judged by their beginning.
         own: rewrites the commands that the server does not have.
         beside: what goes beside a client's request.
         moves: what to send for requests by which the nodes of a cluster give each other keys.
@@ -115,7 +116,7 @@ class Rewriter:
         self.beside = Beside(names, coverage, server, self.calls, self.metrics)
         self.command = server.command
         self._coverage = coverage
-        self._heads = Heads(names.prefix, coverage, server, self.moves)
+        self.heads = Heads(names.prefix, coverage, server, self.moves)
         self._keyspace = Keyspace(names, coverage, server, self.calls)
 
     def reserved(self, request: Request) -> Refusal | None:
@@ -308,55 +309,6 @@ class Rewriter:
     def takes_many_arguments(self) -> bool:
         """Whether the server takes requests of more than 1,048,576 arguments."""
         return self.server.takes_many_arguments
-
-    # What `Session` and `Joint` ask for, and the parts do.
-
-    @property
-    def reading(self) -> Terms:
-        """The terms of a script that writes nothing."""
-        return self.calls.reading
-
-    def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
-        """As `Beside.guard`."""
-        return self.beside.guard(command, arguments)
-
-    def void(self, key: bytes, members: tuple[bytes, ...] | None) -> bytes:
-        """As `Beside.void`."""
-        return self.beside.void(key, members)
-
-    def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """As `Beside.brackets`."""
-        return self.beside.brackets(command, arguments)
-
-    def own_write(self, waiting: bytes) -> bytes:
-        """As `Beside.own_write`."""
-        return self.beside.own_write(waiting)
-
-    def trial(self, keys: list[bytes], answer: bytes) -> bytes:
-        """As `Beside.trial`."""
-        return self.beside.trial(keys, answer)
-
-    def is_judged_by_its_head(self, arguments: list[bytes], count: int) -> bool:
-        """As `Heads.are_enough`."""
-        return self._heads.are_enough(arguments, count)
-
-    def delay(self, command: Command, arguments: list[bytes]) -> float | None:
-        """As `OwnCommands.delay`."""
-        return self.own.delay(command, arguments)
-
-    def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
-        """As `Names.of_one_slot`."""
-        return self.names.of_one_slot(keys)
-
-    def batch(
-        self, forms: Sequence[Form], keys: Sequence[bytes], runs: bytes, tail: bytes, tail_count: int, does: str = ""
-    ) -> Callable[[bool], bytes]:
-        """As `ScriptCalls.batch`."""
-        return self.calls.batch(forms, keys, runs, tail, tail_count, does)
-
-    def count_all(self, operations: Sequence[Operation]) -> None:
-        """As `ScriptCalls.count_all`."""
-        self.calls.count_all(operations)
 
     def _concerns(self, keys: list[bytes], having: Set[bytes] | None = None) -> bool:
         if having is not None:

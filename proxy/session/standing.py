@@ -21,6 +21,14 @@ class Login(Enum):
     ADMITTED = "the client has logged in; RESET makes it a stranger again"
 
 
+class End(Enum):
+    """Whether the server reads on behind what has been sent."""
+
+    OPEN = "it does"
+    QUIT = "it does not: a client that had not logged in has sent QUIT"
+    MUTE = "it does not, and says nothing: CLIENT REPLY SKIP stood in front of a QUIT or a protocol error"
+
+
 class Next(Enum):
     """What the last request says of the next one."""
 
@@ -37,14 +45,15 @@ class Subscriptions:
     """What a connection listens to, for the guess whether the server answers an ECHO. (In RESP2 a subscriber may not.)
 
     Attributes:
+        begun: whether there may have been one: in RESP2 it may greet no more then.
         resp3: whether it has greeted in RESP3, as far as is known.
         monitors: whether it is told of all commands.
     """
 
-    __slots__ = ("_names", "_uncounted", "monitors", "resp3")
+    __slots__ = ("_names", "_uncounted", "begun", "monitors", "resp3")
 
     def __init__(self) -> None:
-        self.resp3 = self.monitors = self._uncounted = False
+        self.begun = self.resp3 = self.monitors = self._uncounted = False
         self._names: set[tuple[bytes, int]] = set()  # by hash: a name may be of any length
 
     @property
@@ -59,6 +68,7 @@ class Subscriptions:
             name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or such a name with UN.
             channels: its arguments; none to end all of that kind.
         """
+        self.begun = True
         ends = b"UN" in name
         kind = name.replace(b"UN", b"")
         named = {(kind, hash(channel)) for channel in channels}
@@ -82,11 +92,9 @@ class Standing:
         permits: which keys one who may not do everything may give deadlines.
         login: whether it has logged in.
         user: as whom it has last asked to be.
-        subscribed: whether it may have a subscription: in RESP2 it may greet no more then.
         subscriptions: those that it has, of which it has not ended all, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which others may have something pushed to it.
-        has_quit: whether nothing that follows will run.
-        mute: whether the server reads no further, and does not even say so: CLIENT REPLY SKIP stood in front.
+        end: whether the server reads on.
         is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: the replies that are put in place on it.
@@ -99,17 +107,15 @@ class Standing:
 
     __slots__ = (
         "caches",
+        "end",
         "greeted_in_resp3",
-        "has_quit",
         "is_link",
         "login",
-        "mute",
         "next",
         "permits",
         "replies",
         "rights",
         "shares",
-        "subscribed",
         "subscriptions",
         "transaction",
         "unlike",
@@ -122,13 +128,13 @@ class Standing:
         self.permits = Permits()
         self.login = login
         self.user: bytes = DEFAULT_USER
-        self.subscribed = self.greeted_in_resp3 = False
+        self.greeted_in_resp3 = False
         self.subscriptions = Subscriptions()
         self.caches = False
         self.unlike = False
         self.shares = False
         self.watched = Watched()
-        self.has_quit = self.mute = False
+        self.end = End.OPEN
         self.is_link = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()

@@ -10,7 +10,7 @@ from proxy.session.inquiry import Inquiry
 from proxy.session.outgoing import Outgoing
 from proxy.session.question import Question
 from proxy.session.rewrite import is_own
-from proxy.session.standing import Login, Standing
+from proxy.session.standing import End, Login, Standing
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.request import Kind, Request, RequestReader
 
@@ -56,7 +56,8 @@ class Strangers:
         elif self._ground.guarded and rewriter.reserved(request) is not None:
             concerns = True
         elif command is None:
-            self._standing.has_quit = request.arguments[0].upper() == b"QUIT"  # its reply is no sign of a login
+            has_quit = request.arguments[0].upper() == b"QUIT"  # its reply is no sign of a login
+            self._standing.end = End.QUIT if has_quit else End.OPEN
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
             concerns = True  # no sign could be put behind it, or not the one that a stranger needs

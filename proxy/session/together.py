@@ -312,7 +312,7 @@ class Together:
             standing.next is not _FREE
             or standing.is_link
             or standing.login is _STRANGER
-            or standing.subscribed
+            or standing.subscriptions.begun
             or standing.replies.silenced
             or self._reads.under_way
             or rights.by_state

@@ -1,0 +1,88 @@
+"""How requests that go change what their connection is: its user, database, subscriptions and watched keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.commands.table import Command, Effect
+from proxy.coverage.coverage import DATABASES, Coverage
+from proxy.session.outgoing import Outgoing
+from proxy.session.rights import named_user, short_name
+from proxy.session.standing import DEFAULT_USER, Login, Standing, Subscriptions
+from proxy.session.strangers import Strangers
+from proxy.session.without_engine import WithoutEngine
+from proxy.wire.request import Request, strict_integer
+
+_ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
+"""What may take a connection to another database, or give it another user."""
+
+_STRANGER: Final = Login.STRANGER
+
+
+class Changes:
+    """Notes them in the state of one connection.
+
+    Args:
+        coverage: the covered keys.
+        standing: the state of the connection.
+        out: what goes upstream.
+        without: what is done without the engine.
+        strangers: judges while the client has not logged in.
+    """
+
+    __slots__ = ("_coverage", "_out", "_standing", "_strangers", "_without")
+
+    def __init__(
+        self, coverage: Coverage, standing: Standing, out: Outgoing, without: WithoutEngine, strangers: Strangers
+    ) -> None:
+        self._coverage = coverage
+        self._standing = standing
+        self._out = out
+        self._without = without
+        self._strangers = strangers
+
+    def note(self, command: Command, request: Request) -> None:
+        """Note how a request that goes may change it."""
+        standing, name = self._standing, command.name
+        if command.effect in _ELSEWHERE:
+            self._without.go_elsewhere()
+        if command.effect is Effect.LOGIN:
+            standing.rights.log_in(request.arguments)
+            standing.replies.deaf = False
+            if name == b"AUTH":
+                standing.user = short_name(named_user(request.arguments) or DEFAULT_USER)
+            elif name == b"HELLO":
+                standing.user = short_name(named_user(request.arguments) or standing.user)
+                if len(request.arguments) > 1:
+                    standing.subscriptions.resp3 = request.arguments[1] == b"3"
+                    standing.greeted_in_resp3 |= standing.subscriptions.resp3
+            self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
+        if command.effect is Effect.LOGIN or name == b"RESET":
+            standing.permits.forget()
+        if command.effect is Effect.DATABASE:
+            if standing.transaction is None and standing.rights.by_database:
+                standing.rights.forget()
+                standing.permits.forget()
+            visited = {strict_integer(argument) or 0 for argument in request.arguments[1:3]}
+            if standing.login is _STRANGER:
+                self._strangers.visited |= visited & DATABASES
+            else:
+                self._coverage.visit(visited)
+        if name == b"RESET" and request.count == 1:
+            self._strangers.reset()
+            standing.watched.clear()
+            standing.rights.reset()
+            standing.user = DEFAULT_USER
+            standing.replies.silenced = standing.caches = False
+            standing.subscriptions = Subscriptions()
+        elif name.endswith(b"SUBSCRIBE"):
+            standing.rights.by_state = True
+            standing.subscriptions.note(name, request.arguments[1:])
+            self._out.shut()  # a subscription to several is answered several times
+        elif command.effect is Effect.WATCH and standing.transaction is None:
+            if name == b"WATCH":
+                standing.watched.add(request.arguments[1:])
+            elif request.count == 1:
+                standing.watched.clear()
+        elif name == b"MONITOR":
+            standing.rights.by_state = standing.subscriptions.monitors = True

@@ -1,0 +1,255 @@
+"""What is sent for a request that has nothing to wait for: itself, a script in its place, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Final
+
+from proxy.commands.table import BLIND, JUDGED, Command, Effect
+from proxy.session import additions, describe
+from proxy.session.announcing import Announcing
+from proxy.session.changes import Changes
+from proxy.session.errors import Refusal
+from proxy.session.ground import Ground
+from proxy.session.hearing import Hearing
+from proxy.session.multi import Multi
+from proxy.session.outgoing import Outgoing
+from proxy.session.pipeline import Pipeline
+from proxy.session.remaining import Remaining
+from proxy.session.rewrite import is_own
+from proxy.session.standing import End, Next, Standing
+from proxy.session.upload import Upload
+from proxy.session.without_engine import WithoutEngine
+from proxy.wire.frames import frames
+from proxy.wire.request import Kind, Request, encode
+
+_TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))
+
+_FREE: Final = Next.FREE
+_JOINED: Final = Next.JOINED
+_SKIPPED: Final = Next.SKIPPED
+
+
+class Dispatch:
+    """Sends the requests of one connection on, or what stands in their place.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+        changes: notes how requests change the connection.
+        multi: bounds transactions.
+        hearing: what CLIENT says of replies.
+        upload: requests that are sent on while they arrive.
+        announcing: the keys that requests may give their first deadlines.
+        without: what is done without the engine.
+        remaining: tells lifetimes to users with few rights.
+        owner: stands for the connection.
+    """
+
+    __slots__ = (
+        "_announcing",
+        "_changes",
+        "_ground",
+        "_hearing",
+        "_multi",
+        "_out",
+        "_owner",
+        "_remaining",
+        "_standing",
+        "_upload",
+        "_without",
+    )
+
+    def __init__(
+        self,
+        ground: Ground,
+        standing: Standing,
+        out: Outgoing,
+        changes: Changes,
+        multi: Multi,
+        hearing: Hearing,
+        upload: Upload,
+        announcing: Announcing,
+        without: WithoutEngine,
+        remaining: Remaining,
+        owner: Pipeline,
+    ) -> None:
+        self._ground = ground
+        self._standing = standing
+        self._out = out
+        self._changes = changes
+        self._multi = multi
+        self._hearing = hearing
+        self._upload = upload
+        self._announcing = announcing
+        self._without = without
+        self._remaining = remaining
+        self._owner = owner
+
+    def refuse(self, request: Request, refusal: Refusal) -> None:
+        """Have the client get an error in the place of a request's reply."""
+        self._ground.metrics.requests_refused_total[refusal.reason] += 1
+        skips, self._standing.next = self._standing.next is _SKIPPED, _FREE
+        self._out.refuse(request, refusal, skips=skips)
+
+    def send(self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None) -> None:
+        """Send a request on that has nothing to wait for, or what stands in its place.
+
+        Args:
+            command: what the table says of it.
+            request: the request.
+            now: the server's clock, in Unix ms.
+            having: those of its keys that have deadlines, if that has been asked.
+        """
+        self._send_in_its_place(command, request, now, having=having)
+        if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
+            self._out.note_blocker()
+
+    def _send_in_its_place(
+        self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
+    ) -> None:
+        standing, out, rewriter = self._standing, self._out, self._ground.rewriter
+        askable = standing.askable
+        counts = command is not None and additions.counts(command, request) and out.amends
+        effect = None if command is None else command.effect
+        limited = standing.next is not _FREE and standing.limited  # nobody can be asked in between
+        skips = standing.next is _SKIPPED
+        if effect is not Effect.CONNECTION or standing.next is not _JOINED:  # CLIENT CACHING outlasts other CLIENT
+            standing.next = _FREE
+        self._without.unaided = False
+        standing.rights.note(effect)
+        if standing.transaction is not None:
+            self._multi.queue(standing.transaction, command, request, self._announcing.expected)
+            if self._ground.coverage.ever or self._ground.coverage.blind:
+                ahead = self._announcing.requests_ahead
+                self._multi.clear_front(standing.transaction, command, request, ahead)
+        if command is None:
+            if skips and request.arguments[0].upper() == b"QUIT":
+                standing.end = End.MUTE
+            out.append(request.raw)
+            self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
+            return
+        self._changes.note(command, request)
+        if command.name == b"WAITAOF":
+            standing.unlike = True  # who waits for the disk shares no more
+        waits = effect is Effect.WAIT and standing.transaction is None and request.kind is Kind.WHOLE
+        if waits and standing.shares and askable:
+            # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
+            standing.shares = False
+            both = rewriter.beside.own_write(command.name) + request.raw
+            out.replace(request, standing.marked.enclose(both, self._waited, replies=2))
+            return
+        if effect is Effect.CONNECTION:
+            out.append(request.raw)
+            self._hearing.hush(request.arguments)
+            standing.is_link = rewriter.moves.opens_link(request.arguments)
+            return
+        if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable):
+            return
+        confinement = standing.rights.confinement
+        if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
+            # The server runs none of these, and is to say so of the client's own command.
+            out.replace(request, out.expect(standing.rights.confined(command.name), fails=True) if own else request.raw)
+            return
+        instead: bytes | Refusal | None
+        sure = True
+        if effect is Effect.DESCRIBE:
+            instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
+        elif (plainly := self._remaining.instead(command, request) if standing.limited else None) is not None:
+            instead = plainly
+        else:
+            limited = limited or standing.limited
+            sure = not limited or standing.permits.let(self._announcing.first_keys(request.arguments))
+            instead = rewriter.rewrite(
+                command,
+                request,
+                now,
+                owner=self._owner,
+                limited=limited,
+                having=having,
+                counts=counts,
+                sure=sure,
+                transaction=standing.transaction,
+            )
+        if instead is None and effect is Effect.IMPORT and self._bracket(command, request):
+            return
+        if instead is None:
+            self._send_on(command, request)
+        elif isinstance(instead, Refusal):
+            self._ground.metrics.requests_refused_total[instead.reason] += 1
+            out.refuse(request, instead, skips=skips)
+        elif effect is Effect.COUNT:
+            out.replace_count(request, instead)
+        else:
+            transaction = standing.transaction
+            if transaction is not None and (guard := rewriter.beside.guard(command, request.arguments)) is not None:
+                out.put_aside(guard)
+            out.replace(request, instead)
+            if transaction is not None and sure:
+                delay = rewriter.own.delay(command, request.arguments)
+                if delay is not None:
+                    transaction.rewritten(command, request.arguments, delay)
+
+    def _bracket(self, command: Command, request: Request) -> bool:
+        """Send a request on that replaces a value between two scripts; return whether it can be."""
+        standing, out = self._standing, self._out
+        queued = standing.transaction is not None
+        if not (out.can_put_aside if queued else out.amends and not standing.watched):
+            return False
+        brackets = self._ground.rewriter.beside.brackets(command, request.arguments)
+        if not brackets:
+            return False
+        front, behind = brackets
+        if queued:
+            out.put_aside(front)
+            out.append(request.raw)
+            out.put_aside(behind, follows=True)
+        else:
+            whole = b"".join((encode([b"MULTI"]), front, request.raw, behind, encode([b"EXEC"])))
+            out.replace(request, standing.marked.enclose(whole, _of_bracketed, replies=5))
+        return True
+
+    def _waited(self, said: bytes) -> bytes:
+        """Return the reply to WAIT or WAITAOF, in front of which something was written, and what came beside it.
+
+        Where the server has refused to write that, it has waited for less than the client has written: so it says that
+        nobody has all of it. Such a client shares no more.
+        """
+        parts = frames(said)
+        replies = [part for part in parts if part[:1] != b">"]
+        if len(replies) == 2 and replies[0][:1] == b"-":
+            self._standing.unlike = self._standing.shares = True
+            replies[1] = {b":": b":0\r\n", b"*": b"*2\r\n:0\r\n:0\r\n"}.get(replies[1][:1], replies[1])
+        return b"".join([*(part for part in parts if part[:1] == b">"), *replies[1:]])
+
+    def _send_on(self, command: Command, request: Request) -> None:
+        """Send a request on as it came."""
+        standing, out = self._standing, self._out
+        transaction = standing.transaction
+        if (
+            transaction is not None
+            and out.takes_asides
+            and (transaction.follows_writes or command.effect is Effect.COUNT)
+        ):
+            # What is queued before it, or comes between, may remove members that it adds without looking.
+            absent = additions.absent(self._ground.coverage, command, request, limited=standing.limited)
+            for key, members in absent:
+                out.put_aside(self._ground.rewriter.beside.void(key, members))
+        out.append(request.raw)
+        if request.kind is Kind.HEAD and transaction is None and command.effect in JUDGED | BLIND:
+            self._upload.begin(command, request)
+
+
+def _of_bracketed(said: bytes) -> bytes:
+    """Return the reply to the request in the middle of a transaction of three, and what came beside the replies.
+
+    A user who may not run MULTI has run the three one after the other.
+    """
+    parts = frames(said)
+    pushes = [part for part in parts if part[:1] == b">"]
+    opened, *queued, run = [part for part in parts if part[:1] != b">"]
+    if opened[:1] == b"-":
+        return b"".join([*pushes, queued[1]])
+    reply = next((part for part in (queued[1], *queued, run) if part[:1] == b"-"), None)
+    return b"".join([*pushes, frames(run.partition(b"\r\n")[2])[1] if reply is None else reply])

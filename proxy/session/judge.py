@@ -1,0 +1,271 @@
+"""Judges each request: whether it has to wait for something, and what; else it is dispatched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from proxy.commands.table import BLIND, JUDGED, Command, Effect
+from proxy.session.announcing import NOT_ANNOUNCED, Announcing
+from proxy.session.dispatch import Dispatch
+from proxy.session.ground import Ground
+from proxy.session.hearing import speaks_of_next
+from proxy.session.inquiry import Inquiry
+from proxy.session.outgoing import Outgoing
+from proxy.session.permits import TOGETHER
+from proxy.session.question import Question
+from proxy.session.reads import Reads
+from proxy.session.remaining import Remaining
+from proxy.session.rewrite import LONGEST_NAME, is_own
+from proxy.session.standing import End, Login, Next, Standing
+from proxy.session.strangers import Strangers
+from proxy.session.upload import Upload
+from proxy.session.without_engine import WithoutEngine
+from proxy.wire.request import Kind, Request, RequestReader
+
+_FREE: Final = Next.FREE
+_QUIT: Final = End.QUIT
+_SKIPPED: Final = Next.SKIPPED
+_OPEN: Final = Login.OPEN
+_STRANGER: Final = Login.STRANGER
+
+
+class Judge:
+    """Judges the requests of one connection.
+
+    Args:
+        ground: what all sessions stand on.
+        standing: the state of the connection.
+        out: what goes upstream.
+        reader: the reader of the connection's requests.
+        dispatch: sends requests on, or what stands in their place.
+        reads: the reads under way.
+        announcing: the keys that requests may give their first deadlines.
+        inquiry: what the engine is asked to do.
+        without: what is done without the engine.
+        strangers: judges while the client has not logged in.
+        remaining: tells lifetimes to users with few rights.
+        upload: requests that are sent on while they arrive.
+
+    Attributes:
+        question: what is to be done before the connection can go on; None while nothing is.
+        pending: the request that waits for it, if one does.
+    """
+
+    __slots__ = (
+        "_announcing",
+        "_dispatch",
+        "_ground",
+        "_inquiry",
+        "_out",
+        "_reader",
+        "_reads",
+        "_remaining",
+        "_replied",
+        "_standing",
+        "_strangers",
+        "_upload",
+        "_without",
+        "pending",
+        "question",
+    )
+
+    def __init__(
+        self,
+        ground: Ground,
+        standing: Standing,
+        out: Outgoing,
+        reader: RequestReader,
+        dispatch: Dispatch,
+        reads: Reads,
+        announcing: Announcing,
+        inquiry: Inquiry,
+        without: WithoutEngine,
+        strangers: Strangers,
+        remaining: Remaining,
+        upload: Upload,
+    ) -> None:
+        self._ground = ground
+        self._standing = standing
+        self._out = out
+        self._reader = reader
+        self._dispatch = dispatch
+        self._reads = reads
+        self._announcing = announcing
+        self._inquiry = inquiry
+        self._without = without
+        self._strangers = strangers
+        self._remaining = remaining
+        self._upload = upload
+        self.question: Question | None = None
+        self.pending: Request | None = None
+        self._replied = False  # whether what was sent before it has been answered since it came
+
+    def take(self) -> tuple[Question | None, Request | None]:
+        """Return the question, which has been dealt with or cannot be, and the request that waits for it."""
+        taken = self.question, self.pending
+        self.question = self.pending = None
+        return taken
+
+    def judge(self, request: Request, now: float, *, replied: bool = False, having: Set[bytes] | None = None) -> None:
+        """Send a request on, refuse it, or ask the question that has to be answered before.
+
+        Args:
+            request: the request.
+            now: the server's clock, in Unix ms.
+            replied: whether what the client had sent before it has been answered since it came.
+            having: those of its keys that have deadlines, if that has been asked.
+        """
+        standing = self._standing
+        if standing.end is _QUIT or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
+            if request.kind is Kind.BROKEN and self._reads.under_way and not replied:
+                # The server closes there, and could not be asked again.
+                self.question = Question(replied=True, again=True)
+                self.pending, self._replied = request, replied
+                return
+            if request.kind is Kind.BROKEN and standing.next is _SKIPPED:
+                standing.end = End.MUTE
+            self._pass(request, now)
+            return
+        if not request.arguments:
+            if request.raw and self._ground.rewriter.empty_counts:
+                standing.next = _FREE
+            self._out.append(request.raw)
+            return
+        stranger = standing.login is _STRANGER
+        if not replied and standing.limited:
+            standing.permits.begin()
+        if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
+            refusal = self._ground.rewriter.reserved(request)
+            if refusal is not None and not stranger:
+                self._out.note_queued()
+                self._dispatch.refuse(request, refusal)
+                return
+        command = self._ground.command(request.arguments[0])
+        if len(request.raw) > LONGEST_NAME and request.kind is Kind.WHOLE and command is not None and not stranger:
+            refusal = self._ground.rewriter.too_long(command, request.arguments)
+            if refusal is not None:
+                self._out.note_queued()
+                self._dispatch.refuse(request, refusal)
+                return
+        without = self._without
+        if not stranger and self._reads.guard_one(request, now):
+            return
+        # Most requests have none of these reasons to wait: to look is cheaper than to call.
+        question = (
+            (self._strangers.question(command, request, now) if stranger else None)
+            or (self._behind_reads(command, request) if self._reads.under_way and not replied else None)
+            or (self._doubt(command, request, now, replied=replied) if standing.transaction is None else None)
+            or (self._permission(command, request) if standing.limited else None)
+            or self._announcing.question(command, request)
+            or (without.question(command, request, now) if without.unaided else None)
+            or (self._time_left(command, request) if standing.limited else None)
+            or (self._inquiry.question(command, request, now, replied=replied) if having is None else None)
+            or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
+        )
+        if question is not None:
+            self.question = question
+            self.pending = request
+            self._replied = replied
+            return
+        self._dispatch.send(command, request, now, having=having)
+        if standing.permits.unclear and standing.transaction is None:
+            self.question = Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
+
+    def _pass(self, part: Request, now: float) -> None:
+        """Send on what has been judged by its head, or will not run."""
+        if part.kind is Kind.BODY and not self._reader.within:
+            self.question = self._upload.last_look()
+        if self.question is None:
+            self._out.append(part.raw)
+        else:
+            self.pending = part
+
+    def _behind_reads(self, command: Command | None, request: Request) -> Question | None:
+        """Wait for reads under way that a request may disturb."""
+        return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
+
+    def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
+        """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction.
+
+        What was asked for the request that has been `replied` to counts, however long that took.
+        """
+        rights = self._standing.rights
+        if not self._standing.askable or not rights.unsure(now) or (replied and not rights.unasked):
+            return None
+        concerned = command is not None and (
+            self._ground.rewriter.stands_in(command, request)
+            or is_own(command, request)
+            or (rights.unasked and request.kind is Kind.HEAD and command.effect in JUDGED | BLIND)
+            or (rights.unasked and speaks_of_next(request.arguments))
+            or (rights.unasked and command.effect is Effect.MULTI and self._first_may_be_set())
+        )
+        if not concerned and not self._without.shows(command, request):
+            return None
+        terms = self._ground.rewriter.calls.reading._replace(writes=rights.by_state)
+        self._out.append(rights.ask(self._standing.marked, now, terms))
+        return Question(replied=True, again=True)
+
+    def _first_may_be_set(self) -> bool:
+        """Return whether a first deadline set in the transaction that begins may concern others, who are told of it
+        only where the user may set it: then that has to be asked before."""
+        return self._ground.coverage.shared or bool(self._announcing.expected)
+
+    def _permission(self, command: Command | None, request: Request) -> Question | None:
+        """Ask whether a user with few rights may give keys deadlines, before others have to do something about it.
+
+        Where that cannot be asked, `_judge` sees afterwards whether the keys have got any.
+        """
+        standing = self._standing
+        if standing.transaction is not None or standing.login is _STRANGER:
+            return None
+        if command is None or not standing.askable:
+            return None
+        keys: Collection[bytes]
+        if command.effect is Effect.MULTI:
+            keys = self._announcing.expected
+        elif speaks_of_next(request.arguments):
+            keys = list(islice(self._announcing.keys_ahead(), TOGETHER))
+        else:
+            keys = self._announcing.first_keys(request.arguments)
+        asked = standing.permits.to_ask(keys, self._announcing.keys_ahead()) if keys else []
+        asked = self._ground.rewriter.names.of_one_slot(asked)
+        if not asked:
+            return None
+        self._out.append(
+            standing.permits.ask(standing.marked, asked, partial(self._ground.rewriter.beside.trial, asked))
+        )
+        return Question(replied=True, again=True)
+
+    def _time_left(self, command: Command | None, request: Request) -> Question | None:
+        """Ask what has to be known of a member before a user with few rights can be told its lifetime."""
+        asked = self._remaining.question(command, request)
+        if asked is None:
+            return None
+        look, question = asked
+        self._out.append(look)
+        return question
+
+    def judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
+        """Go on with a request for which a question has been dealt with, or could not be."""
+        command = self._ground.command(request.arguments[0])
+        replied = self._replied or question.replied
+        if question.covers and self._announcing.unconfirmed(command, request):
+            self._fail_to_announce(command, request, now)
+        elif question.again or self._announcing.unconfirmed(command, request):
+            self.judge(request, now, replied=replied)
+        elif not answered and not self._standing.limited:
+            self._without.unaided = True
+            self.judge(request, now)
+        else:
+            self._dispatch.send(command, request, now, having=question.found if question.unclear else None)
+
+    def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
+        """Tell a client that a key cannot get its first deadline at present."""
+        self._without.unaided = False
+        if command is not None and command.effect is Effect.EXEC:
+            self._dispatch.send(command, request, now)  # which spoils the transaction
+        else:
+            self._dispatch.refuse(request, NOT_ANNOUNCED)
