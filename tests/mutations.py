@@ -375,7 +375,7 @@ MUTATIONS = [
     Mutation("session/ground.py", "and self.rewriter.server.has(upper)", "", "names of commands"),
     Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     # Shared connections.
-    Mutation("relay/lane.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
+    Mutation("relay/greeting.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
     Mutation("session/identity.py", 'said.get(b"flags") not in ORDINARY or ', "", "a state of its own"),
     Mutation("relay/sharing.py", "if port.busy or not takers", "if not takers", "order of what is shared"),
     Mutation(
@@ -407,12 +407,14 @@ MUTATIONS = [
     Mutation("session/beside.py", 'and waiting == b"WAIT":', ":", "WAITAOF"),
     Mutation("session/dispatch.py", 'if len(replies) == 2 and replies[0][:1] == b"-":', "if False:", "WAITAOF"),
     Mutation("session/dispatch.py", "self._standing.unlike = self._standing.shares = True", "pass", "WAITAOF"),
-    Mutation("relay/lane.py", "if self.repeats and port.request and (place or not self._come):", "if False:", "lost"),
+    Mutation(
+        "relay/lane.py", "if self.repeats and port.request and (place or not self._long.come):", "if False:", "lost"
+    ),
     Mutation("relay/sharing.py", "if self._session.user != self._lanes.credentials.user:", "if False:", "not asked"),
-    Mutation("relay/lane.py", "self._kept_waiting += 1", "pass", "bit by bit"),
-    Mutation("relay/lane.py", 'piece.count(b"\\n") > MANY_LINES', "False", "many parts"),
+    Mutation("relay/long_reply.py", "self._kept_waiting += 1", "pass", "bit by bit"),
+    Mutation("relay/long_reply.py", 'piece.count(b"\\n") > self._most_lines', "False", "many parts"),
     Mutation("relay/lanes.py", "max(1, SPARSE * (self._batches - batches))", "0", "the only one"),
-    Mutation("relay/lane.py", "self.repeats and self._is_within_a_long_reply and", "False and", "a slow server"),
+    Mutation("relay/lane.py", "if self.repeats and self.is_within_a_long_reply:", "if False:", "a slow server"),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
     Mutation(

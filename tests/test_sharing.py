@@ -25,7 +25,8 @@ from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
-from proxy.relay.lane import NAME, Lane
+from proxy.relay.greeting import NAME
+from proxy.relay.lane import Lane
 from proxy.relay.lanes import MOST_GROUPS, MOST_WOKEN, Lanes
 from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE, Port, Room
 from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS

@@ -51,8 +51,6 @@ MOST_METHODS = 35
 
 LARGE = {
     "proxy/relay/client.py: ClientConnection": (31, 86),
-    "proxy/relay/lane.py: Lane": (31, 26),
-    "proxy/relay/upstream.py: UpstreamConnection": (18, 32),
 }
 """Classes above the limits, with their attributes and methods. A figure here may only fall; at the limits it goes."""
 

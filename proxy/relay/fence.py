@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
+
+from proxy.metrics.traffic import Traffic
 
 
 class Fenced(Protocol):
@@ -40,3 +43,45 @@ class Fence:
         for connection in list(self._connections):
             connection.abort()
         return count
+
+
+class Membership:
+    """One connection's place among those within a fence, with its bytes counted.
+
+    Args:
+        fence: keeps the connections to one server together.
+        traffic: counts bytes.
+
+    Attributes:
+        admitted: whether it has one.
+    """
+
+    __slots__ = ("_fence", "_traffic", "admitted")
+
+    def __init__(self, fence: Fence, traffic: Traffic) -> None:
+        self._fence = fence
+        self._traffic = traffic
+        self.admitted = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server is the upstream no more."""
+        return self._fence.closed
+
+    def begin(self, connection: Fenced, transport: asyncio.Transport) -> bool:
+        """Take it in; return False, with its transport closed, when it comes too late."""
+        self.admitted = self._fence.admit(connection)
+        if self.admitted:
+            self._traffic.opened("upstream", transport)
+        else:
+            transport.abort()
+        return self.admitted
+
+    def look(self, transport: asyncio.Transport) -> None:
+        """Count what has come and gone so far."""
+        self._traffic.look(transport)
+
+    def end(self, connection: Fenced, transport: asyncio.Transport) -> None:
+        """Note that it has ended."""
+        self._traffic.closed(transport)
+        self._fence.dismiss(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -13,21 +14,18 @@ import structlog
 
 from proxy.loop import Droppable
 from proxy.metrics.traffic import Traffic
-from proxy.relay.fence import Fence
+from proxy.relay.fence import Fence, Membership
+from proxy.relay.greeting import Greeting
+from proxy.relay.long_reply import MANY_LINES, LongReply
 from proxy.relay.port import LARGE, Port, Room, drop
-from proxy.session.identity import WHO, Identity, who
+from proxy.session.identity import Identity
 from proxy.session.pipeline import Passed, Pipeline, Sender
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.replies import MOST_PARTS, Replies, short_arrays, short_replies
-from proxy.wire.request import encode
+from proxy.wire.replies import Replies, whole_replies
 
 log = structlog.get_logger("proxy.relay")
 
-NAME: Final = b"expiremember-proxy:shared"
-"""What CLIENT LIST shows."""
-
 _PING: Final = b"*1\r\n$4\r\nPING\r\n"
-_STAR: Final = 0x2A
 
 
 class State(Enum):
@@ -37,6 +35,41 @@ class State(Enum):
     OPEN = "requests can go"
     ENDING = "the proxy closes it"
     LOST = "it has ended"
+
+
+class Obstacle(Enum):
+    """What keeps a lane from taking requests for a while."""
+
+    CLOGGED = "the server does not read fast enough"
+    STALLED = "it has said nothing of late, though it should"
+    SLOW_CLIENT = "a client does not read its long reply"
+
+
+class Load:
+    """How much is under way over a lane.
+
+    Args:
+        ran: is called when what was sent while it `is_long` has run, or never will.
+
+    Attributes:
+        is_long: whether so much is that others may have to wait for it.
+        unanswered: bytes that have been sent since nothing was: a busy server reads them in pieces.
+        replied: how many chunks of replies have come.
+        pipeline: stands for what has been sent, where others wait for that to run.
+    """
+
+    def __init__(self, ran: Callable[[Pipeline], None]) -> None:
+        self.is_long = False
+        self.unanswered = self.replied = 0
+        self.pipeline = Pipeline()
+        self._ran = ran
+
+    def note_answered(self) -> None:
+        """Note that nothing is under way any more."""
+        self.unanswered = 0
+        if self.is_long:
+            self.is_long = False
+            self._ran(self.pipeline)
 
 
 class Lane(Droppable):
@@ -49,18 +82,15 @@ class Lane(Droppable):
         fence: keeps the connections to one server together.
         room: bounds what waits for clients.
         changed: is called when it can take requests, or can no more.
-        ran: is called when what was sent while it `is_long` has run, or never will.
-
-    Attributes:
-        is_long: whether so much is under way that others may have to wait for it.
-        unanswered: bytes that have been sent since nothing was under way: a busy server reads them in pieces.
-        state: where it stands.
+        ran: as of `Load`.
         repeats: whether its requests may be sent once more: they change nothing.
         retires: whether who gets replies of many parts is to go back to its own connection.
-        refusal: why it cannot be used, for people, where the server has said that.
-        pipeline: stands for what has been sent, where others wait for that to run.
-        replied: how many chunks of replies have come.
-        stalled: whether it seems to be held up.
+
+    Attributes:
+        load: how much is under way.
+        state: where it stands.
+        repeats: as given.
+        obstacles: what keeps it from taking requests.
     """
 
     def __init__(
@@ -72,95 +102,57 @@ class Lane(Droppable):
         room: Room,
         changed: Callable[[], None],
         ran: Callable[[Pipeline], None],
+        *,
+        repeats: bool = False,
+        retires: bool = True,
     ) -> None:
-        self._identity = identity
-        self._room = room
-        self._traffic = traffic
-        self._fence = fence
         self._changed = changed
-        self._ran = ran
-        self._come = 0  # bytes of a reply that has come in part
+        self._membership = Membership(fence, traffic)
+        self._greeting = Greeting(identity, login)
         self._scripts: set[str] | None = set()  # of which the text has been sent; None: none can be named by digest
-        self.is_long = False
-        self.unanswered = 0
-        self._admitted = False
         self._transport: asyncio.Transport
         self._replies = Replies()
-        self._find = short_replies()
-        self._find_arrays = short_arrays()
+        self._find = whole_replies(MUCH)
         self._ports: deque[Port] = deque()  # whose requests are unanswered, in order
         self._unheard = 0  # ports whose replies are not in the chunk that is being distributed
-        self._clogged = False
-        self._held_up_by: Port | None = None  # a client that reads its long reply too slowly
-        self._kept_waiting = 0  # looks, since this reply began, at which others waited behind such a client
-        self._rescue_comes = False
-        self._opening = self._greeting(tuple(login))
-        self._greeted: list[bytes] = [b""]
+        self._long = LongReply(self, room, MANY_LINES if retires else sys.maxsize)
+        self.load = Load(ran)
+        self.load.pipeline.sender = _Signs(self)
+        self.obstacles: set[Obstacle] = set()
+        self.repeats = repeats
         self.state = State.OPENING
-        self.refusal = ""
-        self.repeats = False
-        self.retires = True
-        self.pipeline = Pipeline()
-        self.pipeline.sender = _Signs(self)
-        self.replied = 0
-        self.stalled = False
         self.data_received = self._greet  # type: ignore[method-assign]
-
-    def _greeting(self, login: tuple[str, ...]) -> list[bytes]:
-        requests = [encode([b"AUTH", *(word.encode() for word in login)])] if login else []
-        if self._identity.protocol == 3:
-            requests.append(encode([b"HELLO", b"3"]))
-        if self._identity.database:
-            requests.append(encode([b"SELECT", b"%d" % self._identity.database]))
-        return [*requests, encode([b"CLIENT", b"SETNAME", NAME]), WHO]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Log in."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
-        self._admitted = self._fence.admit(self)
-        if not self._admitted:
-            self._transport.abort()
-            return
-        self._traffic.opened("upstream", transport)
-        self._transport.write(b"".join(self._opening))
+        if self._membership.begin(self, self._transport):
+            self._transport.write(self._greeting.requests)
 
     def _greet(self, data: bytes) -> None:
-        try:
-            for piece, ends in self._replies.cut(data):
-                self._greeted[-1] += piece
-                if ends:
-                    self._greeted.append(b"")
-        except StrayReplyError as error:
-            self.refusal = repr(error.args[0])
-            self.abort()
-            return
-        answers = self._greeted[:-1]
-        if len(answers) < len(self._opening):
-            return
-        *before, _named, told = answers
-        self.refusal = next(
-            (answer[1:].strip().decode("utf-8", "replace") for answer in before if answer[:1] == b"-"), ""
-        )
-        if not self.refusal and who(told) != self._identity:
-            self.refusal = "the server says that it is another user's, or in another state"
+        self._greeting.receive(data, self._replies)
         if self.refusal:
             self.abort()
-            return
-        self.state = State.OPEN
-        self.data_received = self._distribute  # type: ignore[method-assign]
-        self._transport.set_protocol(self)  # the loop looks the method up then
-        self._changed()
+        elif self._greeting.over:
+            self.state = State.OPEN
+            self.data_received = self._distribute  # type: ignore[method-assign]
+            self._transport.set_protocol(self)  # the loop looks the method up then
+            self._changed()
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot be used, for people, where the server has said that."""
+        return self._greeting.refusal
 
     @property
     def usable(self) -> bool:
         """Whether requests can go now, and are likely to be answered soon."""
-        return self.state is State.OPEN and not (
-            self._clogged or self.stalled or self._held_up_by is not None or self._is_within_a_long_reply
-        )
+        return self.state is State.OPEN and not (self.obstacles or self.is_within_a_long_reply)
 
     @property
-    def _is_within_a_long_reply(self) -> bool:
-        return self._come > LARGE or self._replies.left > LARGE
+    def is_within_a_long_reply(self) -> bool:
+        """Whether such a reply has come in part."""
+        return self._long.come > LARGE or self._replies.left > LARGE
 
     @property
     def waits(self) -> bool:
@@ -206,12 +198,10 @@ class Lane(Droppable):
         return lambda: not port.busy
 
     def _distribute(self, data: bytes) -> None:
-        self.replied += 1
+        self.load.replied += 1
         ports = self._ports
         if self._replies.between:
-            replies = self._find(data) if data[0] != _STAR else []
-            if sum(map(len, replies)) != len(data):
-                replies = self._find_arrays(data) if len(data) < MUCH else []
+            replies = self._find(data)
             if 0 < len(replies) <= len(ports):
                 self._unheard = len(ports) - len(replies)
                 for reply in replies:
@@ -224,37 +214,33 @@ class Lane(Droppable):
                     except Exception as error:  # noqa: BLE001 - one client's defect is not another's
                         port.broke(error)
                 self._answered()
-                if self.stalled:
-                    self.stalled = False
-                    self._changed()
+                self._overcome(Obstacle.STALLED)
                 return
         self._distribute_pieces(data)
 
     def _distribute_pieces(self, data: bytes) -> None:
-        was_usable = self.usable
-        self.stalled = False
+        was_usable, long = self.usable, self._long
+        self.obstacles.discard(Obstacle.STALLED)
         self._unheard = len(self._ports)
         try:
             for piece, ends in self._replies.cut(data):
                 if not self._ports:
                     raise StrayReplyError(piece[:100])
                 port = self._ports[0]
-                come = self._come + len(piece)
-                self._come = 0 if ends else come
+                costly = long.grow(piece, ends=ends)
                 if ends:
-                    self._kept_waiting = 0
                     self._ports.popleft()
                     port.busy = False
                 try:
                     port.deliver(piece)
-                    if ends and (come > LARGE or (self.retires and piece.count(b"\n") > MANY_LINES)):
+                    if costly:
                         port.retire()
                     if ends and port.settled is not None:
                         port.settled()
                 except Exception as error:  # noqa: BLE001
                     port.broke(error)
-                if not ends and come > LARGE and port.backlog() > self._room.of(port):
-                    self._hold_up(port)
+                if not ends and long.is_too_much_for(port):
+                    long.hold_up(port)
         except StrayReplyError as error:
             log.error("shared connection closed: stray reply", reply=repr(error.args[0]))
             self.abort()
@@ -262,87 +248,79 @@ class Lane(Droppable):
         self._answered()
         if len(data) >= MUCH and not self._replies.left:
             self._rest()
-        if self.repeats and self._is_within_a_long_reply and not self._rescue_comes:
-            self._rescue_comes = True
-            asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)
+        if self.repeats and self.is_within_a_long_reply:
+            long.plan_rescue()
         if self.usable != was_usable:
             self._changed()
 
     def _answered(self) -> None:
         if not self._ports:
-            self.unanswered = 0
-            if self.is_long:
-                self.is_long = False
-                self._ran(self.pipeline)
+            self.load.note_answered()
 
-    # A long reply, and a client that does not read it.
+    def _meet(self, obstacle: Obstacle) -> None:
+        self.obstacles.add(obstacle)
+        self._changed()
 
-    def _read_on(self) -> None:
-        if self.state is State.OPEN and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _overcome(self, obstacle: Obstacle) -> None:
+        if obstacle in self.obstacles:
+            self.obstacles.discard(obstacle)
+            self._changed()
 
     def _rest(self) -> None:
         """Let clients be served before more is read: the loop would read on, many times, and to cut takes long."""
 
         def go_on() -> None:
-            if self._held_up_by is None:
-                self._read_on()
+            if Obstacle.SLOW_CLIENT not in self.obstacles:
+                self._resume()
 
         if self.state is State.OPEN:
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(go_on)
 
-    def _rescue(self) -> None:
-        """Let those behind a long reply that has still not come whole ask again over their own connections; what comes
-        here for them is dropped."""
-        self._rescue_comes = False
-        if not self._is_within_a_long_reply or self.state is not State.OPEN:
+    def _resume(self) -> None:
+        if self.state is State.OPEN and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # A long reply, and a client that does not read it (relay.long_reply.Host).
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended."""
+        return self.state is State.LOST
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether replies are to come behind the next one."""
+        return len(self._ports) > 1
+
+    def stop_reading(self) -> None:
+        """Read no more, as a client has to read its reply first."""
+        self.obstacles.add(Obstacle.SLOW_CLIENT)
+        self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Go on reading."""
+        self._resume()
+        self._overcome(Obstacle.SLOW_CLIENT)
+
+    def rescue(self) -> None:
+        """Let those behind a long reply ask again over their own connections; what comes here for them is dropped."""
+        if self.state is not State.OPEN:
             return
         behind = {port: None for port in islice(self._ports, 1, None) if port.request}
         self._ports = deque(Port(drop) if port in behind else port for port in self._ports)
         for port in behind:
             port.give_back(port.request)
 
-    def _hold_up(self, port: Port) -> None:
-        """Read no more until a client has read more of its reply."""
-        if self._held_up_by is None:
-            self._held_up_by = port
-            self._transport.pause_reading()
-            self._look_again(port, port.backlog(), 0)
-
-    def _look_again(self, port: Port, backlog: int, looks: int) -> None:
-        def look() -> None:
-            if self.state is State.LOST:
-                return
-            left = port.backlog()
-            if not self.repeats and len(self._ports) > 1:
-                self._kept_waiting += 1
-            if left <= self._room.of(port) // 2:
-                self._held_up_by = None
-                self._read_on()
-                self._changed()
-            elif left < backlog and self._kept_waiting < IMPATIENT_LOOKS:
-                self._look_again(port, left, 0)
-            elif self._kept_waiting < IMPATIENT_LOOKS and looks < (PATIENT_LOOKS if self.repeats else IMPATIENT_LOOKS):
-                self._look_again(port, backlog, looks + 1)
-            else:
-                log.warning("client closed: it does not read a long reply", bytes=left)
-                port.lost()
-                self._look_again(port, backlog, 0)
-
-        asyncio.get_running_loop().call_later(LOOK_SECONDS, look)
-
     # The connection.
 
     def pause_writing(self) -> None:
         """The server does not read fast enough."""
-        self._clogged = True
-        self._changed()
+        self._meet(Obstacle.CLOGGED)
 
     def resume_writing(self) -> None:
         """The server has caught up."""
-        self._clogged = False
-        self._changed()
+        self._overcome(Obstacle.CLOGGED)
 
     def abort(self) -> None:
         """Close at once."""
@@ -353,7 +331,7 @@ class Lane(Droppable):
 
     def dropped(self) -> None:
         """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
-        if self._admitted:
+        if self._membership.admitted:
             self.abort()
             self.connection_lost(None)
 
@@ -362,13 +340,12 @@ class Lane(Droppable):
         if self.state is State.LOST:
             return
         self.state = State.LOST
-        if not self._admitted:
+        if not self._membership.admitted:
             return
-        self._traffic.closed(self._transport)
-        self._fence.dismiss(self)
+        self._membership.end(self, self._transport)
         ports, self._ports = self._ports, deque()
         for place, port in enumerate(ports):
-            if self.repeats and port.request and (place or not self._come):
+            if self.repeats and port.request and (place or not self._long.come):
                 port.give_back(port.request)
             else:
                 port.busy = False
@@ -377,23 +354,8 @@ class Lane(Droppable):
         self._changed()
 
 
-MANY_LINES: Final = 2 * MOST_PARTS + 1
-"""Lines of a reply beyond which to cut it costs the proxy more than sharing saves it: it is not taken whole."""
-
 MUCH: Final = 32 * 1024
 """Bytes of replies behind which others are served before more is read."""
-
-RESCUE_SECONDS: Final = 0.1
-"""How long those behind a long reply wait before they ask again elsewhere."""
-
-LOOK_SECONDS: Final = 0.02
-PATIENT_LOOKS: Final = 3000
-"""How often in a row such a client may be seen not to have read anything: for 60 s, as nobody has to wait for it. (Of
-one that reads slowly the system takes more only now and then.)"""
-
-IMPATIENT_LOOKS: Final = 250
-"""The same where others may wait behind it whose requests must not run twice: for 5 s. Where others do wait, also how
-often in all that may be seen, whatever it reads."""
 
 
 class _Signs(Sender):
@@ -407,4 +369,4 @@ class _Signs(Sender):
         return lane.sign() if lane.state is State.OPEN else lambda: True
 
     def heard(self) -> int | None:
-        return self._lane.replied
+        return self._lane.load.replied

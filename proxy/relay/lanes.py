@@ -20,7 +20,7 @@ from proxy.metrics.traffic import Traffic
 from proxy.relay.batch_guard import BatchGuard
 from proxy.relay.fence import Fence
 from proxy.relay.joint import Joint, Taken, in_calls, sort_out
-from proxy.relay.lane import Lane, State
+from proxy.relay.lane import Lane, Obstacle, State
 from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
@@ -283,12 +283,18 @@ class Opener:
         def make(login: Iterable[str], fence: Fence) -> Lane:
             lanes = self._all
             lane = Lane(
-                self._identity, login, lanes.traffic, fence, lanes.room, self._changed, lanes.ground.streams.ran
+                self._identity,
+                login,
+                lanes.traffic,
+                fence,
+                lanes.room,
+                self._changed,
+                lanes.ground.streams.ran,
+                repeats=self._reads,
+                retires=lanes.after > 1,
             )
-            lane.repeats = self._reads
-            lane.retires = lanes.after > 1
             made.append(lane)
-            return made[-1]
+            return lane
 
         try:
             await self._all.connect(partial(make, self._all.credentials.login))
@@ -412,10 +418,11 @@ class Group:
 
     def _send(self, lane: Lane, ports: list[Port], requests: list[bytes]) -> None:
         out = b"".join(requests)
-        lane.unanswered += len(out)
-        if lane.unanswered > LONG and not lane.is_long:
-            lane.is_long = True
-            self._all.ground.streams.lengthen(lane.pipeline)
+        load = lane.load
+        load.unanswered += len(out)
+        if load.unanswered > LONG and not load.is_long:
+            load.is_long = True
+            self._all.ground.streams.lengthen(load.pipeline)
         lane.send(ports, out)
 
     def _guard(
@@ -456,10 +463,10 @@ class Group:
         """
         for lane in self._lanes:
             if not lane.waits:
-                lane.stalled = False
-            elif self._heard.get(lane) == lane.replied:
-                lane.stalled = True
-        self._heard = {lane: lane.replied for lane in self._lanes}
+                lane.obstacles.discard(Obstacle.STALLED)
+            elif self._heard.get(lane) == lane.load.replied:
+                lane.obstacles.add(Obstacle.STALLED)
+        self._heard = {lane: lane.load.replied for lane in self._lanes}
         before = self._unused
         self._unused = 0 if self._used else before + ticks
         self._used = False

@@ -15,7 +15,7 @@ import structlog
 
 from proxy.loop import Droppable
 from proxy.metrics.traffic import IS_LINUX, Traffic, counts_of
-from proxy.relay.fence import Fence
+from proxy.relay.fence import Fence, Membership
 from proxy.relay.hangup import has_failed, untaken
 from proxy.tls import Secured
 from proxy.wire.first_line import StrayReplyError
@@ -35,6 +35,47 @@ class Hold(Enum):
 
     FULL = "the client has to read what it has"
     MIDWAY = "what has come waits for the end of a reply that comes over a shared connection"
+
+
+class Holds:
+    """What is in the way of reading from a server, and whether that still makes sense."""
+
+    def __init__(self) -> None:
+        self._reasons: set[Hold] = set()
+        self._count = 0  # how often there has come a reason
+        self._watch: asyncio.TimerHandle | None = None
+
+    def add(self, why: Hold, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
+        """Add a reason. `abort` is called once the connection has failed and the client has read nothing for long:
+        while nothing is read from the server, nothing tells."""
+        self._reasons.add(why)
+        self._count += 1
+        if self._watch is None:
+            self._look_after(transport, abort)
+
+    def remove(self, why: Hold) -> bool:
+        """Drop a reason; return whether there is none left."""
+        self._reasons.discard(why)
+        return not self._reasons
+
+    def end(self) -> None:
+        """Look after the connection no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _look_after(self, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
+        count = self._count
+
+        def look() -> None:
+            self._watch = None
+            if transport.is_closing() or transport.is_reading():
+                return
+            if count == self._count and has_failed(transport):
+                abort()
+            else:
+                self._look_after(transport, abort)
+
+        self._watch = asyncio.get_running_loop().call_later(LINGER_SECONDS, look)
 
 
 class Downstream(Protocol):
@@ -76,18 +117,14 @@ class UpstreamConnection(Droppable):
     """
 
     def __init__(self, client: Downstream, deliver: Callable[[bytes], None], traffic: Traffic, fence: Fence) -> None:
-        self._traffic = traffic
-        self._fence = fence
-        self._admitted = False
+        self._membership = Membership(fence, traffic)
         self._client = client
         self._deliver = deliver
         self._transport: asyncio.Transport
         self._replies: ReplySubstitution | None = None
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        self._pauses = 0
-        self._holds: set[Hold] = set()
+        self._holds = Holds()
         self._unheard = False  # a TLS connection on which nothing has come
         self._heard = 0  # how many chunks have been looked at
         self.lost = self.ended_beneath = False
@@ -99,11 +136,8 @@ class UpstreamConnection(Droppable):
         """Attach to the client, if it is still there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
         self.write = self._transport.write
-        self._admitted = self._fence.admit(self)
-        if not self._admitted:
-            self._transport.abort()
+        if not self._membership.begin(self, self._transport):
             return
-        self._traffic.opened("upstream", transport)
         if transport.get_extra_info("sslcontext") is not None:
             self._unheard = True
             self._receive_by(self._look)
@@ -210,33 +244,14 @@ class UpstreamConnection(Droppable):
 
     def pause(self, why: Hold) -> None:
         """Read no replies for now."""
-        self._holds.add(why)
-        if not self.closing:
-            self._transport.pause_reading()
-            self._pauses += 1
-            if self._watch is None:
-                self._await_resumption()
-
-    def _await_resumption(self) -> None:
-        """Give up once the connection has failed and the client has read nothing for long: while nothing is read from
-        the server, nothing tells."""
-        pauses = self._pauses
-
-        def look() -> None:
-            self._watch = None
-            if self.closing or self._transport.is_reading():
-                return
-            if pauses == self._pauses and has_failed(self._transport):
-                self.abort()
-            else:
-                self._await_resumption()
-
-        self._watch = asyncio.get_running_loop().call_later(LINGER_SECONDS, look)
+        if self.closing:
+            return
+        self._holds.add(why, self._transport, self.abort)
+        self._transport.pause_reading()
 
     def resume(self, why: Hold) -> None:
         """Read replies again, if nothing else is in the way."""
-        self._holds.discard(why)
-        if not (self._holds or self.closing):
+        if self._holds.remove(why) and not self.closing:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
@@ -300,7 +315,7 @@ class UpstreamConnection(Droppable):
         """
         if self.lost:
             return
-        self._traffic.look(self._transport)
+        self._membership.look(self._transport)
         self.silence()
         self._receive_by(_drop)
         self._replies = self._evidence = None
@@ -314,7 +329,7 @@ class UpstreamConnection(Droppable):
     def abort(self) -> None:
         """Close at once."""
         if not self.lost:
-            self._traffic.look(self._transport)
+            self._membership.look(self._transport)
             self._transport.abort()
 
     def _salvage(self) -> None:
@@ -343,13 +358,13 @@ class UpstreamConnection(Droppable):
 
     def eof_received(self) -> None:
         """The server says no more."""
-        self._traffic.look(self._transport)
+        self._membership.look(self._transport)
 
     def dropped(self) -> None:
         """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
-        if self._admitted:
+        if self._membership.admitted:
             self.abort()
-            self._lose(None, None if self._fence.closed else TimeoutError())
+            self._lose(None, None if self._membership.closed else TimeoutError())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
@@ -357,13 +372,12 @@ class UpstreamConnection(Droppable):
         self._lose(exc, exc if self._unheard and isinstance(exc, ssl.SSLError) else None)
 
     def _lose(self, exc: Exception | None, refusal: Exception | None) -> None:
-        if not self._admitted or self.lost:
+        if not self._membership.admitted or self.lost:
             return  # the client is being connected to another server, or has been told
-        self._traffic.closed(self._transport)
-        self._fence.dismiss(self)
-        for timer in (self._linger, self._watch):
-            if timer is not None:
-                timer.cancel()
+        self._membership.end(self, self._transport)
+        self._holds.end()
+        if self._linger is not None:
+            self._linger.cancel()
         try:
             # Another error is the proxy's own, met in what the server said: to read on would be to meet it again.
             if isinstance(exc, OSError) and self._transport.get_extra_info("sslcontext") is None:

@@ -26,6 +26,7 @@ _HEAD: Final = f"{header_pattern('[*~]', MOST_PARTS)}|{header_pattern('%', MOST_
 _HEADS: Final = frozenset(b"*~%")
 
 _SIZED: Final = b"$=!"
+_STAR: Final = 0x2A
 _MINUS: Final = 0x2D
 _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
@@ -71,6 +72,25 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
         return found + parts[end:]
 
     return replies
+
+
+def whole_replies(much: int) -> Callable[[bytes], list[bytes]]:
+    """Return what cuts a chunk into replies, if it is nothing but whole ones of the frequent forms.
+
+    Of another chunk it returns something whose lengths do not add up to the chunk's, or nothing.
+
+    Args:
+        much: bytes of a chunk with arrays in it from which on it is not looked at.
+    """
+    short, arrays = short_replies(), short_arrays()
+
+    def find(data: bytes) -> list[bytes]:
+        replies = short(data) if data[0] != _STAR else []
+        if sum(map(len, replies)) == len(data):
+            return replies
+        return arrays(data) if len(data) < much else []
+
+    return find
 
 
 class Replies:
