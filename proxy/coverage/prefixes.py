@@ -1,4 +1,4 @@
-"""Chooses the beginnings of names by which keys with deadlines are covered."""
+"""Choose the prefixes under which keys with deadlines are covered."""
 
 from __future__ import annotations
 
