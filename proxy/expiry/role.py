@@ -1,4 +1,4 @@
-"""Sees when a replica that the proxy stands in front of becomes a primary: from then on it can be demoted."""
+"""Notice when the proxy's server, a replica, becomes a primary: from then on it can be demoted."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from proxy.settings import SettingsError
 
 _REMEMBERED: Final = 8
-"""Passwords that are remembered: a login may be answered when the file has another already."""
+"""How many passwords to remember: a login may be answered after the file has changed."""
 
 
 class Credentials(CredentialProvider):
