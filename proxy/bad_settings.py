@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _ALIKE: Final = 0.8
-"""How much a mistyped name must resemble another for that to be suggested: `lisen` and `max_clients` are at 0.5."""
+"""How similar a mistyped name must be to a real one to suggest that: `lisen` and `max_clients` are at 0.5."""
 
 _LONGEST: Final = 60
-"""Characters of a value that are repeated."""
+"""How many characters of a bad value to repeat."""
 
 _BOUNDS: Final = {
     "greater_than": ("more than", "gt"),

@@ -1,6 +1,7 @@
-"""Signals that come while the program is loaded: they wait until it can take them.
+"""Hold signals that come while the program loads, until it can handle them.
 
-Else SIGHUP would end it, SIGINT print a traceback, and SIGTERM be lost where it is the first process of a container.
+Otherwise SIGHUP would end it, SIGINT would print a traceback, and SIGTERM would be lost in the first process of a
+container.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ _HELD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def hold() -> None:
-    """Let signals wait."""
+    """Hold signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def release() -> None:
-    """Take those that have waited, and those to come. Harmless where none are held."""
+    """Deliver held signals and stop holding. Harmless if none are held."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

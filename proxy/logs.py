@@ -81,7 +81,7 @@ def _say_lost(lines: int) -> None:
 
 
 class Seldom:
-    """Log an event that may come in floods: at most once in a while, with a count since the last line.
+    """Log an event that may come in floods: at most once in `seconds`, with the number of times since the last line.
 
     Args:
         say: the logger's method.
