@@ -1,4 +1,4 @@
-"""Whether clients can be served, and if not, why: what a readiness probe is told."""
+"""Tell a readiness probe whether clients can be served, and if not, why."""
 
 from __future__ import annotations
 

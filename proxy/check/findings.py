@@ -17,7 +17,7 @@ ENOUGH_SENTINELS: Final = 3
 """Two that are left of three are still a majority."""
 
 SLOW_MS: Final = 5.0
-"""A round trip that is worth a word: some requests wait for one or two."""
+"""A round trip worth mentioning: some requests wait for one or two."""
 
 CLOCK_SECONDS: Final = 1.0
 """A difference between two clocks that people notice."""

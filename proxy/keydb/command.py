@@ -27,7 +27,7 @@ log = structlog.get_logger("proxy.import")
 DONE: Final = 0
 STOPPED: Final = 1
 INCOMPLETE: Final = 3
-"""The exit status where all that could be set has been, and something could not. 2 is for settings, as everywhere."""
+"""The exit status if some deadlines could not be set. 2 is for wrong settings, as everywhere."""
 
 
 def run(settings: Settings, order: Order) -> int:

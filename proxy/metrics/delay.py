@@ -1,4 +1,4 @@
-"""Measures how late the event loop runs what is due: every request waits so long for its turn."""
+"""Measure how late the event loop runs timers: every request waits about as long."""
 
 from __future__ import annotations
 

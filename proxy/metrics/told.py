@@ -1,4 +1,4 @@
-"""Count what a script has told of members that expired."""
+"""Count the events about expired members that a script has written."""
 
 from __future__ import annotations
 

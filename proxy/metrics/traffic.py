@@ -1,4 +1,5 @@
-"""Counts the bytes of relayed connections by asking the kernel, which counts them anyway: no request pays for it."""
+"""Count the bytes of relayed connections by asking the kernel, which counts them anyway, so that no request pays for
+it."""
 
 from __future__ import annotations
 

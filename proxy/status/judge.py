@@ -1,4 +1,4 @@
-"""Says in one line how a proxy is, and what to do if that is not good."""
+"""Say in one line how the proxy is, and what to do if something is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the server what the status page tells of it: a handful of calls, each of bounded work."""
+"""Ask the server for the status page's figures: a handful of calls, each of bounded work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process tells of itself for the status page, taken from the metrics that there are: plain numbers."""
+"""What one process reports for the status page: plain numbers, taken from its metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them. The page's own script has the same rules."""
+"""Write numbers and times as people read them. The page's script has the same rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells others how all workers of a proxy are, as one."""
+"""Report the state of all workers of a proxy, as if they were one."""
 
 from __future__ import annotations
 
