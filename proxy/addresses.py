@@ -1,4 +1,7 @@
-"""Parse addresses to listen on. Imports little, because a probe that runs every few seconds uses it."""
+"""Parse addresses to listen on. Imports little, because a probe that runs every few seconds uses it.
+
+Its tests: tests/test_proxy_protocol.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Say in one plain sentence why a setting cannot be used, in place of the validation library's words."""
+"""Say in one plain sentence why a setting cannot be used, in place of the validation library's words.
+
+Its tests: tests/test_settings.py.
+"""
 
 from __future__ import annotations
 

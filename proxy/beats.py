@@ -1,4 +1,7 @@
-"""Common moments at which the background tasks of a process wake, so that an idle process wakes seldom."""
+"""Common moments at which the background tasks of a process wake, so that an idle process wakes seldom.
+
+Its tests: tests/test_silence.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""End long-running tasks, and wait until they have ended."""
+"""End long-running tasks, and wait until they have ended.
+
+Its tests: tests/test_sentinel_trouble.py.
+"""
 
 from __future__ import annotations
 

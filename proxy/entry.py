@@ -1,5 +1,8 @@
 """Start the command line. A probe runs every few seconds, so it starts directly and loads nothing that only the server
-needs."""
+needs.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Hold signals that come while the program loads, until it can handle them.
 
+Its tests: tests/test_lifecycle.py.
+
 Otherwise SIGHUP would end it, SIGINT would print a traceback, and SIGTERM would be lost in the first process of a
 container.
 """

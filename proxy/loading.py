@@ -1,4 +1,7 @@
-"""Load modules with garbage collection off: there is no garbage, and looking for it takes a tenth of the time."""
+"""Load modules with garbage collection off: there is no garbage, and looking for it takes a tenth of the time.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Standard error as a stream that never blocks: lines that it does not take at once are dropped and counted."""
+"""Standard error as a stream that never blocks: lines that it does not take at once are dropped and counted.
+
+Its tests: tests/test_log_stream.py.
+"""
 
 from __future__ import annotations
 

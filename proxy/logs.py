@@ -1,4 +1,7 @@
-"""Structured logging to standard error, for people or for machines."""
+"""Structured logging to standard error, for people or for machines.
+
+Its tests: tests/test_docs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The event loop: uvloop's, with two changes. Host names are looked up in threads that do not delay the process's end,
 and a protocol is told when the opening of its connection was given up just as it succeeded.
 
+Its tests: tests/test_lookups.py.
+
 The process would wait at its end for uvloop's own lookups, each for as long as the name servers are silent. uvloop has
 only four threads for them, and it reports the failure of a lookup that was given up as an error.
 """

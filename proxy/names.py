@@ -1,5 +1,7 @@
 """Look up host names in threads that nobody has to wait for, because the system's lookup cannot be cancelled.
 
+Its tests: tests/test_lookups.py.
+
 Imports little: a probe that runs every few seconds looks names up.
 """
 

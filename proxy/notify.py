@@ -1,4 +1,7 @@
-"""Tell systemd the proxy's state: started, alive, stopping (sd_notify, without its library)."""
+"""Tell systemd the proxy's state: started, alive, stopping (sd_notify, without its library).
+
+Its tests: tests/test_systemd.py.
+"""
 
 from __future__ import annotations
 

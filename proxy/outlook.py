@@ -1,4 +1,7 @@
-"""Report the proxy's state: by metrics, readiness, the log and systemd."""
+"""Report the proxy's state: by metrics, readiness, the log and systemd.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

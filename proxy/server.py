@@ -1,4 +1,7 @@
-"""The life of the proxy: from its settings to listening sockets, and an orderly end."""
+"""The life of the proxy: from its settings to listening sockets, and an orderly end.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

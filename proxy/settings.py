@@ -1,4 +1,7 @@
-"""Every setting with its default, bounds, unit and one line of description: the only source of them."""
+"""Every setting with its default, bounds, unit and one line of description: the only source of them.
+
+Its tests: tests/test_settings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Handle signals: stop, stop at once, reload certificates."""
+"""Handle signals: stop, stop at once, reload certificates.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

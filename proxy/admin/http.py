@@ -1,5 +1,7 @@
 """The server's side of one HTTP connection, without I/O: bytes in; requests, then bytes, out.
 
+Its tests: tests/test_admin_http.py.
+
 Strict and small: requests without a body, one at a time. A wrong one is answered, and ends the connection.
 """
 

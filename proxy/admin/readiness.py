@@ -1,4 +1,7 @@
-"""Tell a readiness probe whether clients can be served, and if not, why."""
+"""Tell a readiness probe whether clients can be served, and if not, why.
+
+Its tests: tests/test_admin_http.py.
+"""
 
 from __future__ import annotations
 

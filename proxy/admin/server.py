@@ -1,5 +1,7 @@
 """The admin port's listening socket: bounded in connections, in time, and in its share of the event loop.
 
+Its tests: tests/test_admin.py.
+
 It shares the loop with Redis clients, so whatever is sent to it, its own work takes at most a tenth of the time.
 """
 

@@ -1,4 +1,7 @@
-"""Bound the admin port's share of the event loop, which belongs to Redis clients."""
+"""Bound the admin port's share of the event loop, which belongs to Redis clients.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

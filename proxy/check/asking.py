@@ -1,4 +1,7 @@
-"""Ask an upstream server what a proxy in front of it has to know, without changing anything."""
+"""Ask an upstream server what a proxy in front of it has to know, without changing anything.
+
+Its tests: tests/test_check.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the facts about an upstream server mean for a proxy in front of it; without I/O."""
+"""What the facts about an upstream server mean for a proxy in front of it; without I/O.
+
+Its tests: tests/test_check.py.
+"""
 
 from __future__ import annotations
 

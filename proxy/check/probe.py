@@ -1,5 +1,7 @@
 """`check --probe`: whether the running proxy answers a PING where it listens.
 
+Its tests: tests/test_check.py.
+
 A container's health check runs it every few seconds, so it imports nothing that takes long.
 """
 

@@ -1,5 +1,8 @@
 """What the server says about itself: which commands it has, their arity and keys, and which product and version it is,
-as far as that decides how it reads requests."""
+as far as that decides how it reads requests.
+
+Its tests: tests/test_commands.py.
+"""
 
 from __future__ import annotations
 

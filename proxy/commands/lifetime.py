@@ -1,4 +1,7 @@
-"""Read the arguments of EXPIREMEMBER and its relatives, with KeyDB's errors in KeyDB's order."""
+"""Read the arguments of EXPIREMEMBER and its relatives, with KeyDB's errors in KeyDB's order.
+
+Its tests: tests/test_transcripts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Find, in the arguments of a command that adds or removes members, the members themselves."""
+"""Find, in the arguments of a command that adds or removes members, the members themselves.
+
+Its tests: tests/test_native_expiry.py.
+"""
 
 from __future__ import annotations
 

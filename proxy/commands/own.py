@@ -1,5 +1,7 @@
 """What `COMMAND` says about the proxy's own commands: arity, flags, arguments. The only source of it.
 
+Its tests: tests/test_command.py.
+
 Each is modelled on a command of the server, whose keys, ACL categories and form of description it takes over.
 """
 

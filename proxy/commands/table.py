@@ -1,5 +1,7 @@
 """The table of commands: what each does to the deadlines of members, and where the keys concerned stand.
 
+Its tests: tests/test_commands.py.
+
 One source for the relay, for the documentation (`docs/semantics.md`) and for the test that holds it against the
 server's own `COMMAND`. A command that is not here is forwarded as it came, unless it may write (`ServerCommands`).
 """

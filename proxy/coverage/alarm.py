@@ -1,4 +1,7 @@
-"""The next deadline that this proxy knows of: it wakes the sweeper."""
+"""The next deadline that this proxy knows of: it wakes the sweeper.
+
+Its tests: tests/test_coverage.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The keys from which the engine has just removed what is due: requests that come together need one look, not one
-each."""
+each.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

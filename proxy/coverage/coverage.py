@@ -1,5 +1,7 @@
 """Which keys may have members with deadlines: those that begin with a covered prefix.
 
+Its tests: tests/test_coverage.py.
+
 A covered prefix is announced to all proxies before the first deadline is set under it. From then on all of them check
 requests on such keys with the server, where the deadlines are. A proxy that may have missed a prefix covers every key.
 """

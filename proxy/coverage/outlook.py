@@ -1,4 +1,7 @@
-"""Whether the next deadline of a database is far away. Then asking for that one is enough, whatever is read."""
+"""Whether the next deadline of a database is far away. Then asking for that one is enough, whatever is read.
+
+Its tests: tests/test_reads.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Asks the server for something over the proxy's own connections: calls scripts, in a cluster one for each slot."""
+"""Asks the server for something over the proxy's own connections: calls scripts, in a cluster one for each slot.
+
+Its tests: tests/test_silence.py.
+"""
 
 from __future__ import annotations
 

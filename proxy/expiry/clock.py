@@ -1,4 +1,7 @@
-"""The server's clock, as estimated from here: every deadline is judged by it, so that several proxies agree."""
+"""The server's clock, as estimated from here: every deadline is judged by it, so that several proxies agree.
+
+Its tests: tests/test_clock.py.
+"""
 
 from __future__ import annotations
 

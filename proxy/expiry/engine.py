@@ -1,5 +1,8 @@
 """The engine: removes due members and voids deadlines, over the proxy's own connections, for requests and for the
-sweeper."""
+sweeper.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

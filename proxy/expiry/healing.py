@@ -1,5 +1,7 @@
 """Rebuild the index from the shadows, slowly and in the background, wherever the two differ.
 
+Its tests: tests/test_background.py.
+
 Every user who may set deadlines may write the index, and so damage it by a script of their own. A deadline that is
 missing in the index, or too late in it, is swept late. The index is derived, so this pass goes round all databases and
 writes what the shadows say.

@@ -1,4 +1,7 @@
-"""Reads the indexes: which keys have deadlines, when something is due, and which slots a cluster node has."""
+"""Reads the indexes: which keys have deadlines, when something is due, and which slots a cluster node has.
+
+Its tests: tests/test_background.py.
+"""
 
 from __future__ import annotations
 

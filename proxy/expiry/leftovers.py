@@ -1,5 +1,7 @@
 """Void the deadlines of members that went unseen, slowly and in the background.
 
+Its tests: tests/test_background.py.
+
 Members go by pops, scripts, eviction, expiry of their key, or a writer that bypasses the proxy. If a member comes back
 through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members that come back
 past the proxy.

@@ -1,6 +1,8 @@
 """Do by plain commands what read-only scripts do, for Redis before 7.0: it takes every script for one that writes, and
 holds it until a `CLIENT PAUSE … WRITE` ends.
 
+Its tests: tests/test_refusals.py.
+
 Each function returns the requests to send, and turns the replies into what the script of that name answers. The clock
 is asked first, so it is never later than the rest.
 """

@@ -1,4 +1,7 @@
-"""Follow which slots the proxy's cluster node has, and whether the node is a primary."""
+"""Follow which slots the proxy's cluster node has, and whether the node is a primary.
+
+Its tests: tests/test_cluster_details.py.
+"""
 
 from __future__ import annotations
 

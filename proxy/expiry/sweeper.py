@@ -1,4 +1,7 @@
-"""Remove members on time: sleep until the next deadline, not for a fixed interval, and work in bounded batches."""
+"""Remove members on time: sleep until the next deadline, not for a fixed interval, and work in bounded batches.
+
+Its tests: tests/test_background.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Follow the server: read the covered prefixes when it is reached, and keep the connection by which proxies talk.
 
+Its tests: tests/test_background.py.
+
 On that connection the server also tells of changes of the rules for events, and a cluster node of those of all the
 proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`): a key that comes there with its deadlines is covered at once.
 """

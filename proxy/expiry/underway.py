@@ -1,4 +1,7 @@
-"""Before a prefix is covered, wait for requests that are on their way; each wait is bounded."""
+"""Before a prefix is covered, wait for requests that are on their way; each wait is bounded.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Watch whether the server has users with limited rights: only then does the proxy ask what a client may do."""
+"""Watch whether the server has users with limited rights: only then does the proxy ask what a client may do.
+
+Its tests: tests/test_acl.py.
+"""
 
 from __future__ import annotations
 

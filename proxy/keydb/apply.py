@@ -1,4 +1,7 @@
-"""Set the deadlines that were read, in batches, each by one script; or only report what that would do."""
+"""Set the deadlines that were read, in batches, each by one script; or only report what that would do.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 

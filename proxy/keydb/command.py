@@ -1,4 +1,7 @@
-"""The subcommand `import`: from what is asked for to its summary and its exit status."""
+"""The subcommand `import`: from what is asked for to its summary and its exit status.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 

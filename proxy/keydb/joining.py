@@ -1,4 +1,7 @@
-"""Take part in the protocol between proxies during an import: announce the prefixes that get deadlines."""
+"""Take part in the protocol between proxies during an import: announce the prefixes that get deadlines.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decompress LZF, by which strings in RDB files are compressed, as far as the bytes are wanted."""
+"""Decompress LZF, by which strings in RDB files are compressed, as far as the bytes are wanted.
+
+Its tests: tests/test_import_rdb.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Read the deadlines of members from KeyDB's RDB format, as its bytes come, and skip everything else. No I/O.
 
+Its tests: tests/test_import_rdb.py.
+
 After a value KeyDB writes two auxiliary fields for each member that has a deadline: `keydb-subexpire-key`, the member,
 and `keydb-subexpire-when`, the deadline in Unix ms as text. Values are skipped without being held, whatever size they
 claim; of keys and members no more than `LARGEST` bytes are held.

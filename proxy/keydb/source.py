@@ -1,4 +1,7 @@
-"""Read an RDB file: from a file, from standard input, or from a KeyDB, as its replicas do."""
+"""Read an RDB file: from a file, from standard input, or from a KeyDB, as its replicas do.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Keep the deadlines in a temporary file until it is known that the source was complete.
 
+Its tests: tests/test_import_rdb.py.
+
 The file has no name and goes with the process. It takes the bytes of the members and keys with deadlines, and some 20
 for each; what else the source contains is not kept.
 """

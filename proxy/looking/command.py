@@ -1,4 +1,7 @@
-"""Run the subcommands `deadlines` and `explain`: print lines, return an exit status."""
+"""Run the subcommands `deadlines` and `explain`: print lines, return an exit status.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Yield deadlines, soonest first, from any number of keys, indexes and servers, reading only what that takes.
 
+Its tests: tests/test_deadlines.py.
+
 An index has, for each key, a time before which nothing of it expires. So keys are read in that order, and a deadline is
 given as soon as no key that has not been read can have an earlier one.
 """

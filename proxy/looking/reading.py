@@ -1,4 +1,7 @@
-"""Ask servers in small steps, without writing anything. Errors are one line for people."""
+"""Ask servers in small steps, without writing anything. Errors are one line for people.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

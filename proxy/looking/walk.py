@@ -1,4 +1,7 @@
-"""Walk through a sorted set of any size in small steps, in order, even while it changes."""
+"""Walk through a sorted set of any size in small steps, in order, even while it changes.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Measure how late the event loop runs timers: every request waits about as long."""
+"""Measure how late the event loop runs timers: every request waits about as long.
+
+Its tests: tests/test_metrics.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Count the bytes of relayed connections by asking the kernel, which counts them anyway, so that no request pays for
-it."""
+it.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

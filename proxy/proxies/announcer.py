@@ -1,5 +1,8 @@
 """The asyncio side of the protocol between proxies. It uses the connection on which the server's tracking messages
-come."""
+come.
+
+Its tests: tests/test_proxies.py.
+"""
 
 from __future__ import annotations
 

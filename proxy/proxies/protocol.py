@@ -1,5 +1,7 @@
 """The protocol between proxies, without I/O: every proxy knows a prefix before a first deadline is set under it.
 
+Its tests: tests/test_proxies_protocol.py.
+
 A "key" here is an entry of `Coverage`: a prefix, or a whole name. Each proxy has one connection to
 the server, on which it sends requests and gets, in order, their answers, the server's tracking messages and what other
 proxies publish. An answer proves that all that was published before has been taken in.

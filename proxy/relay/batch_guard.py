@@ -1,4 +1,7 @@
-"""Guarded reads over a shared connection: one question for each batch, and late reads are sent again."""
+"""Guarded reads over a shared connection: one question for each batch, and late reads are sent again.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

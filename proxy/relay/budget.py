@@ -1,4 +1,7 @@
-"""Bound the bytes of requests that the proxy buffers for all clients together."""
+"""Bound the bytes of requests that the proxy buffers for all clients together.
+
+Its tests: tests/test_hostile.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Track the connections to one server, so that all can be closed at once when another server becomes the upstream."""
+"""Track the connections to one server, so that all can be closed at once when another server becomes the upstream.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

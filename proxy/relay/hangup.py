@@ -1,4 +1,7 @@
-"""See, without reading from a connection, whether it has ended, and how much is undelivered."""
+"""See, without reading from a connection, whether it has ended, and how much is undelivered.
+
+Its tests: tests/test_ends.py.
+"""
 
 from __future__ import annotations
 

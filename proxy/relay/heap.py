@@ -1,4 +1,7 @@
-"""Give memory of large requests back to the system: the allocator might keep it for ever."""
+"""Give memory of large requests back to the system: the allocator might keep it for ever.
+
+Its tests: tests/test_memory.py.
+"""
 
 from __future__ import annotations
 

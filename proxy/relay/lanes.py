@@ -1,4 +1,7 @@
-"""The shared connections (lanes) of a proxy: what clients send in one turn of the event loop goes in one write."""
+"""The shared connections (lanes) of a proxy: what clients send in one turn of the event loop goes in one write.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One client's access to shared connections, and the bound on long replies that wait in the proxy."""
+"""One client's access to shared connections, and the bound on long replies that wait in the proxy.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

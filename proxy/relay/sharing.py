@@ -1,5 +1,7 @@
 """One client's use of shared connections: when it may share, and how it goes back to its own without losing order.
 
+Its tests: tests/test_sharing.py.
+
 A client begins to share when nothing of it is under way on its own connection, and goes back when everything sent over
 shared ones has been answered. So its requests run, and are answered, in their order.
 """

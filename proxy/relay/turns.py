@@ -1,4 +1,7 @@
-"""Give connections with more to judge their turns one after another, and serve the sockets in between."""
+"""Give connections with more to judge their turns one after another, and serve the sockets in between.
+
+Its tests: tests/test_turns.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Watch a client while something waits for replies: the client may end while the server never gets to its requests."""
+"""Watch a client while something waits for replies: the client may end while the server never gets to its requests.
+
+Its tests: tests/test_vigil.py.
+"""
 
 from __future__ import annotations
 

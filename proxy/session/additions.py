@@ -1,4 +1,7 @@
-"""Which keys a request may add members to when no script checks which of those members are absent."""
+"""Which keys a request may add members to when no script checks which of those members are absent.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

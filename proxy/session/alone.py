@@ -1,5 +1,7 @@
 """Remove due members and void deadlines on the client's own connection, while the engine cannot.
 
+Its tests: tests/test_blind.py.
+
 A script is put into the stream, and its reply is taken out. Call `ask` again after each reply, until nothing due is
 left and few deadlines are near. What `clear_before` returns then goes directly in front of the request, for the
 deadlines that have passed meanwhile. Each script does bounded work.

@@ -1,4 +1,7 @@
-"""Find the keys that have to be covered and announced before a request may give them their first deadlines."""
+"""Find the keys that have to be covered and announced before a request may give them their first deadlines.
+
+Its tests: tests/test_proxies.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What to remember about a connection over which another cluster node sends keys."""
+"""What to remember about a connection over which another cluster node sends keys.
+
+Its tests: tests/test_cluster_moves.py.
+"""
 
 from __future__ import annotations
 

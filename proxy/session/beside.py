@@ -1,4 +1,7 @@
-"""Requests of the proxy's own that accompany a client's request, on the client's connection."""
+"""Requests of the proxy's own that accompany a client's request, on the client's connection.
+
+Its tests: tests/test_refusals.py.
+"""
 
 from __future__ import annotations
 

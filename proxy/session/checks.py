@@ -1,4 +1,7 @@
-"""The checks that decide, before anything is parsed, whether a chunk may go as it came, and over which connection."""
+"""The checks that decide, before anything is parsed, whether a chunk may go as it came, and over which connection.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Add the proxy's own commands and its section to the server's replies to COMMAND and INFO.
 
+Its tests: tests/test_command.py.
+
 The request goes as it came, or nearly, on the client's own connection; the server's reply to it is amended on its way
 back. So all else in it is the server's, byte for byte, in whatever protocol the client speaks, and so is every error.
 """

@@ -1,4 +1,7 @@
-"""Why a client's request is refused, or its stream cannot go on."""
+"""Why a client's request is refused, or its stream cannot go on.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

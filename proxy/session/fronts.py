@@ -1,4 +1,7 @@
-"""Put scripts in front of requests, in the same write: they remove due members and void deadlines of absent ones."""
+"""Put scripts in front of requests, in the same write: they remove due members and void deadlines of absent ones.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

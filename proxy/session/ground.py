@@ -1,4 +1,7 @@
-"""What all sessions of a process share."""
+"""What all sessions of a process share.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

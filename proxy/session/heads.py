@@ -1,4 +1,7 @@
-"""Decide which long requests can be judged by their beginning, so that the rest need not be kept in memory."""
+"""Decide which long requests can be judged by their beginning, so that the rest need not be kept in memory.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Track CLIENT REPLY and CLIENT CACHING: whether replies come, and whether something may be put before the next
-request."""
+request.
+
+Its tests: tests/test_strangers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The identity of a connection, read from CLIENT INFO. Clients with the same identity may share connections."""
+"""The identity of a connection, read from CLIENT INFO. Clients with the same identity may share connections.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Find out what the engine has to do before a request may go."""
+"""Find out what the engine has to do before a request may go.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Note which keys are about to get deadlines, for the sweeper and for the rest of the transaction."""
+"""Note which keys are about to get deadlines, for the sweeper and for the rest of the transaction.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests by which cluster nodes send each other keys: deadlines move along with their keys."""
+"""Requests by which cluster nodes send each other keys: deadlines move along with their keys.
+
+Its tests: tests/test_cluster_moves.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Follow MULTI, EXEC and DISCARD on one connection."""
+"""Follow MULTI, EXEC and DISCARD on one connection.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Recognise requests about members that one call of `batch.lua` can do together with others."""
+"""Recognise requests about members that one call of `batch.lua` can do together with others.
+
+Its tests: tests/test_together.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The stream to the server on one connection: the client's requests, their replacements, and the proxy's own requests.
 
+Its tests: tests/test_signs.py.
+
 In a transaction, replies to the proxy's own requests are taken out of the reply to EXEC. For that a sign has to stand
 in front of the MULTI. Its place is kept open, and filled only if it is needed.
 """

@@ -1,5 +1,8 @@
 """Rewrite the commands that the proxy adds to the server: EXPIREMEMBER and its relatives, and those of other
-servers."""
+servers.
+
+Its tests: tests/test_dialects.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Find out which keys a user with limited rights may give deadlines.
 
+Its tests: tests/test_acl.py.
+
 A first deadline makes others wait, cuts off their uploads and fails their transactions, before the server has run the
 request. Do none of this for a user whom the server would reject.
 """

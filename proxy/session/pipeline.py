@@ -1,4 +1,7 @@
-"""What one connection has sent and the server may not have run: others may have to wait for it."""
+"""What one connection has sent and the server may not have run: others may have to wait for it.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 

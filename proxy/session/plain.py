@@ -1,4 +1,7 @@
-"""The hot path: find out, as fast as Python can, whether a chunk of requests can go upstream as it came."""
+"""The hot path: find out, as fast as Python can, whether a chunk of requests can go upstream as it came.
+
+Its tests: tests/test_wire.py.
+"""
 
 from __future__ import annotations
 

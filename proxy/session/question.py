@@ -1,4 +1,7 @@
-"""What a session needs done before it can send a request on."""
+"""What a session needs done before it can send a request on.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

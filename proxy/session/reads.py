@@ -1,5 +1,7 @@
 """Reads of covered keys: sent at once, and sent again if the reply turns out to be late.
 
+Its tests: tests/test_reads.py.
+
 In front of them the server is asked, in the same write, for the earliest deadline of their keys. A late reply is
 dropped, and the read sent again behind a script that removes what is due. What the client has sent behind a read must
 not change what it is to see then, so such requests wait for the reply.

@@ -1,5 +1,7 @@
 """Answer `TTL key member` by plain commands, for a user who may not run every script.
 
+Its tests: tests/test_acl.py.
+
 A user with read rights only may run no script, because the server takes the keys of EVAL for written ones. The first
 step asks for the key's type and the member's deadline. If the deadline is void, a second step asks for the member
 itself, by the command for that type.

@@ -1,5 +1,8 @@
 """Encode the scripts that remove due members on clients' own connections. Frequent ones are kept for all
-connections."""
+connections.
+
+Its tests: tests/test_memory.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Replace a client's request by one whose reply is the reply that the client expects."""
+"""Replace a client's request by one whose reply is the reply that the client expects.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Find out, by asking the server on a client's connection, whether the client's user may run the proxy's scripts.
 
+Its tests: tests/test_acl.py.
+
 A script runs as the client's user, who may lack EVAL, a command that a script uses, or the proxy's own keys. So before
 the first script the proxy has the user run one that changes nothing. If it is refused, requests are forwarded as they
 came, and the engine does what is left to do.

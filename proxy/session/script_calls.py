@@ -1,4 +1,7 @@
-"""Encode calls of scripts: which keys each gets, and which of them are declared to a cluster node."""
+"""Encode calls of scripts: which keys each gets, and which of them are declared to a cluster node.
+
+Its tests: tests/test_refusals.py.
+"""
 
 from __future__ import annotations
 

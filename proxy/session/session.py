@@ -1,5 +1,7 @@
 """One client's stream of requests, without I/O: bytes in; bytes for upstream, sometimes a question for the engine, out.
 
+Its tests: tests/test_session.py.
+
 Every request becomes exactly one upstream request, in order, so replies need no parsing. The stream is cut into
 requests, as cheaply as can be; each is judged: what it has to wait for, and then what goes in its place.
 """

@@ -1,4 +1,7 @@
-"""The state of one client connection: its user, its transaction, its subscriptions, and which replies come."""
+"""The state of one client connection: its user, its transaction, its subscriptions, and which replies come.
+
+Its tests: tests/test_signs.py.
+"""
 
 from __future__ import annotations
 

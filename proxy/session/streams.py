@@ -1,5 +1,7 @@
 """Requests that are on their way when a prefix becomes covered: they were judged as if it were not.
 
+Its tests: tests/test_streams.py.
+
 An upload was judged by its head. If a key gains a deadline during an upload, members that it adds would wrongly inherit
 it. So before a prefix is covered the proxy waits for uploads, for a bounded time; then they are cut off, and the server
 does not run them.

@@ -1,5 +1,7 @@
 """Have the server do many requests of one connection by one call of a script, which answers for each of them.
 
+Its tests: tests/test_together.py.
+
 A run of requests of one form is taken apart column by column, without an object for each. A mixture is parsed: requests
 about members go together until one comes that has to be judged by itself, or that the server may refuse on different
 terms. Ordinary requests between them, on keys without deadlines, go as they came.

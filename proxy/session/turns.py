@@ -1,4 +1,7 @@
-"""How much of one connection is judged in one turn: the more connections wait, the less."""
+"""How much of one connection is judged in one turn: the more connections wait, the less.
+
+Its tests: tests/test_turns.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A request that is sent on while it arrives: what has to be checked again before its last byte goes."""
+"""A request that is sent on while it arrives: what has to be checked again before its last byte goes.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 

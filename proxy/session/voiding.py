@@ -1,4 +1,7 @@
-"""Void deadlines of absent members, in many keys and databases, by calls of one script that each do bounded work."""
+"""Void deadlines of absent members, in many keys and databases, by calls of one script that each do bounded work.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

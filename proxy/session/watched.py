@@ -1,4 +1,7 @@
-"""The keys that one connection watches. A deadline that passes in one of them is a change that EXEC has to see."""
+"""The keys that one connection watches. A deadline that passes in one of them is a change that EXEC has to see.
+
+Its tests: tests/test_blind.py.
+"""
 
 from __future__ import annotations
 

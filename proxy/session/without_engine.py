@@ -1,4 +1,7 @@
-"""Decide what a session has to do on the client's own connection because the engine cannot."""
+"""Decide what a session has to do on the client's own connection because the engine cannot.
+
+Its tests: tests/test_blind.py.
+"""
 
 from __future__ import annotations
 

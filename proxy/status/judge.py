@@ -1,4 +1,7 @@
-"""Say in one line how the proxy is, and what to do if something is wrong."""
+"""Say in one line how the proxy is, and what to do if something is wrong.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

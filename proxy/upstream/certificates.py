@@ -1,4 +1,7 @@
-"""TLS contexts made from certificate files, and what to do when a handshake fails."""
+"""TLS contexts made from certificate files, and what to do when a handshake fails.
+
+Its tests: tests/test_tls.py.
+"""
 
 from __future__ import annotations
 

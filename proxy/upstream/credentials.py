@@ -1,4 +1,7 @@
-"""The user and the password of the proxy's own connections; a password from a file is read again for each of them."""
+"""The user and the password of the proxy's own connections; a password from a file is read again for each of them.
+
+Its tests: tests/test_passwords.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Asks all Sentinels where the primary is, at once when one tells of a switch, and moves the upstream there."""
+"""Asks all Sentinels where the primary is, at once when one tells of a switch, and moves the upstream there.
+
+Its tests: tests/test_sentinel_trouble.py.
+"""
 
 from __future__ import annotations
 

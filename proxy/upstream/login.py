@@ -1,6 +1,8 @@
 """Find out whether the server requires a login: before a login it limits what it reads from a client, and so does the
 proxy.
 
+Its tests: tests/test_strangers.py.
+
 The request tells this proxy's name, by which it finds out whether its upstream is itself (`Trail`).
 """
 

@@ -1,4 +1,7 @@
-"""Remove secrets from the server's errors on the proxy's own connections: a server quotes what it was sent."""
+"""Remove secrets from the server's errors on the proxy's own connections: a server quotes what it was sent.
+
+Its tests: tests/test_passwords.py.
+"""
 
 from __future__ import annotations
 

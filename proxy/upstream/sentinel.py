@@ -1,5 +1,7 @@
 """Which server is the primary, by what the Sentinels say: decisions without I/O.
 
+Its tests: tests/test_sentinel_decisions.py.
+
 Every Sentinel says where the primary is, with the number of the failover that it knows of (its configuration epoch). As
 among Sentinels the highest number counts: a Sentinel that was cut off names the primary of before. Against the highest
 number counts only a majority of all Sentinels that goes on naming another for a while: after a failover all know of it

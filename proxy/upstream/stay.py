@@ -1,4 +1,7 @@
-"""Where the upstream server is now. Work begun at one server must not go on at another."""
+"""Where the upstream server is now. Work begun at one server must not go on at another.
+
+Its tests: tests/test_sentinel_decisions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Find out whether the upstream leads back to this proxy itself, through any names, port mappings and other proxies.
 
+Its tests: tests/test_circles.py.
+
 Each proxy sends a random name of its own to its upstream, in a request that a server takes for an ordinary PING. A
 proxy that cannot serve clients yet, as none in a circle can, looks for such names in what clients send first, and sends
 them on. A proxy whose own name comes back stands in front of itself.

@@ -1,4 +1,7 @@
-"""Say in plain words why the upstream server cannot be used, in place of the client library's text."""
+"""Say in plain words why the upstream server cannot be used, in place of the client library's text.
+
+Its tests: tests/test_words.py.
+"""
 
 from __future__ import annotations
 

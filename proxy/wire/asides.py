@@ -1,6 +1,8 @@
 """Take replies to the proxy's own requests out of a transaction's replies, and spread a call's reply over the client's
 requests.
 
+Its tests: tests/test_together.py.
+
 In MULTI no reply can carry a token, so replies are counted, from a sign in front of MULTI on. The stream may be cut
 anywhere. Nothing is held back except a short incomplete line, and a reply that is to be amended.
 """

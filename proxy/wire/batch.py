@@ -1,5 +1,7 @@
 """Parse a chunk of ordinary requests at the speed of C, or report that it is not ordinary.
 
+Its tests: tests/test_wire.py.
+
 hiredis reads replies, not requests. Both are the same bytes as long as a request is an array of bulk strings, and
 `framing` makes sure that hiredis is shown nothing else. Everything else (inline requests, other RESP types) is left
 to `RequestReader`.

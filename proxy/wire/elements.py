@@ -1,5 +1,7 @@
 """Turn the one reply to a call into the replies to the requests that it did.
 
+Its tests: tests/test_together.py.
+
 From an array the header line is removed; and an extra element, a number, by which the script says which key took it
 long. An error, by which the call failed as a whole, becomes each request's error.
 """

@@ -1,4 +1,7 @@
-"""Change the first line of the next reply. The stream may be cut anywhere, and RESP3 pushes may come before."""
+"""Change the first line of the next reply. The stream may be cut anywhere, and RESP3 pushes may come before.
+
+Its tests: tests/test_together.py.
+"""
 
 from __future__ import annotations
 

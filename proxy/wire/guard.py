@@ -1,5 +1,7 @@
 """Replies to guarded reads: late ones are dropped as they come, and the reads are sent again.
 
+Its tests: tests/test_guard.py.
+
 In front of the reads the server is asked for the next deadline of their keys. If a reply begins before that deadline,
 no expired member can be in it, however long the server was busy.
 """

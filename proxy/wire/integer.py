@@ -1,5 +1,8 @@
 """Turn a status into an integer: a script answers 64-bit integers as a line of digits, as Lua's numbers have 53
-bits."""
+bits.
+
+Its tests: tests/test_together.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Skip many parts of a reply at once, if they have no parts themselves, or few: a million of them in a tenth of the
-time."""
+time.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Recognise, at the speed of C, inline requests as people and health checks send them: lines of plain words."""
+"""Recognise, at the speed of C, inline requests as people and health checks send them: lines of plain words.
+
+Its tests: tests/test_inline.py.
+"""
 
 from __future__ import annotations
 

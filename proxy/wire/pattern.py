@@ -1,5 +1,7 @@
 """Match requests by a regular expression: it frames a chunk of them exactly, without making an object for any.
 
+Its tests: tests/test_wire.py.
+
 A bulk string says its length before its bytes, which no regular expression can count. This one spells out every length
 up to a bound, as a tree in which the digits lead to the one branch that skips so many bytes. Whatever the bytes, it
 looks at each of them once: no two branches begin alike, and what has matched is not tried in another way.

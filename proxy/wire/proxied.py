@@ -1,5 +1,7 @@
 """Read the header of the PROXY protocol, versions 1 and 2, by which a load balancer says where a client comes from.
 
+Its tests: tests/test_proxy_protocol.py.
+
 `read` gets what has come so far. It never needs a byte behind the header to know where the header ends.
 """
 

@@ -1,4 +1,7 @@
-"""Cut a stream into replies exactly, without keeping long ones. The stream may come in any pieces."""
+"""Cut a stream into replies exactly, without keeping long ones. The stream may come in any pieces.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

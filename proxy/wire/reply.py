@@ -1,5 +1,7 @@
 """Find signs in a stream of replies and replace them, without framing the replies.
 
+Its tests: tests/test_signs.py.
+
 A sign is the server's answer to a fresh random token, so it stands exactly where the reply to that request belongs, and
 its text stands nowhere else. A silent sign is asked for by ECHO, and leaves no error behind at the server. A loud one
 is asked for by a command whose name is the token: that is answered in every state of a server and of a connection.

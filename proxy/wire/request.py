@@ -1,5 +1,7 @@
 """Read a client's stream of requests at exactly the boundaries at which Redis reads it.
 
+Its tests: tests/test_wire.py.
+
 The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of a tidy
 protocol description, because a proxy that saw another boundary than the server would judge other requests than
 those that run. Where servers differ, the reader is as lenient as the most lenient one: a request that the server

@@ -1,5 +1,7 @@
 """Find runs of requests of one form, and take them apart column by column, without an object for each request.
 
+Its tests: tests/test_together.py.
+
 In a run every request has the same command in the same spelling, and the same number of arguments, none of them long or
 with a carriage return. So the position of a line in the run tells what it is.
 """

@@ -1,4 +1,7 @@
-"""Numbers in shared memory that all workers of a proxy see. Each number is written by one worker only."""
+"""Numbers in shared memory that all workers of a proxy see. Each number is written by one worker only.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

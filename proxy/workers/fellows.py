@@ -1,5 +1,7 @@
 """One worker's view of the others: which worker takes a new client, and the limits that hold for all together.
 
+Its tests: tests/test_workers.py.
+
 The kernel spreads clients by chance, and of clients that come one by one to a Unix socket may give all to the same
 worker. So a worker that has more clients than another hands a new one over to that one, before anything is read from
 it. Nothing is sent on behalf of a client between workers after that.

@@ -1,4 +1,7 @@
-"""Report the state of all workers of a proxy, as if they were one."""
+"""Report the state of all workers of a proxy, as if they were one.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 
