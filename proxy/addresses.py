@@ -1,4 +1,7 @@
-"""Addresses to listen on, as settings give them. Imports little: a probe that runs every few seconds reads them."""
+"""Parse addresses to listen on. Imports little, because a probe that runs every few seconds uses it.
+
+Its tests: tests/test_proxy_protocol.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final, NamedTuple
 DEFAULT_LISTEN: Final = ("127.0.0.1:6380",)
 
 UNLISTED: Final = b"-ERR expiremember-proxy: this address is not in listen_proxy_protocol; use the load balancer\r\n"
-"""What a peer is told that is none of the load balancers by which alone clients are to come."""
+"""The error for a client that does not come through one of the load balancers in listen_proxy_protocol."""
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
 _TLS: Final = "tls://"

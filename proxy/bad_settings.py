@@ -1,4 +1,7 @@
-"""Say in one plain sentence why a setting cannot be used, in place of the validation library's words."""
+"""Say in one plain sentence why a setting cannot be used, in place of the validation library's words.
+
+Its tests: tests/test_settings.py.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _ALIKE: Final = 0.8
-"""How much a mistyped name must resemble another for that to be suggested: `lisen` and `max_clients` are at 0.5."""
+"""How similar a mistyped name must be to a real one to suggest that: `lisen` and `max_clients` are at 0.5."""
 
 _LONGEST: Final = 60
-"""Characters of a value that are repeated."""
+"""How many characters of a bad value to repeat."""
 
 _BOUNDS: Final = {
     "greater_than": ("more than", "gt"),

@@ -1,4 +1,7 @@
-"""Moments at which the background tasks of a process wake together: so one that has nothing to do wakes seldom."""
+"""Common moments at which the background tasks of a process wake, so that an idle process wakes seldom.
+
+Its tests: tests/test_silence.py.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ _PHASE_MS: Final = random.randrange(_BEAT_MS)  # noqa: S311 (proxies of one serv
 
 
 def until_beat(seconds: float) -> float:
-    """Return how long it is until the last beat within a time; where there is none, that time.
+    """Return the time until the last beat within the given time, or the given time if no beat falls into it.
 
-    In whole ms, as the loop counts: else two would wake one after the other.
+    In whole ms, as the event loop counts. Otherwise two tasks would wake one after the other.
     """
     now = round(asyncio.get_running_loop().time() * 1000)
     last = (now + int(seconds * 1000) - _PHASE_MS) // _BEAT_MS * _BEAT_MS + _PHASE_MS

@@ -1,4 +1,7 @@
-"""The command line: one flag for each setting, then the server."""
+"""The command line: one flag for each setting, then the server.
+
+Its tests: tests/test_settings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""End long-running tasks, so that they have ended."""
+"""End long-running tasks, and wait until they have ended.
+
+Its tests: tests/test_sentinel_trouble.py.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,6 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         pending = {task for task in pending if not task.done()}
     for task in given:
         if not task.cancelled():
-            task.exception()  # looked at, so that the loop does not complain of it
+            task.exception()  # read it, so that the loop does not report it as unhandled
     if cancelled is not None:
         raise cancelled

@@ -1,4 +1,8 @@
-"""Starts the command line, or a probe at once: that runs every few seconds, and must not load what the server needs."""
+"""Start the command line. A probe runs every few seconds, so it starts directly and loads nothing that only the server
+needs.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

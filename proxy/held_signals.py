@@ -1,6 +1,9 @@
-"""Signals that come while the program is loaded: they wait until it can take them.
+"""Hold signals that come while the program loads, until it can handle them.
 
-Else SIGHUP would end it, SIGINT print a traceback, and SIGTERM be lost where it is the first process of a container.
+Its tests: tests/test_lifecycle.py.
+
+Otherwise SIGHUP would end it, SIGINT would print a traceback, and SIGTERM would be lost in the first process of a
+container.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ _HELD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def hold() -> None:
-    """Let signals wait."""
+    """Hold signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def release() -> None:
-    """Take those that have waited, and those to come. Harmless where none are held."""
+    """Deliver held signals and stop holding. Harmless if none are held."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

@@ -1,4 +1,7 @@
-"""Standard error as a stream that holds nobody up: what it does not take at once is dropped, and counted."""
+"""Standard error as a stream that never blocks: lines that it does not take at once are dropped and counted.
+
+Its tests: tests/test_log_stream.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from functools import partial
 from typing import Final, TextIO
 
 AT_ONCE: Final = 4096
-"""Bytes that a pipe takes whole or not at all (PIPE_BUF)."""
+"""A pipe takes writes of up to so many bytes whole or not at all (PIPE_BUF)."""
 
 
 class Patient:
-    """Writes lines to a stream whose reader may stand still: with its pipe full, a write would last until it goes on.
+    """Writes lines to a stream whose reader may have stopped: with a full pipe, an ordinary write would block.
 
     Args:
         stream: where to write.
@@ -28,7 +31,7 @@ class Patient:
         self.lost = 0
         self.on_room: Callable[[int], None] = lambda _: None
         self._stream = stream
-        self._cut = b""  # ends what was written of a line in part
+        self._cut = b""  # ends a line that was written in part
         self._send, self._release = _sender(stream)
 
     def write(self, text: str) -> None:
@@ -61,11 +64,11 @@ class Patient:
 
 
 def _sender(stream: TextIO) -> tuple[Callable[[bytes], int] | None, Callable[[], object]]:
-    """Return what writes without waiting, and what to call in the end.
+    """Return a function that writes without blocking, and one to call at the end.
 
-    The first is None where a write does not wait, or nothing can be done about it.
+    The first is None if writes never block, or if nothing can be done about it.
 
-    Whether writes wait is a property of what is open, which other processes share: so it is opened anew.
+    Blocking is a property of the open file, which other processes share. So the file is opened again.
     """
     try:
         descriptor = stream.fileno()

@@ -1,4 +1,7 @@
-"""Structured logging to standard error, for people or for machines."""
+"""Structured logging to standard error, for people or for machines.
+
+Its tests: tests/test_docs.py.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def _say_lost(lines: int) -> None:
 
 
 class Seldom:
-    """Log an event that may come in floods: at most once in a while, with a count since the last line.
+    """Log an event that may come in floods: at most once in `seconds`, with the number of times since the last line.
 
     Args:
         say: the logger's method.

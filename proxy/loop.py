@@ -1,8 +1,10 @@
-"""The event loop: uvloop's, but for names, which are looked up in threads that do not hold up the end, and for what is
-given up as it succeeds, which its protocol hears of.
+"""The event loop: uvloop's, with two changes. Host names are looked up in threads that do not delay the process's end,
+and a protocol is told when the opening of its connection was given up just as it succeeded.
 
-uvloop's own lookups are waited for when the process ends, each as long as the name servers are silent; there are four,
-so that they wait for one another; and it reports the failure of one that was given up as an error of its own.
+Its tests: tests/test_lookups.py.
+
+The process would wait at its end for uvloop's own lookups, each for as long as the name servers are silent. uvloop has
+only four threads for them, and it reports the failure of a lookup that was given up as an error.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from proxy.names import Found
 
 
 class Droppable(asyncio.Protocol, ABC):
-    """A protocol that has to hear of the end of its connection in any case."""
+    """A protocol that must hear of its connection's end in any case."""
 
     @abstractmethod
     def dropped(self) -> None:
-        """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
+        """The loop has closed the transport silently: the opening was given up at that moment."""
 
 
 class _OwnWays(asyncio.AbstractEventLoop):
-    """Adds the lookups to a loop, and the word to protocols whose connections are given up."""
+    """Adds these two changes to a loop."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lookups: dict[tuple[str, int], list[asyncio.Future[Found]]] = {}
 
     async def look_up(self, host: str, port: int) -> Found:
-        """Return the addresses of a host; who asks for the same one meanwhile shares the lookup.
+        """Return the addresses of a host. Callers that ask for the same host meanwhile share the lookup.
 
         Raises:
             OSError: it has none.
@@ -121,9 +123,9 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
 
 
 class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
-    """One for a short life: uvloop fails at its own end where a TLS connection is being closed just then.
+    """A loop for short commands: uvloop fails when it ends while a TLS connection is being closed.
 
-    What is open when it is closed is dropped: a TLS peer that is silent leaves a connection half closed.
+    Connections that are open at its end are dropped, because a silent TLS peer leaves one half closed.
     """
 
     def __init__(self) -> None:

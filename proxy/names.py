@@ -1,4 +1,6 @@
-"""Looks up host names in threads that nobody has to wait for: the system's lookup cannot be given up.
+"""Look up host names in threads that nobody has to wait for, because the system's lookup cannot be cancelled.
+
+Its tests: tests/test_lookups.py.
 
 Imports little: a probe that runs every few seconds looks names up.
 """

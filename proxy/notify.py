@@ -1,4 +1,7 @@
-"""Tells systemd how the proxy is: started, alive, stopping (sd_notify, without its library)."""
+"""Tell systemd the proxy's state: started, alive, stopping (sd_notify, without its library).
+
+Its tests: tests/test_systemd.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Notifier:
     """The socket that systemd gives a service of `Type=notify`; without one, everything here does nothing.
 
     Args:
-        environment: the process's; its variables are taken out, so that no process that is started speaks for this one.
+        environment: the process's. The variables are removed from it, so that no child process speaks for this one.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -1,4 +1,7 @@
-"""What tells others how the proxy is: metrics, readiness, the log and systemd."""
+"""Report the proxy's state: by metrics, readiness, the log and systemd.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ log = structlog.get_logger("proxy.server")
 
 
 class Outlook:
-    """What tells others how the proxy is; there before the server is reached, or even started.
+    """Reports the proxy's state. It exists before the server is reached, or even started.
 
     Args:
         notifier: tells systemd.
@@ -33,7 +36,7 @@ class Outlook:
     """
 
     gather: Callable[[], Awaitable[None]] | None = None
-    """Gets what others have to tell for `read`."""
+    """Collects what other processes report, for `read`."""
 
     def __init__(self, notifier: Notifier, worker: int = 1) -> None:
         self._notifier = notifier
@@ -66,7 +69,7 @@ class Outlook:
         log.info("stopped")
 
     async def run(self) -> None:
-        """Go on saying how the proxy is, until cancelled."""
+        """Keep reporting the state until cancelled."""
         await self._notifier.run(self._status, lambda: self.hung() is None)
 
     def _status(self) -> str:
@@ -81,7 +84,7 @@ class Outlook:
         return self.metrics.read()
 
     def hung(self) -> str | None:
-        """Return what of the proxy does not go on any more; None if all does."""
+        """Return which part of the proxy has stopped working; None if all work."""
         return None
 
     async def reports(self, seconds: float) -> dict[int, Report | None]:

@@ -1,5 +1,7 @@
 """The new commands as typed methods of redis-py's clients: for one server or a cluster, synchronous or asynchronous.
 
+Its tests: tests/test_redis_py.py.
+
     class Client(MemberCommands, redis.Redis): ...
 
 This module needs nothing else of the package, and not even redis-py: a copy of it in an application works as well.

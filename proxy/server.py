@@ -1,4 +1,7 @@
-"""The life of the proxy: from its settings to listening sockets, and an orderly end."""
+"""The life of the proxy: from its settings to listening sockets, and an orderly end.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 
@@ -80,17 +83,17 @@ from proxy.upstream.words import in_words
 log = structlog.get_logger("proxy.server")
 
 _MOVES: Final = 4
-"""How often a client may have to turn to another server while it is being connected."""
+"""How often the upstream may change while a client is being connected, before the client gets an error."""
 
 _COVER_AGAIN_SECONDS: Final = 1.0
-"""How often to see whether what the settings cover is known to all proxies."""
+"""How often to check whether all proxies know the prefixes in the `cover` setting."""
 
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server stands among the workers of one proxy: alone, where nothing is given.
+    """The place of a server among the workers of one proxy. By default it is the only one.
 
     Attributes:
         worker: its number, from 1 on.
@@ -98,7 +101,7 @@ class Place:
         listeners: the listening sockets, if they have been bound already.
         others: the other workers.
         held: bounds what all workers hold together.
-        name: what the upstream is told, so that the proxy notices when it is its own.
+        name: the random name sent to the upstream, by which the proxy notices that it is its own upstream.
     """
 
     worker: int = 1
@@ -116,7 +119,7 @@ class Server:
         settings: the settings.
         upstream: the server that it stands in front of.
         files: how many files the process may have open.
-        outlook: what tells others how the proxy is.
+        outlook: reports the proxy's state.
         place: where it stands among others.
     """
 
@@ -131,7 +134,7 @@ class Server:
         metrics.constants["upstream"] = str(upstream)
         self.traffic = outlook.traffic
         self._started = time.monotonic()
-        self._told = b""  # what INFO says in this turn
+        self._told = b""  # the section of INFO, for this turn of the loop
         self._names = Names(settings.prefix.encode())
         self._coverage = Coverage()
         self._clock = ServerClock()
@@ -212,7 +215,8 @@ class Server:
         self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of open files")
 
     def _section(self) -> bytes:
-        """Return the lines of the proxy's section of INFO: in one turn of the loop the same, they take 0.5 ms."""
+        """Return the lines of the proxy's section of INFO. They take 0.5 ms, so they are kept for one turn of the
+        loop."""
         if not self._told:
             self._told = self._tell()
             asyncio.get_running_loop().call_soon(self._forget_told)
@@ -249,9 +253,9 @@ class Server:
         return self.ground.checks.is_plain
 
     def _covered(self, entries: list[bytes]) -> None:
-        """Others have covered keys: what was judged before goes before others are told so.
+        """Another proxy has covered keys: send what was judged before, ahead of the acknowledgement.
 
-        It cannot be made to wait for an upload here: the time for an acknowledgement is short.
+        Uploads are cut off, not waited for: the time for an acknowledgement is short.
         """
         if self.lanes is not None:
             self.lanes.flush()
@@ -263,7 +267,7 @@ class Server:
         return self._underway.until_run(pipelines) if pipelines else None
 
     def _say_first(self) -> None:
-        """A deadline is set where there was none: have other proxies watch, in case this one goes."""
+        """A deadline is set where there was none: have other proxies watch, in case this one ends."""
         if self._coverage.shared and self._coverage.entries:
             self._proxies.repeat(list(self._coverage.entries))
 
@@ -329,7 +333,7 @@ class Server:
             await asked.wait()
 
     def _move(self, before: Stay, now: Stay) -> None:
-        """Let go of one server, and begin at another, or at the same one in another role."""
+        """Leave one server, and begin at another, or at the same one in another role."""
         closed = self._fence.close()
         self._fence = Fence()
         self._moved_at = time.monotonic()
@@ -356,7 +360,7 @@ class Server:
         self._serving = asyncio.get_running_loop().create_task(self._say_served(now))
 
     async def _say_served(self, stay: Stay) -> None:
-        """Say when clients are served again, unless it is another server by then."""
+        """Log when clients are served again, unless the upstream has changed once more by then."""
         for known in (self._tracker.settled, *self._all_asked):
             await known.wait()
         if stay.ended is None:
@@ -377,7 +381,7 @@ class Server:
         return text.encode("utf-8", "replace")
 
     async def answer(self, question: Question) -> None:
-        """Do what a session asks for.
+        """Do what a session's question asks for.
 
         Raises:
             ConnectionError: the upstream server did not do it.
@@ -391,20 +395,21 @@ class Server:
             raise ConnectionError(str(error)) from error
         except ClusterDownError as error:  # the server says so to the client too
             raise ConnectionError(str(error)) from error
-        except Exception as error:  # whatever the server answers: the client's request can still go
+        except Exception as error:  # whatever happens here, the client's request can still go
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
 
     async def _cover(self, question: Question) -> None:
-        """Have all proxies cover prefixes, behind what has been sent without a look. `Coverage.unconfirmed` tells.
+        """Have all proxies cover prefixes, after the requests that were sent unchecked have run. See
+        `Coverage.unconfirmed` for the result.
 
-        They are listed in the server first: who joins while they are announced reads them there.
+        The prefixes are listed in the server first, where proxies that join meanwhile read them.
         """
         await self._underway.until_arrived(question.covers, question.owner)
         await self._underway.until_run(question.behind)
         databases = {**dict.fromkeys(self._coverage.databases, Listing.BESIDE), self._upstream.database: Listing.HERE}
         try:
-            # All of them: where the server has been emptied the list is made anew, and what it tells is to be all.
+            # All of them: if the server has been emptied, the list is new, and must be complete.
             await self._engine.list_covered(databases, dict.fromkeys((*question.covers, *self._coverage.entries)))
         except Exception as error:  # noqa: BLE001 (the client is told)
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
@@ -412,7 +417,7 @@ class Server:
         await self._proxies.announce(question.covers)
 
     async def _cover_beforehand(self) -> None:
-        """Have the prefixes covered that the settings name, whenever they are not, until cancelled."""
+        """Keep the prefixes in the `cover` setting covered, until cancelled."""
         prefixes = [prefix.encode() for prefix in self._settings.cover]
         while True:
             await self._tracker.settled.wait()
@@ -435,7 +440,7 @@ class Server:
         """Note a new connection."""
         self._connections.add(connection)
         self._empty.clear()
-        if self._finishing:  # it was accepted before nothing was accepted any more
+        if self._finishing:  # it was accepted just before the proxy stopped accepting
             asyncio.get_running_loop().call_soon(connection.finish)
 
     def closed(self, connection: ClientConnection) -> None:
@@ -492,13 +497,13 @@ class Server:
     # The life of the whole.
 
     async def run(self, signals: Signals) -> None:
-        """Serve until told to stop, then end in good order.
+        """Serve until told to stop, then end gracefully.
 
         Raises:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
         settings, outlook = self._settings, self._outlook
-        # Before anything that has come meanwhile: others may have ceased to wait for a process that was stopped.
+        # First of all: other proxies may no longer wait for this one if its process was stopped.
         signal.signal(signal.SIGCONT, lambda *_: self._coverage.look())
         signals.before_end.append(self._listeners.remove_paths)
         signals.reload = self._reload
@@ -551,7 +556,7 @@ class Server:
             if not signals.stop.is_set():
                 background.append(asyncio.create_task(outlook.run()))
                 outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
-            # What lives now lives until the end: the collector need not look at it again and again.
+            # Objects that live now live until the end: keep the collector from looking at them again and again.
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -583,10 +588,10 @@ class Server:
             raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
 
     async def _warn(self) -> None:
-        """Warn once of what differs from the settings, or leaves the data open to others."""
+        """Warn once about limits that differ from the settings, and about data that others can reach."""
         settings = self._settings
         if self._limit * self._place.workers < settings.max_clients:
-            # Who has asked for the number has to know; the default is only as many as are possible.
+            # Warn only if max_clients was set explicitly.
             say = log.warning if "max_clients" in settings.model_fields_set else log.debug
             say(
                 "max_clients lowered: too few open files",

@@ -1,4 +1,7 @@
-"""Every setting with its default, bounds, unit and one line of description: the only source of them."""
+"""Every setting with its default, bounds, unit and one line of description: the only source of them.
+
+Its tests: tests/test_settings.py.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,8 @@ class Settings(BaseSettings):
         default=[],
         max_length=64,
         description="Networks of load balancers, such as 10.0.0.0/8, that begin each connection with a PROXY protocol "
-        "header (version 1 or 2): the log then names the client it tells of. Clients from elsewhere are refused; Unix "
-        "sockets need no header. Separate by commas, or repeat.",
+        "header (version 1 or 2): the log then shows the client that the header names. Clients from elsewhere are "
+        "refused; Unix sockets need no header. Separate by commas, or repeat.",
     )
     max_clients: int = Field(
         default=10_000,
@@ -124,7 +127,7 @@ class Settings(BaseSettings):
     admin_names: bool = Field(
         default=False,
         description="Show names on the status page: covered prefixes, the keys with the most deadlines, patterns and "
-        "streams of rules. Whoever reaches the admin port can read them.",
+        "streams of rules. Anybody who reaches the admin port can read them.",
     )
     upstream: str = Field(
         default="redis://127.0.0.1:6379",
@@ -216,13 +219,13 @@ class Settings(BaseSettings):
     share: bool = Field(
         default=True,
         description="Send small requests of many clients over a few shared upstream connections, which makes "
-        "unpipelined traffic cheaper. Those clients share whose user is the proxy's own upstream user, as the server "
-        "(Redis 7.0 or newer) says.",
+        "unpipelined traffic cheaper. Only clients logged in as the proxy's own upstream user share, and only with "
+        "Redis 7.0 or newer, or Valkey.",
     )
     share_after: int = Field(
         default=8,
         ge=1,
-        description="Number of small requests in a row after which the server is asked whether a client may share.",
+        description="Number of small requests in a row from a client before the server is asked whether it may share.",
         json_schema_extra={"unit": "requests"},
     )
     sweep: bool = Field(
@@ -243,9 +246,9 @@ class Settings(BaseSettings):
     cover: Annotated[list[str], NoDecode] = Field(
         default=[],
         max_length=32,
-        description="Beginning of the names of keys whose members get deadlines, such as cart:. Found "
-        "as they are used where none is given; one that is given here is agreed on at the start, so that its first "
-        "deadline waits for no other proxy. Repeatable.",
+        description="Prefix of the names of keys whose members get deadlines, such as cart:. By default "
+        "prefixes are found as they are used. One that is given here is announced at the start, so that its first "
+        "deadline need not wait for other proxies. Repeatable.",
     )
     leftovers_rate: int = Field(
         default=1000,

@@ -1,4 +1,7 @@
-"""What the process is told from outside: to stop, to stop at once, to read its certificates again."""
+"""Handle signals: stop, stop at once, reload certificates.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ TO_STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """What the process is told from outside; nothing of it by itself until `listen`.
+    """What signals have asked for. Handles none until `listen`.
 
     Attributes:
         stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
@@ -41,7 +44,7 @@ class Signals:
         release()
 
     def _end(self) -> None:
-        # It may have been told to stop before: by the admin port, or by a worker that got the same signal.
+        # It may be stopping already: because of the admin port, or of a worker that got the same signal.
         if not self._signalled:
             self._signalled = True
             self.stop.set()

@@ -1,5 +1,7 @@
 """TLS connections that are held up, and seen to end, at the transport beneath.
 
+Its tests: tests/test_tls.py.
+
 uvloop's TLS transport reads on while its protocol wants nothing: when the other side then closes, what was read and not
 delivered is lost, without a word. And once the other side has ended, what is written is dropped, with a line in the log
 for each write, while the connection stays open for as long as the other side likes.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +84,20 @@ def test_no_class_is_large() -> None:
         if isinstance(node, ast.ClassDef)
     }
     assert {name: size for name, size in sizes.items() if size[0] > MOST_ATTRIBUTES or size[1] > MOST_METHODS} == LARGE
+
+
+# Tests of modules.
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted((ROOT / "proxy").rglob("*.py")) if path.name not in ("__init__.py", "__main__.py")]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_names_its_tests(path: Path) -> None:
+    """In the second paragraph of its docstring: a file that there is."""
+    paragraphs = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n\n")
+    assert len(paragraphs) > 1
+    named = re.fullmatch(r"Its tests: (tests/test_\w+\.py)\.", paragraphs[1])
+    assert named
+    assert (ROOT / named[1]).is_file()

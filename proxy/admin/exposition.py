@@ -1,4 +1,7 @@
-"""Renders metrics for Prometheus, in its own text format or in OpenMetrics."""
+"""Renders metrics for Prometheus, in its own text format or in OpenMetrics.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

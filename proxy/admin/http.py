@@ -1,6 +1,8 @@
 """The server's side of one HTTP connection, without I/O: bytes in; requests, then bytes, out.
 
-Strict and small: requests without a body, one at a time. What is wrong is answered once, and ends the connection.
+Its tests: tests/test_admin_http.py.
+
+Strict and small: requests without a body, one at a time. A wrong one is answered, and ends the connection.
 """
 
 from __future__ import annotations
@@ -134,7 +136,7 @@ class Conversation:
             raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
         end = self._http.next_event()
         assert isinstance(end, h11.EndOfMessage)
-        # To send more before the answer has come is of use to nobody but an attacker.
+        # Only an attacker gains from sending more before the answer has come.
         self._closes = bool(self._http.trailing_data[0])
         return Request(method, event.target.decode("ascii").partition("?")[0], headers)
 

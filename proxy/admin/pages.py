@@ -1,4 +1,7 @@
-"""What each path of the admin port answers."""
+"""What each path of the admin port answers.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

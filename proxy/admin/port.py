@@ -1,4 +1,7 @@
-"""Opens the admin port, which shows how the proxy is."""
+"""Opens the admin port, which shows how the proxy is.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

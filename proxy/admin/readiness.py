@@ -1,4 +1,7 @@
-"""Whether clients can be served, and if not, why: what a readiness probe is told."""
+"""Tell a readiness probe whether clients can be served, and if not, why.
+
+Its tests: tests/test_admin_http.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The admin port's listening socket: bounded in connections, in time, and in its share of the event loop.
 
+Its tests: tests/test_admin.py.
+
 It shares the loop with Redis clients, so whatever is sent to it, its own work takes at most a tenth of the time.
 """
 
@@ -29,7 +31,7 @@ from proxy.settings import SettingsError, parse_address
 log = structlog.get_logger("proxy.admin")
 
 MOST: Final = 16
-"""Connections at once. A further one takes the place of the one that has waited longest for a request."""
+"""Most connections at once. A further one replaces the one that has waited longest for a request."""
 
 MOST_SCRAPES: Final = 8
 """Scrapes that are answered at once: the other connections are left to probes."""
@@ -49,7 +51,7 @@ LINGER_SECONDS: Final = 1.0
 _PREPARED: Final = object()
 _BACKLOG: Final = 64
 _PAUSE_SECONDS: Final = 0.2
-"""How long nobody is accepted after a failure to accept."""
+"""How long to accept no one after accepting has failed."""
 
 
 class AdminServer:
@@ -247,7 +249,7 @@ class AdminServer:
             while True:
                 self._waiting[task] = since
                 data = await reader.read(READ)
-                del self._waiting[task]  # while what has come waits for its turn it makes room for nobody
+                del self._waiting[task]  # while its request waits for its turn it is not closed for another
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
                 try:
                     request = await self._turns.run(partial(conversation.receive, data))

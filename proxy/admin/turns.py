@@ -1,4 +1,7 @@
-"""Bounds the share of an event loop that work for the admin port gets: the loop belongs to Redis clients."""
+"""Bound the admin port's share of the event loop, which belongs to Redis clients.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _OTHERS: Final = 19
-"""How many times as long as a piece of work took the loop is then left to others, by the scrapes and by all else."""
+"""After a piece of work the admin port leaves the loop to others for so many times as long: scrapes, and all else."""
 
 _MOST_OWED: Final = 0.2
 """Seconds for which it is left to them after one piece at most."""
@@ -31,7 +34,7 @@ class Turns:
         async with self._lock:
             if (owed := self._free - time.monotonic()) >= _TICK_SECONDS:
                 await asyncio.sleep(owed)
-            # The processor's time: on a busy machine the clock on the wall counts what others do.
+            # CPU time: on a busy machine the wall clock would count what others do.
             began = time.thread_time()
             try:
                 return work()

@@ -1,4 +1,7 @@
-"""Asks an upstream server what there is to know before a proxy stands in front of it; changes nothing there."""
+"""Ask an upstream server what a proxy in front of it has to know, without changing anything.
+
+Its tests: tests/test_check.py.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ async def check_upstream(settings: Settings) -> list[Finding]:
                 with contextlib.suppress(OSError):  # TimeoutError is one: then nothing is said of it
                     facts.wants_login = await LoginWatch(upstream.connect).ask()
         findings = list(judge(facts))
-    # What is no server may announce lists of any size, and tell numbers that are none.
+    # Something that is no server may announce lists of any size, and send numbers that are none.
     except (OSError, RedisError, TimeoutError, RuntimeError, MemoryError, ValueError) as error:
         sentinels = list(judge_sentinels(facts))
         if sentinels and not facts.primary:
@@ -159,7 +162,7 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
 
 
 async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
-    """Try all that the proxy's user needs, on a key that there is not, and on a channel on which nobody listens."""
+    """Try everything that the proxy's user needs, on a key that does not exist and a channel without subscribers."""
     token = secrets.token_hex(8).encode()
     requests = trials(token, prefix, clustered=is_cluster_node(facts.info))
     replies = await asker.ask([request for _, request in requests])
@@ -192,7 +195,7 @@ def _proxies(clients: str) -> list[str]:
 
 
 async def _greeting(upstream: Upstream) -> bytes:
-    """Return the line with which the server turns clients away before they have asked for anything; mostly none."""
+    """Return the line with which the server rejects clients before they have sent anything; mostly none."""
     said: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     listener = _Listener(said)
     try:
@@ -241,7 +244,7 @@ def _unreachable(upstream: Upstream, error: Exception, greeting: bytes, own: str
     Args:
         upstream: the server.
         error: what went wrong.
-        greeting: what the server says to who has not asked for anything.
+        greeting: what the server says to a client that has sent nothing.
         own: the address at which the proxy listens, if the upstream's is the same.
     """
     if is_proxys(greeting.removeprefix(b"-ERR ").decode("utf-8", "replace")):

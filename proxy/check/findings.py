@@ -1,4 +1,7 @@
-"""What the facts about an upstream server mean for a proxy in front of it; without I/O."""
+"""What the facts about an upstream server mean for a proxy in front of it; without I/O.
+
+Its tests: tests/test_check.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ ENOUGH_SENTINELS: Final = 3
 """Two that are left of three are still a majority."""
 
 SLOW_MS: Final = 5.0
-"""A round trip that is worth a word: some requests wait for one or two."""
+"""A round trip worth mentioning: some requests wait for one or two."""
 
 CLOCK_SECONDS: Final = 1.0
 """A difference between two clocks that people notice."""

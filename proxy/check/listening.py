@@ -1,4 +1,7 @@
-"""Finds out whether the proxy can listen where it is to, or listens there already."""
+"""Finds out whether the proxy can listen where it is to, or listens there already.
+
+Its tests: tests/test_check.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The rights that the proxy's own user needs, each with a request that shows whether it is there and changes nothing.
 
+Its tests: tests/test_check.py.
+
 The only source of them: the check tries them, docs/security.md and config/acl.example are held to them by a test.
 """
 

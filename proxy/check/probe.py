@@ -1,5 +1,7 @@
 """`check --probe`: whether the running proxy answers a PING where it listens.
 
+Its tests: tests/test_check.py.
+
 A container's health check runs it every few seconds, so it imports nothing that takes long.
 """
 
@@ -29,22 +31,22 @@ _HEADER: Final = b"PROXY UNKNOWN\r\n"
 
 ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
 BUSY: Final = (b"-BUSY ", b"-LOADING ", b"-MISCONF ", b"-MASTERDOWN ", b"-ERR max number of clients reached")
-"""What a server says that lives and cannot serve everybody at present: to restart the proxy would help nobody."""
+"""Errors of a server that is alive but cannot serve everybody now: restarting the proxy would not help."""
 
 _ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM", UNLISTED.rstrip(), *BUSY)
 _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 
 
 class NoAnswerError(Exception):
-    """Nobody answers as the proxy would; the text says how it is."""
+    """No answer came as from a proxy; the text says what happened."""
 
 
 class NoConnectionError(NoAnswerError):
-    """Nobody can be reached there: what is wrong is the address, or the way."""
+    """The address cannot be reached."""
 
 
 class CertificateWantedError(NoAnswerError):
-    """TLS is spoken there, and a certificate wanted that a probe has not."""
+    """The address wants a client certificate, which a probe does not have."""
 
 
 def ask(
@@ -93,7 +95,7 @@ def ask(
                     connection.settimeout(left())
                     data = connection.recv(LARGEST)
                     if not data and not reply and by_tls:
-                        # Whatever else is the matter, the proxy says in a reply.
+                        # Any other problem the proxy reports in a reply.
                         raise CertificateWantedError("it closed the connection after the handshake")
                     if not data:
                         raise NoAnswerError("it closed the connection" + (" amid a reply" if reply else ""))
@@ -148,7 +150,7 @@ def _is_among(connection: socket.socket, balancers: Sequence[str]) -> bool:
 
 
 def _tls(connection: socket.socket) -> socket.socket:
-    """Begin TLS, with whom it may be: nothing secret is sent."""
+    """Begin TLS without checking the peer: nothing secret is sent."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -158,7 +160,7 @@ def _tls(connection: socket.socket) -> socket.socket:
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would obey."""
+    """Return a text without control codes."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

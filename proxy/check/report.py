@@ -1,4 +1,7 @@
-"""Runs the check and prints its table."""
+"""Runs the check and prints its table.
+
+Its tests: tests/test_check.py.
+"""
 
 from __future__ import annotations
 

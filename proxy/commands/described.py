@@ -1,5 +1,8 @@
-"""What the server at hand says of its own commands: which there are, how many arguments, where keys stand; and what it
-is, where that decides how it reads requests."""
+"""What the server says about itself: which commands it has, their arity and keys, and which product and version it is,
+as far as that decides how it reads requests.
+
+Its tests: tests/test_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ _WAITING: Final = frozenset((b"blocking", b"module"))
 
 
 class Terms(NamedTuple):
-    """On which terms the server lets a command run, and so a script that stands in for it.
+    """The terms on which the server runs a command, and so a script in its place.
 
     Attributes:
         writes: whether it is refused where nothing may be written.
         takes_memory: whether it is refused when there is no memory left.
-        declared: whether the server reads in a script's first line on which terms to run it; else it learns them when
-            the script calls something.
+        declared: whether the server reads the terms in a script's first line. Older ones find out when the script calls
+        something.
         across: whether the script may look at keys of several slots of a cluster node.
     """
 
@@ -63,7 +66,8 @@ class Description:
 
     @property
     def writes(self) -> bool:
-        """Whether it may write, itself or by a subcommand. Not every module says so, but what has keys does either."""
+        """Whether it may write, itself or by a subcommand. Modules do not always say so, but a command with keys says
+        if it only reads."""
         has_keys = bool(self.first) or self.movable
         own = b"readonly" not in self.flags and (has_keys or not self.flags.isdisjoint(_WRITING))
         return own or any(subcommand.writes for subcommand in self.subcommands.values())
@@ -88,17 +92,17 @@ def _house(name: bytes) -> bytes:
 
 
 class ServerCommands:
-    """The commands of the server at hand. Before they are read every command may exist, with any argument a key.
+    """The server's commands. Until they have been read, every command may exist, and any argument may be a key.
 
     Attributes:
         blanks: what the server makes of a line of blanks between two requests.
-        empty_counts: whether an empty request is one as far as CLIENT REPLY SKIP is concerned.
+        empty_counts: whether an empty request ends a CLIENT REPLY SKIP.
         takes_many_arguments: whether it takes requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
         declares_terms: whether it reads in a script's first line on which terms to run it.
         quoting: how it splits an inline request into arguments.
-        is_valkey: whether it says that it is a Valkey: its words for lifetimes of fields are others than Redis's.
-        worked_out: what others have worked out from all this, forgotten when it is read again.
+        is_valkey: whether it is a Valkey, whose commands for lifetimes of fields differ from Redis's.
+        worked_out: a cache for what others derive from all this; cleared when it is read again.
     """
 
     def __init__(self) -> None:
@@ -119,7 +123,7 @@ class ServerCommands:
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Take over the server's reply to `COMMAND`."""
         described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
-        # Who has one of them keeps those lifetimes itself, and the others know no other ones.
+        # A server with one of these commands keeps such lifetimes itself, so the proxy must not add the others.
         kept = {_house(name) for name in DIALECTS if name in described}
         self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
@@ -163,15 +167,16 @@ class ServerCommands:
         return None if described is not None and not described.writes else self._unplaced
 
     def dialect(self, name: bytes) -> Command | None:
-        """Return what to do about a command of that upper-case name that other servers have, and the proxy in the place
-        of this one; None for any other. While it is not known what the server has, there are none."""
+        """Return the table's entry for a command of another server that the proxy adds to this one; None for any other.
+
+        None too until the server's commands are known."""
         return self._dialects.get(name)
 
     def _reads_itself(self, name: bytes) -> bool:
         return name in self._dialects and WORDS[name].deed.reads
 
     def _written(self, arguments: list[bytes]) -> list[bytes] | None:
-        """Return what may be the keys of such a command."""
+        """Return the arguments of such a command that may be keys."""
         described = self._described.get(arguments[0].upper())
         return self.keys(arguments) if described is None or described.of(arguments).writes else None
 
@@ -188,9 +193,9 @@ class ServerCommands:
         return terms
 
     def may_block(self, name: bytes) -> bool:
-        """Return whether the command of that upper-case name may keep what follows it on its connection from running.
+        """Return whether the command of that upper-case name may block its connection.
 
-        A module says so of its commands only if it likes.
+        Modules are not obliged to say so.
         """
         if name in UNANSWERED or name in COMMANDS or name in HARMLESS or name in DIALECTS:
             return name in UNANSWERED

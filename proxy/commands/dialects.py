@@ -1,5 +1,7 @@
 """The words of Redis, Valkey and Garnet for lifetimes of members, many in one request: reads their arguments.
 
+Its tests: tests/test_dialects.py.
+
 `HEXPIRE key time [NX|XX|GT|LT] FIELDS n field …` and its relatives for hashes (H), and the same with MEMBERS for sets
 (S, as in Redis 8.12), sorted sets (Z, as in Garnet) and lists (L). Errors are those of Redis 8.10, for hashes on Valkey
 those of Valkey 9.1, in their order. `HSETEX`, `HGETEX` and `HGETDEL` likewise. Beside them Dragonfly's `FIELDEXPIRE`

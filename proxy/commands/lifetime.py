@@ -1,4 +1,7 @@
-"""What EXPIREMEMBER and its relatives ask for: reads their arguments, with KeyDB's errors in KeyDB's order."""
+"""Read the arguments of EXPIREMEMBER and its relatives, with KeyDB's errors in KeyDB's order.
+
+Its tests: tests/test_transcripts.py.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Final
 from proxy.wire.request import strict_integer
 
 EXACT: Final = 1 << 53
-"""The greatest integer up to which a sorted set's score, a double, holds every one."""
+"""The greatest integer up to which a double, such as a sorted set's score, holds every integer."""
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 UNITS: Final = {b"s": 1000, b"ms": 1}
-"""What EXPIREMEMBER may be given behind the delay, and how many ms it stands for."""
+"""Units that EXPIREMEMBER accepts behind the delay, in ms."""
 
 _RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
 
@@ -25,7 +28,7 @@ GT_OR_LT: Final = b"ERR GT and LT options at the same time are not compatible"
 
 
 class LifetimeError(Exception):
-    """The arguments are none of the command's.
+    """The arguments do not suit the command.
 
     Attributes:
         message: the error, without the leading minus and the line's end.
@@ -37,7 +40,7 @@ class LifetimeError(Exception):
 
 
 class ArityError(LifetimeError):
-    """There are too few arguments, or too many: a server sees that before it looks at anything else.
+    """There are too few arguments, or too many: servers check that first.
 
     Args:
         name: the command.
@@ -49,7 +52,7 @@ class ArityError(LifetimeError):
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What is asked for.
+    """The lifetime that a request asks for.
 
     Attributes:
         milliseconds: from now on, or since 1970.
@@ -113,7 +116,7 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
 def deadline_of(name: bytes, arguments: list[bytes], now: float) -> float:
     """Return the deadline that a request sets, in Unix ms like `now`.
 
-    -inf where it just removes, as its lifetime is over; infinite where it sets none, as it is wrong.
+    -inf if it removes the member, as the lifetime is over; infinite if it sets none, as the request is wrong.
     """
     try:
         lifetime = read_lifetime(name, arguments)

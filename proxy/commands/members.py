@@ -1,4 +1,7 @@
-"""Find, in the arguments of a command that adds or removes members, the members themselves."""
+"""Find, in the arguments of a command that adds or removes members, the members themselves.
+
+Its tests: tests/test_native_expiry.py.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from typing import Final, TypeAlias
 
 Arguments: TypeAlias = list[bytes]
 Positions: TypeAlias = range | None
-"""Where the members stand among the arguments (the command's name is 0); None when the request is not well formed, and
-so is best left to the server, which complains in its own words, or when it would take too long to tell."""
+"""Positions of the members among the arguments (the command's name is 0). None if the request is malformed, so that the
+server should answer it, or if finding out would take too long."""
 Locator: TypeAlias = Callable[[Arguments, int], Positions]
-"""Of the arguments and their number. While a request is still arriving the arguments are those that are there: then it
-raises IndexError where it needs one that is not."""
+"""A function of the arguments and their total number. While a request is still arriving some arguments are missing: it
+raises IndexError if it needs one of them."""
 
 MOST_OPTIONS: Final = 10_000
-"""Words in front of the members that are looked at: more than a request has that a script can stand in for."""
+"""How many words in front of the members to look at: more than any request has that a script can replace."""
 
 _ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
 _GEOADD_OPTIONS = frozenset((b"NX", b"XX", b"CH"))

@@ -1,7 +1,8 @@
-"""What `COMMAND` is to say of the proxy's own commands: arity, flags, arguments; the only source of it.
+"""What `COMMAND` says about the proxy's own commands: arity, flags, arguments. The only source of it.
 
-Each takes after a command of the server's own, its model: keys, ACL categories and the form in which the server at hand
-describes a command are that command's.
+Its tests: tests/test_command.py.
+
+Each is modelled on a command of the server, whose keys, ACL categories and form of description it takes over.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Own:
     Attributes:
         arity: how many arguments it has, its name included; negative, if at least so many.
         flags: what the server would say of how it runs.
-        model: the command of the server's that it takes after.
+        model: the server's command that it is modelled on.
         docs: what `COMMAND DOCS` says, as servers from Redis 7.0 on put it.
     """
 

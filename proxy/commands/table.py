@@ -1,5 +1,7 @@
 """The table of commands: what each does to the deadlines of members, and where the keys concerned stand.
 
+Its tests: tests/test_commands.py.
+
 One source for the relay, for the documentation (`docs/semantics.md`) and for the test that holds it against the
 server's own `COMMAND`. A command that is not here is forwarded as it came, unless it may write (`ServerCommands`).
 """
@@ -54,7 +56,7 @@ class Effect(Enum):
 
     @property
     def judged(self) -> bool:
-        """Whether a request breaks the promise when it is forwarded as it came for a key that has deadlines."""
+        """Whether forwarding a request as it came, for a key with deadlines, would break the promise."""
         match self:
             case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return True
@@ -74,7 +76,7 @@ class Effect(Enum):
 
     @property
     def marking(self) -> bool:
-        """Whether a key may come to have deadlines by such a request."""
+        """Whether such a request may give a key deadlines."""
         match self:
             case Effect.EXPIRE | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return True
@@ -92,7 +94,7 @@ class Effect(Enum):
 
     @property
     def blind(self) -> bool:
-        """Whether a request may add members without a script that looks which of them are absent."""
+        """Whether a request may add members without a script that checks which of them are absent."""
         match self:
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
                 return True
@@ -110,7 +112,7 @@ class Effect(Enum):
 
     @property
     def spared(self) -> bool:
-        """Whether a request may go as it came if its user may not run the script that would stand in for it."""
+        """Whether a request may go as it came if its user may not run the script that would replace it."""
         match self:
             case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER | Effect.IMPORT:
                 return True  # what it may add is voided before, as for those that are blind
@@ -300,7 +302,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MIGRATE, "MIGRATE", _none, always=True)
     put(Effect.WAIT, "WAIT WAITAOF", _none, always=True)
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
-    # In RESP2 a subscriber may do little else; it is to hear so of its own requests, not of scripts.
+    # A RESP2 subscriber may do little else, and should get errors for its own requests, not for scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
     put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it, likewise
     put(Effect.CONNECTION, "CLIENT ASKING CLUSTER", _none, always=True)
@@ -351,7 +353,7 @@ FREQUENT_READS: frozenset[bytes] = frozenset(
 """Those of them that the server runs while it lets no client write."""
 
 INDIFFERENT: Final = frozenset(b"MGET MSET PSETEX PUBLISH SETEX SPUBLISH".split())
-"""Commands that do, and answer, the same whatever members their keys have; none is left that a deadline could meet."""
+"""Commands that do and answer the same whatever members their keys have, and after which no deadline matters."""
 
 _TERMS: Final = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
 
@@ -379,7 +381,7 @@ PURE_READS: Final = (FREQUENT_READS - INDIFFERENT - STRING_LIKE) | frozenset(
     SDIFF SINTER SINTERCARD SUNION ZDIFF ZINTER ZINTERCARD ZLEXCOUNT ZMSCORE ZRANDMEMBER ZRANGEBYLEX
     ZREVRANGEBYLEX ZUNION""".split()
 )
-"""Commands that only read, the keys that they name alone: they can be sent twice without anybody knowing."""
+"""Commands that only read, and only the keys that they name: they can be sent twice unnoticed."""
 
 REPEATED: frozenset[bytes] = frozenset(
     b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM
@@ -391,7 +393,7 @@ none takes long. (Those for lists are left out: each looks through the list.)"""
 BLOCKING: frozenset[bytes] = frozenset(
     b"BLMOVE BLMOVEM BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
 )
-"""Commands that give to a client what others bring while it waits."""
+"""Commands by which a client waits for what others bring."""
 
 UNANSWERED: frozenset[bytes] = BLOCKING | {b"WAIT", b"WAITAOF", b"SYNC", b"PSYNC"}
-"""Commands that may be answered as late as the server likes, or never, and what follows them neither."""
+"""Commands that the server may answer at any time, or never. What follows them on the connection waits too."""

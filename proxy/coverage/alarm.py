@@ -1,4 +1,7 @@
-"""When the next deadline passes, as far as one proxy knows: what wakes its sweeper."""
+"""The next deadline that this proxy knows of: it wakes the sweeper.
+
+Its tests: tests/test_coverage.py.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 LASTING_SECONDS: Final = 5.0
-"""How long a deadline counts that a request is about to set: it may not have run when the server is asked."""
+"""How long to remember a deadline that a request is about to set: it may not have run when the server is asked."""
 
 _TOGETHER_SECONDS: Final = 0.5
-"""Deadlines that are set within such a time count as one, the earliest."""
+"""Deadlines set within this time are remembered as one, the earliest."""
 
 
 class Alarm:
@@ -20,7 +23,7 @@ class Alarm:
     Attributes:
         next_deadline: the earliest of all when the sweeper last looked, in Unix ms.
         is_idle: whether there was none then, and none has been set here or announced since.
-        on_first: is called when one is set then: others may be as idle.
+        on_first: is called when one is set then, as other proxies may be idle too.
     """
 
     def __init__(self) -> None:
@@ -66,7 +69,7 @@ class Alarm:
                 self._wake()
 
     def begin_watch(self) -> None:
-        """Wake nobody until `end_watch`."""
+        """Stop waking the sweeper until `end_watch`."""
         self._wake = None
 
     def end_watch(self, earliest: float, now: float, wake: Callable[[], None]) -> None:

@@ -1,4 +1,8 @@
-"""From which keys the engine has just removed what is due: what came together needs one look, not one each."""
+"""The keys from which the engine has just removed what is due: requests that come together need one look, not one
+each.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ from collections.abc import Iterable
 from typing import Final
 
 LASTING_MS: Final = 10.0
-"""How long a look counts. Another connection may set a deadline meanwhile that is as short."""
+"""How long a look counts. It must be short: another connection may set a short deadline meanwhile."""
 
 AHEAD_MS: Final = 0.5
-"""How long before a deadline to wait for it. A request needs some of that from here to where it runs."""
+"""A deadline closer than this is waited for: a request that is sent now may run after it."""
 
 
 class Clearance:
@@ -33,11 +37,11 @@ class Clearance:
         self._looked.update(dict.fromkeys(keys, (since, earliest)))
 
     def forget(self) -> None:
-        """Have every key looked at again."""
+        """Forget all looks."""
         self._looked.clear()
 
     def holds(self, key: bytes, now: float, set_here: float) -> bool:
-        """Return whether nothing is due in a key, and it need not be looked at.
+        """Return whether a key need not be looked at, because nothing is due in it.
 
         `set_here`: the earliest deadline that connections of this proxy have set lately.
         """

@@ -1,8 +1,9 @@
-"""Which keys may have members with deadlines: those that begin with a covered prefix. Everything else is the server's.
+"""Which keys may have members with deadlines: those that begin with a covered prefix.
 
-A covered prefix is announced to all proxies before the first deadline is set under it. From then on each of them looks:
-it has every request on such a key judged by the server, where the deadlines are. A proxy that cannot be sure to have
-heard of all prefixes covers every key.
+Its tests: tests/test_coverage.py.
+
+A covered prefix is announced to all proxies before the first deadline is set under it. From then on all of them check
+requests on such keys with the server, where the deadlines are. A proxy that may have missed a prefix covers every key.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from proxy.coverage.clearance import Clearance
 from proxy.coverage.prefixes import MOST, merged, prefix_of
 
 DATABASES: Final = frozenset(range(1024))
-"""The numbers of databases that a client's word makes known. The server leaves those out that it has not."""
+"""The databases that a client's request can make known. Those that the server does not have are ignored later."""
 
 _WHOLE: Final = b"!"
 _PREFIX: Final = b"="
-"""How messages, and the list in the server, mark an entry: a name that counts whole, and a prefix."""
+"""Marks of entries, in messages and in the server's list: one for a whole name, one for a prefix."""
 
 
 def lease_clock() -> float:
@@ -41,16 +42,16 @@ class Coverage:
 
     Attributes:
         entries: the prefixes, each with its mark.
-        blind: whether others may have been announced that are not known, so that every key is covered.
+        blind: whether prefixes may have been missed, so that every key is covered.
         loaded: whether they have been read since the control connection was made.
-        trusted_until: until when (`lease_clock`) other proxies' announcements are sure to be known here.
-        shared: whether there may be other proxies, which have to know a prefix before a first deadline is set under it.
+        trusted_until: until when (`lease_clock`) no announcement of another proxy can have been missed.
+        shared: whether there may be other proxies, to which first deadlines have to be announced.
         databases: the numbers of those that may hold deadlines.
-        search: finds in a chunk what may be the beginning of a covered key; it may be none.
+        search: finds the beginning of a covered key in a chunk. It may find one where there is none.
         on_announced: is called when another proxy has announced any.
         on_covered: is called with entries that come from elsewhere.
-        ever: whether there has been any, so that the proxy's own keys may be in a database.
-        told: whether somebody has asked to be told of members that expire, in any database.
+        ever: whether a prefix has ever been covered, so that the proxy's own keys may exist.
+        told: whether any database has rules for events.
         cleared: the keys from which the engine has just removed what is due, in all databases.
     """
 
@@ -80,7 +81,7 @@ class Coverage:
     # What sessions ask.
 
     def is_certain(self, key: bytes) -> bool:
-        """Return whether a key is covered by an entry, and not for want of trust."""
+        """Return whether a key is covered by an entry, and not only because the proxy is blind."""
         return key.startswith(self._prefixes) or key in self._whole
 
     def covers(self, key: bytes) -> bool:
@@ -113,8 +114,8 @@ class Coverage:
         return False
 
     def look(self) -> None:
-        """See whether the lease has run out. To be called whenever requests are about to be judged: timers are no use
-        for it, as a process that was stopped serves its sockets before its timers."""
+        """Become blind if the lease has run out. Call this before requests are judged. A timer would not do: a process
+        that was stopped serves its sockets before its timers."""
         if self.trusted_until < math.inf and lease_clock() >= self.trusted_until:
             self.distrust()
 
@@ -123,11 +124,11 @@ class Coverage:
         self.blind = self.shared = True
 
     def see(self) -> None:
-        """See again: the prefixes have been read, or the other proxies have been heard."""
+        """Stop being blind if the prefixes have been read and the other proxies heard."""
         self.blind = not self.loaded or (self.trusted_until < math.inf and lease_clock() >= self.trusted_until)
 
     def visit(self, databases: Iterable[int]) -> None:
-        """Make databases known because a client goes there, or sends keys there."""
+        """Note databases that a client selects, or sends keys to."""
         new = DATABASES.intersection(databases) - self.databases
         if new:
             self.databases |= new
@@ -136,7 +137,7 @@ class Coverage:
     # First deadlines.
 
     def unconfirmed(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those keys that may get deadlines only when an entry for them has been announced."""
+        """Return those of some keys for which an entry has to be announced before they may get deadlines."""
         prefixes, whole = self._confirmed_prefixes, self._confirmed_whole
         return [key for key in keys if not (key.startswith(prefixes) or key in whole)]
 
@@ -164,13 +165,13 @@ class Coverage:
             covering = [entry for entry in self.entries if _covers(entry, key)]
             for entry in () if queued else covering:
                 if self.entries[entry] is not by:
-                    self.entries[entry] = None  # who has begun it is not the only one who sets deadlines under it
+                    self.entries[entry] = None  # others may set deadlines under it too
             wanted.update(dict.fromkeys(covering))
         self._begun.update(wanted)
         return list(wanted)
 
     def want(self, prefixes: Iterable[bytes]) -> list[bytes]:
-        """Cover prefixes that are known before any key; return the entries that have to be announced for them."""
+        """Cover prefixes given by the `cover` setting; return the entries to announce."""
         wanted: dict[bytes, None] = {}
         for prefix in self.unconfirmed(prefixes):
             if not self.is_certain(prefix):
@@ -179,7 +180,7 @@ class Coverage:
         return list(wanted)
 
     def _entries_for(self, key: bytes) -> list[bytes]:
-        """Return the entry that is to cover a key, and wider ones in the place of others, where there are too many."""
+        """Return the entry that is to cover a key, and, if there are too many entries, wider ones to replace others."""
         prefix = prefix_of(key)
         if not prefix:
             return [_WHOLE + key]
@@ -203,19 +204,19 @@ class Coverage:
         self._confirmed_whole = frozenset(entry[1:] for entry in self._confirmed if entry[:1] == _WHOLE)
 
     def learn(self, keys: Iterable[bytes]) -> None:
-        """Cover keys that the server has deadlines of: other proxies learn them likewise."""
+        """Cover keys for which the server has deadlines. Other proxies learn them in the same way."""
         for key in keys:
             if not self.is_certain(key):
                 self._add(self._entries_for(key), None)
 
     def add(self, entries: Collection[bytes]) -> None:
-        """Cover what the server has listed; anything else is left out."""
+        """Cover entries from the server's list, and ignore anything that is none."""
         self._add([entry for entry in entries if entry[:1] in (_PREFIX, _WHOLE)], None)
 
     def hear(self, entries: Collection[bytes]) -> None:
-        """Cover what another proxy has announced: its requests may set deadlines under that from now on.
+        """Cover what another proxy has announced: its clients may set deadlines there from now on.
 
-        So may those of connections here that have begun it, and wait: it is not theirs alone any more.
+        An entry that a connection here has begun is then no longer that connection's alone.
         """
         begun = [entry for entry in entries if entry in self._begun and entry in self.entries]
         self._begun.difference_update(begun)
@@ -240,7 +241,7 @@ class Coverage:
             self.on_covered(new)
 
     def _drop_narrower(self) -> None:
-        """Forget prefixes of which a shorter one has come, where there are too many."""
+        """If there are too many prefixes, forget those that a shorter one includes."""
         if len(self.entries) <= MOST:
             return
         prefixes = [entry[1:] for entry in self.entries if entry[:1] == _PREFIX]
@@ -253,7 +254,7 @@ class Coverage:
                         self.entries[_PREFIX + other] = None
 
     def others_cover(self, keys: Iterable[bytes], by: object) -> bool:
-        """Return whether some key has been covered by anybody else than a connection."""
+        """Return whether any of the keys has been covered by someone other than the given connection."""
         if self.blind:
             return True
         return any(

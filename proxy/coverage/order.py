@@ -1,4 +1,7 @@
-"""The earliest deadline of each slot of a cluster node, in order: a node has no one index to look at."""
+"""The earliest deadline of each slot of a cluster node, in order, because a node has an index for each slot.
+
+Its tests: tests/test_slot_order.py.
+"""
 
 from __future__ import annotations
 

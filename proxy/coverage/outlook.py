@@ -1,4 +1,7 @@
-"""Whether the next deadline of all keys of a database is far: then to ask for that one will do, whatever is read."""
+"""Whether the next deadline of a database is far away. Then asking for that one is enough, whatever is read.
+
+Its tests: tests/test_reads.py.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import math
 from typing import Final
 
 _FAR_MS: Final = 100.0
-"""How far ahead it has to be: a reply that comes later than that is asked for once more."""
+"""How far away it has to be. A read whose reply takes longer is sent again."""
 
 _AGAIN_MS: Final = 50.0
-"""How long to wait before the server is asked again, while it is not."""
+"""How long to wait, if it is not, before the server is asked again."""
 
 
 class Outlook:
-    """What the server has last said of it. It may have changed since: its answer to the next question tells."""
+    """What the server last said about the next deadline. It may have changed; the answer to the next question tells."""
 
     __slots__ = ("_asked", "_far_until")
 
@@ -25,7 +28,7 @@ class Outlook:
         return now < self._far_until
 
     def wants(self, now: float) -> bool:
-        """Return whether the server should be asked beside other things, at such a moment; it is then."""
+        """Return whether to ask the server now, and note that it is asked."""
         if now < self._asked + _AGAIN_MS:
             return False
         self._asked = now

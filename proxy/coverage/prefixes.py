@@ -1,4 +1,7 @@
-"""Chooses the beginnings of names by which keys with deadlines are covered."""
+"""Choose the prefixes under which keys with deadlines are covered.
+
+Its tests: tests/test_coverage.py.
+"""
 
 from __future__ import annotations
 

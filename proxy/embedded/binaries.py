@@ -1,4 +1,7 @@
-"""Finds the Redis and Valkey servers on this machine."""
+"""Finds the Redis and Valkey servers on this machine.
+
+Its tests: tests/test_embedded.py.
+"""
 
 from __future__ import annotations
 

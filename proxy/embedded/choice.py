@@ -1,4 +1,7 @@
-"""The server behind the proxy: the one that the settings name, or an embedded one that is started first."""
+"""The server behind the proxy: the one that the settings name, or an embedded one that is started first.
+
+Its tests: tests/test_embedded.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What to try first, for people who have just started a proxy with a server of its own."""
+"""What to try first, for people who have just started a proxy with a server of its own.
+
+Its tests: tests/test_embedded.py.
+"""
 
 from __future__ import annotations
 

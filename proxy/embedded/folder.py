@@ -1,4 +1,7 @@
-"""The data folder of an embedded server: held by one server at a time, and read by no server that would harm it."""
+"""The data folder of an embedded server: held by one server at a time, and read by no server that would harm it.
+
+Its tests: tests/test_embedded.py.
+"""
 
 from __future__ import annotations
 

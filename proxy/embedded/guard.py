@@ -1,5 +1,7 @@
 """Run one command as a child that ends when the guard's standard input does: a server that cannot outlive the proxy.
 
+Its tests: tests/test_embedded.py.
+
 A script for an interpreter of its own, ``python -I -S guard.py GRACE FOLDER COMMAND...``, and nothing to import.
 Standard input is a pipe whose only other end the proxy holds. The kernel closes that end however the proxy dies,
 ``kill -9`` included, and then the guard ends the command (SIGTERM, after GRACE seconds SIGKILL) and removes FOLDER.

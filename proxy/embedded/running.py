@@ -1,4 +1,7 @@
-"""Finds the embedded server of a proxy that runs: only the proxy knows where it is."""
+"""Finds the embedded server of a proxy that runs: only the proxy knows where it is.
+
+Its tests: tests/test_embedded.py.
+"""
 
 from __future__ import annotations
 

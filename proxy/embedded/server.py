@@ -1,4 +1,7 @@
-"""Runs a Redis or Valkey server as a child that never outlives the proxy."""
+"""Runs a Redis or Valkey server as a child that never outlives the proxy.
+
+Its tests: tests/test_embedded.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The subcommands of `events`: from what is asked for to lines for people and an exit status."""
+"""The subcommands of `events`: from what is asked for to lines for people and an exit status.
+
+Its tests: tests/test_events_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The subcommand `events` and what it asks for: its own subcommands, their options and texts."""
+"""The subcommand `events` and what it asks for: its own subcommands, their options and texts.
+
+Its tests: tests/test_events_command.py.
+"""
 
 from __future__ import annotations
 

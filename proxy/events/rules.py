@@ -1,5 +1,7 @@
 """Rules for events: which members that expire are told of, where, and how. Kept in Redis, where the scripts read them.
 
+Its tests: tests/test_events.py.
+
 A rule is a member of a sorted set (`Names.events`) of its database, with the score 0:
 
     <maxlen> <0 or 1: with values> <database> <letters>- <size of the pattern>:<pattern><stream>

@@ -1,4 +1,7 @@
-"""Reads and writes the rules for events in a server, and reads streams; failures are one line for people."""
+"""Reads and writes the rules for events in a server, and reads streams; failures are one line for people.
+
+Its tests: tests/test_events_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Asks the server for something over the proxy's own connections: calls scripts, in a cluster one for each slot."""
+"""Asks the server for something over the proxy's own connections: calls scripts, in a cluster one for each slot.
+
+Its tests: tests/test_silence.py.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,14 @@ _CHANGE: Final = re.compile(
     rb"|role|master_replid|slave_repl_offset):\S+",
     re.MULTILINE,
 )
-"""What of INFO counts writes since the last snapshot, snapshots, and what goes without a write; and tells whose data a
-replica has."""
+"""Fields of INFO that change with the data: writes since the last snapshot, snapshots, keys that vanish without a
+write, and whose data a replica has."""
 
 _DATABASE: Final = re.compile(rb"^db(\d+):", re.MULTILINE)
 
 COMPLETE: Final = b"*"
-"""An element of a list of covered prefixes that tells of all keys in the index beside it: others need not be read."""
+"""The mark in a list of covered prefixes that it covers all keys in the index beside it, so the index need not be
+read."""
 
 
 class Listing(Enum):
@@ -49,15 +53,15 @@ class Listing(Enum):
     HERE = "here"
     """In any case."""
     WHOLE = "whole"
-    """Likewise; with what is listed they tell of all keys in the index."""
+    """In any case, and mark the list as covering all keys in the index."""
 
 
 MOST_COVERED: Final = 1_000
-"""Covered prefixes that are read of one list: there are fewer, unless somebody has spoilt it."""
+"""How many covered prefixes to read from one list. There are fewer, unless somebody has damaged the list."""
 
 
 class Caller:
-    """Calls the scripts, and asks the server what it says of itself.
+    """Calls scripts over the proxy's own connections, and asks the server about itself.
 
     Args:
         control: the connections of the proxy's own.
@@ -66,8 +70,8 @@ class Caller:
         home: the database that connections of the proxy's own are in.
 
     Attributes:
-        aside: asks on the connection by which the proxy hears of others: what is asked often costs half as much there.
-            Only what has a small answer: the server drops who takes large ones slowly.
+        aside: asks on the connection for messages between proxies, which costs half as much. Only for small answers:
+        the server drops a client that reads large ones slowly there.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
@@ -105,7 +109,7 @@ class Caller:
             undeclared: whether ARGV has all of KEYS, behind their number.
 
         Returns:
-            The replies. Where a cluster node has not all keys of a slot, the error that says so stands for its reply.
+            The replies. If a cluster node does not have all keys of a slot, its error is the reply for that slot.
         """
         slots, declares = self._names.slots, self._commands.declares_terms
         text = control_script(name, declares=declares, quiet=quiet, undeclared=undeclared)
@@ -131,7 +135,7 @@ class Caller:
         return replies
 
     async def do_plainly(self, name: str, keys: list[bytes], arguments: list[bytes | int | str]) -> Any:
-        """Return what a script of `PLAINLY` would answer, without one."""
+        """Return what a script in `PLAINLY` would answer, by plain commands."""
         asks, take = PLAINLY[name](keys, arguments)
         return take(await self._ask_together(asks))
 
@@ -170,7 +174,7 @@ class Caller:
             await self.ask("PING")
 
     async def ask(self, *words: str) -> Any:
-        """Return the reply to a command as it comes, of which redis-py would make something else."""
+        """Return the reply to a command unchanged, without redis-py's conversion."""
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             await connection.send_command(*words)
@@ -187,7 +191,7 @@ class Caller:
         return bool(take(await self._ask_together(asks)))
 
     async def _ask_together(self, asks: Iterable[tuple[bytes | int | str, ...]]) -> list[Any]:
-        """Return the replies to commands of which some go to another database, errors among them."""
+        """Return the replies to commands, some of them in other databases; errors are returned too."""
         commands = [*asks, ("SELECT", self._home)]
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         replies: list[Any] = []
@@ -249,7 +253,7 @@ class Caller:
 
 
 def _told(answer: Any) -> Any:
-    """Return what was answered, or raise the error that it is."""
+    """Return an answer, or raise it if it is an error."""
     if isinstance(answer, Exception):
         raise answer
     return answer

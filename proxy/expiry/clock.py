@@ -1,4 +1,7 @@
-"""The server's clock, as estimated from here: every deadline is judged by it, so that several proxies agree."""
+"""The server's clock, as estimated from here: every deadline is judged by it, so that several proxies agree.
+
+Its tests: tests/test_clock.py.
+"""
 
 from __future__ import annotations
 
@@ -73,12 +76,12 @@ class ServerClock:
         self._at = received
 
     def restart(self) -> None:
-        """Believe no earlier answer any more: from now on another server is asked, with a clock of its own."""
+        """Forget all earlier answers: from now on another server is asked, which has its own clock."""
         self._answered = False
         self._stepped = self.local()  # answers to earlier questions are of the server before
 
     def on_step(self, listener: Callable[[float], None]) -> None:
-        """Have a function called, with the step in ms, whenever the server's clock is found to have been stepped."""
+        """Call a function, with the step in ms, whenever the server's clock has been stepped."""
         self._listeners.append(listener)
 
     @staticmethod

@@ -1,4 +1,8 @@
-"""The engine: has members that are due removed, before a request that touches them and by the sweeper."""
+"""The engine: removes due members and voids deadlines, over the proxy's own connections, for requests and for the
+sweeper.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from proxy.session.voiding import Absent, voidings
 log = structlog.get_logger("proxy.engine")
 
 SWEPT_AT_ONCE: Final = 32
-"""Keys that one script of the sweeper clears: others wait for it, and for the proxy to take in its result."""
+"""How many keys one script of the sweeper clears. The server's other clients wait for it meanwhile."""
 
 MEMBERS_AT_ONCE: Final = 500
 """Members, or deadlines, that one script looks at, about."""
@@ -40,16 +44,17 @@ WEEDED_AT_ONCE: Final = 1_000
 """Elements of a list that one script looks at, where many are due."""
 
 WEEDED_ANEW: Final = 20
-"""How often to begin anew where somebody past the proxy changes the list meanwhile."""
+"""How often to start again if somebody changes the list meanwhile, past the proxy."""
 
 _WEEDED: Final = -2
-"""What the script says where nothing is left to do."""
+"""What the script answers if nothing is left to do."""
 
 TELLING_SECONDS: Final = 60.0
-"""How long after rules for events have been met the scripts that can tell are sent at once."""
+"""How long, after a rule for events has been met, to send the long form of the scripts at once, which can tell
+events."""
 
 VOID_MS: Final = 60_000
-"""How long `TTL` tells a void deadline, as KeyDB does, at least; then the background pass frees it."""
+"""How long `TTL` shows a void deadline at least, as in KeyDB, before the background pass frees it."""
 
 LEFTOVERS_AT_ONCE: Final = 100
 """Keys of an index that are read at once for the background pass."""
@@ -59,7 +64,7 @@ _NEARLY: Final = 0.0002
 
 
 class Engine:
-    """Removes members, and what belongs to them.
+    """Removes due members, voids deadlines, and keeps the index true.
 
     Args:
         caller: calls the scripts.
@@ -94,7 +99,7 @@ class Engine:
         self._telling_until = -math.inf
 
     async def answer(self, question: Question) -> None:
-        """Do what a session asks for; in whatever database the keys are. A replica of a cluster's removes nothing."""
+        """Do what a question asks for, in all databases. A replica in a cluster removes nothing."""
         slots = self._names.slots
         if slots is not None and not slots.primary:
             await self._indexes.look_at_role()
@@ -146,7 +151,7 @@ class Engine:
         await self._indexes.note_elsewhere(keys)
         slots, number = self._names.slots, slot(keys[0])
         if slots is not None and number in slots.owned and number not in slots.moving:
-            await self._cleared(keys)  # it has become the node's own meanwhile
+            await self._cleared(keys)  # the slot has become the node's own meanwhile
         else:
             await self._clear_on_its_way(keys)
 
@@ -264,7 +269,7 @@ class Engine:
                 elsewhere.append(key)
                 continue
             earliest = float(after) if after else None
-            # Without members the index was wrong, which clients' scripts can make it: then nothing was late.
+            # If no member went, the index was wrong, as clients' scripts can make it: then nothing was late.
             if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
                 self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
         await self._indexes.note_elsewhere(elsewhere)
@@ -273,7 +278,7 @@ class Engine:
         return int(gone)
 
     async def _weed(self, trigger: Literal["sweep", "request"], database: int, key: bytes) -> int:
-        """Remove what is due in a list of which much is, a part of it at a time, so that nobody else waits long.
+        """Remove what is due in a list with many due elements, a part at a time, so that no other client waits long.
 
         Returns:
             How many members there were.
@@ -296,14 +301,14 @@ class Engine:
             self._indexes.observe(sent, moment)
             members += gone
             self._metrics.members_expired_total[trigger] += gone
-            if trigger == "sweep":  # as long for others
+            if trigger == "sweep":  # leave the server to others for as long
                 await asyncio.sleep(asyncio.get_running_loop().time() - began)
         return members
 
     async def _remove(
         self, trigger: Literal["sweep", "request"], name: str, call: Call, *, undeclared: bool = False
     ) -> Any:
-        """Run a script that removes, in its short form while nobody has to be told of what goes.
+        """Run a script that removes members: in its short form while no rule for events can match.
 
         Args:
             trigger: what makes it necessary.
@@ -334,7 +339,7 @@ class Engine:
             )
 
     async def changes(self) -> object:
-        """Return something that is different after any change of the data, or of what of it is known."""
+        """Return a value that differs after any change of the data, or of what the proxy knows about it."""
         slots = self._names.slots
         places = sorted(self._coverage.databases) if slots is None else (sorted(slots.indexed), slots.primary)
         return await self._caller.changes(), places
@@ -363,7 +368,8 @@ class Engine:
         return [(cursor, int(seen), int(voided), int(aged)) for cursor, seen, voided, aged in reply]
 
     async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
-        """Make the indexes true to the shadows of some keys, `KEYS_AT_ONCE` at most; return those that were wrong."""
+        """Correct the indexes for some keys, `KEYS_AT_ONCE` at most, by their shadows; return the keys that were
+        wrong."""
         calls: list[Call] = [(self._names.involved(group), [database]) for group in self._names.by_slot(keys)]
         healed: list[bytes] = []
         for reply in await self._caller.call("heal", calls):
@@ -373,9 +379,9 @@ class Engine:
         return healed
 
     async def list_covered(self, databases: Mapping[int, Listing], entries: Collection[bytes]) -> None:
-        """List covered prefixes in the server, beside the indexes: who begins later reads them there.
+        """List covered prefixes in the server, beside the indexes, where proxies that start later read them.
 
-        Where it lets nothing be written at present the tracker lists them later.
+        If nothing can be written at present, the tracker lists them later.
         """
         if self._names.slots is not None or not databases:
             return
@@ -387,7 +393,7 @@ class Engine:
             log.debug("covered prefixes not listed", error=one_line(error))
 
     async def page_of_index(self, database: int, cursor: bytes, number: int | None) -> tuple[bytes, list[bytes]]:
-        """Return the cursor to go on with, b"" at the end, and some keys of the index of a database, or of a slot."""
+        """Return some keys of the index of a database or slot, and the cursor to go on with: b"" at the end."""
         found = await self.own_names(database, b"", cursor, number, b"", LEFTOVERS_AT_ONCE)
         return found[1], found[3]
 

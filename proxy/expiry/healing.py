@@ -1,8 +1,10 @@
 """Rebuild the index from the shadows, slowly and in the background, wherever the two differ.
 
-The index is derived, and every user who may set deadlines may write it: by a script of their own they can remove it,
-put something else in its place, or write times that are not true. A deadline that the index does not tell, or tells as
-later than it is, is swept late. This pass goes round all databases and writes what the shadows say.
+Its tests: tests/test_background.py.
+
+Every user who may set deadlines may write the index, and so damage it by a script of their own. A deadline that is
+missing in the index, or too late in it, is swept late. The index is derived, so this pass goes round all databases and
+writes what the shadows say.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ BETWEEN_ROUNDS: Final = 5.0
 """Seconds from the end of one round to the beginning of the next."""
 
 STEP: Final = 1000
-"""Keys that the server looks at in one step, some 0.2 ms."""
+"""How many keys the server looks at in one step, which takes some 0.2 ms."""
 
 STEP_SECONDS: Final = 0.1
 """How long to leave the server to others after a step: 10,000 keys a second."""
@@ -77,7 +79,7 @@ class Healing:
             return
         names, entries = b"0", b"0" if slots is None else b""
         number = None if slots is None else slots.first
-        indexes: list[int] = []  # of a cluster node, those that have been met and are still to be gone through
+        indexes: list[int] = []  # in a cluster: slots that have been met and are still to be gone through
         while names or entries or indexes:
             if not entries and indexes:
                 number, entries = indexes.pop(), b"0"

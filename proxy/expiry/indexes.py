@@ -1,4 +1,7 @@
-"""Reads the indexes: which keys have deadlines, when something is due, and which slots a cluster node has."""
+"""Reads the indexes: which keys have deadlines, when something is due, and which slots a cluster node has.
+
+Its tests: tests/test_background.py.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ KEYS_AT_ONCE: Final = 128
 """Keys that one script looks at, at most."""
 
 LEARNT_AT_ONCE: Final = 250
-"""Keys whose deadlines are asked for at once: clients wait while the question is encoded."""
+"""How many keys to ask for at once. Clients wait while the question is encoded."""
 
 PAGE: Final = 1000
 """Entries of an index that are read at once."""
@@ -81,7 +84,7 @@ class Look:
 
 
 class Indexes:
-    """Reads what is where, and makes it known.
+    """Reads the indexes, and makes their keys known as covered.
 
     Args:
         caller: asks the server.
@@ -91,9 +94,9 @@ class Indexes:
         clock: the server's clock; kept current likewise.
 
     Attributes:
-        misplaced: set when a cluster node has said of a key that it is not there.
-        clustered: set while the server is a node of a cluster, as it was when it was last reached.
-        renamed: set when a cluster node has another id than it had.
+        misplaced: set when a cluster node has said that it does not have a key.
+        clustered: set if the server was a node of a cluster when it was last reached.
+        renamed: set when the cluster node has got another id.
         order: the earliest deadlines of a cluster node's slots.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
@@ -106,7 +109,7 @@ class Indexes:
         self._coverage = coverage
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._met: set[int] = set()  # databases that there were at the last look
+        self._met: set[int] = set()  # the databases at the last look
         self.order = SlotOrder()
         self.misplaced = asyncio.Event()
         self.clustered = asyncio.Event()
@@ -121,7 +124,7 @@ class Indexes:
         self._coverage.databases.update(await self._caller.databases())
 
     async def has_rules(self) -> bool:
-        """Return whether somebody has asked to be told of members that expire, in any database. No script runs."""
+        """Return whether any database has rules for events. No script runs."""
         if self._names.slots is not None:
             return False  # as in CONFIG: see docs/events.md
         return await self._caller.exist(sorted(self._coverage.databases), [self._names.events])
@@ -135,9 +138,9 @@ class Indexes:
         return bool(await self._caller.evaluate("traces", [self._names.lease, self._names.events], databases))
 
     async def glance(self) -> float:
-        """Return the earliest deadline, in Unix ms, as far as that shows without a script; infinite: there is none.
+        """Return the earliest deadline, in Unix ms, without running a script; infinite: there is none.
 
-        Where something is due, or has to be looked at more closely, that is a time that has passed.
+        A time that has passed means that something is due, or that a closer look is needed.
         """
         databases = sorted(self._coverage.databases)
         if self._names.slots is not None or not self._met.issuperset(databases):
@@ -179,7 +182,7 @@ class Indexes:
             )
             for database, first, due in found
         ]
-        # A client may have tried to go to a database that there is not.
+        # A client may have selected a database that does not exist.
         self._met = {look.database for look in looks}
         self._coverage.databases.difference_update(set(databases) - self._met)
         return looks, taken
@@ -276,11 +279,12 @@ class Indexes:
         return found
 
     async def survey(self, *, anew: bool = False) -> None:
-        """Make known the keys with shadows in slots that are on their way to a cluster node: they come before the slot
-        and its index, or have been left there by an earlier move.
+        """Make known the keys with shadows in slots that are on their way to a cluster node. They come before the slot
+        and its index, or an earlier move has left them there.
 
         Args:
-            anew: whether nothing is known of any slot. Then likewise in those that go, whose index may have gone.
+            anew: whether no slot is known yet. Then slots that are leaving are surveyed too, as their index may have
+            gone.
         """
         slots = self._names.slots
         if slots is None:
@@ -356,7 +360,7 @@ class Indexes:
             log.debug("slots changed", slots=len(slots.owned))
 
     async def look_at_role(self) -> None:
-        """See whether a replica of a cluster's has become a primary; all who ask meanwhile share the next answer."""
+        """Ask whether a replica in a cluster has become a primary. All callers meanwhile share the next answer."""
         asked = self._roles_asked
         async with self._role_is_asked:
             if self._roles_asked > asked:

@@ -1,8 +1,10 @@
-"""Void the deadlines of members that are gone without the proxy having seen it, slowly and in the background.
+"""Void the deadlines of members that went unseen, slowly and in the background.
 
-Members go by pops, scripts, eviction, the expiry of their key, a writer beside the proxy. Their deadlines would do no
-harm to a member that comes back through the proxy, which voids them then; this pass frees what they take, and protects
-most members that come back by other ways.
+Its tests: tests/test_background.py.
+
+Members go by pops, scripts, eviction, expiry of their key, or a writer that bypasses the proxy. If a member comes back
+through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members that come back
+past the proxy.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ log = structlog.get_logger("proxy.leftovers")
 
 _BETWEEN_ROUNDS: Final = 10.0
 _LEAST_COST: Final = 10
-"""Deadlines that a look at a key counts for at least."""
+"""A look at a key counts as a look at so many deadlines at least."""
 
 _MOST_KEYS: Final = 25
 """Keys that one script looks at, most of which have few deadlines; the server takes some 15 µs for each."""
 
 _STEP_SECONDS: Final = 0.25
-"""For how long at least one script's looks last at that rate: each wakes the proxy."""
+"""Each script does at least so many seconds' worth of looks, because each wakes the proxy."""
 
 
 class Leftovers:

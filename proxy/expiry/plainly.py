@@ -1,8 +1,10 @@
-"""Does by plain commands what scripts do that only read: for Redis before 7.0, which takes each script for one that may
-write, so that it waits for the end of a `CLIENT PAUSE … WRITE`.
+"""Do by plain commands what read-only scripts do, for Redis before 7.0: it takes every script for one that writes, and
+holds it until a `CLIENT PAUSE … WRITE` ends.
 
-Each function says which requests to send, and makes of the replies what the script of that name answers. The clock is
-asked first: what it says is of no later than the rest.
+Its tests: tests/test_refusals.py.
+
+Each function returns the requests to send, and turns the replies into what the script of that name answers. The clock
+is asked first, so it is never later than the rest.
 """
 
 from __future__ import annotations

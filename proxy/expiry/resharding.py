@@ -1,4 +1,7 @@
-"""Follows which slots the cluster node has that the proxy stands in front of, and whether it is a primary."""
+"""Follow which slots the proxy's cluster node has, and whether the node is a primary.
+
+Its tests: tests/test_cluster_details.py.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class SlotWatch:
         self._names = names
 
     async def run(self) -> None:
-        """Ask at intervals, and when something shows that there is news, until cancelled."""
+        """Ask at intervals, and whenever something hints at a change, until cancelled."""
         misplaced = self._indexes.misplaced
         while True:
             await self._indexes.clustered.wait()

@@ -1,4 +1,7 @@
-"""Sees when a replica that the proxy stands in front of becomes a primary: from then on it can be demoted."""
+"""Notice when the proxy's server, a replica, becomes a primary: from then on it can be demoted.
+
+Its tests: tests/test_sentinel.py.
+"""
 
 from __future__ import annotations
 

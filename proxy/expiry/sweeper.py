@@ -1,4 +1,7 @@
-"""Remove members on time: sleep until the next deadline, not for a fixed interval, and work in bounded batches."""
+"""Remove members on time: sleep until the next deadline, not for a fixed interval, and work in bounded batches.
+
+Its tests: tests/test_background.py.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ from proxy.metrics.table import Metrics
 log = structlog.get_logger("proxy.sweeper")
 
 _LONGEST_SLEEP: Final = 60.0
-"""Seconds after which the index is looked at in any case."""
+"""How long the sweeper sleeps at most while nothing has a deadline, in seconds."""
 
 _WATCH_SECONDS: Final = 0.25
-"""Seconds after which the index is looked at while anything has a deadline: other proxies' clients set deadlines too.
-Each look also samples the server's clock: if that is stepped forward, members whose deadline it jumps over may be seen
-for this long."""
+"""How long it sleeps at most while anything has a deadline, in seconds: clients of other proxies set deadlines too.
+Each look also samples the server's clock. If the clock is stepped forward, members whose deadlines it skips may be
+visible for this long."""
 
 _LONGEST_TURN: Final = 0.25
-"""Seconds after which to see again whether the proxy that has the lease does its work."""
+"""How soon to check again whether the proxy with the sweeper's lease does its work, in seconds."""
 
 _AFTER_FAILURE: Final = 1.0
 
@@ -50,7 +53,7 @@ class Sweeper:
         clock: the server's clock.
         tracker: tells whether the server is there.
         metrics: where to count.
-        enabled: whether to remove, or only to keep an eye on what is due.
+        enabled: whether to remove members, or only to watch what is due.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class Sweeper:
                 await asyncio.sleep(_LONGEST_TURN)
             except Exception as error:  # noqa: BLE001 (whatever the server answers, keep sweeping)
                 if is_outage(error) and not self._tracker.connected.is_set():
-                    continue  # the tracker tells of it, and begins anew perhaps at another server
+                    continue  # the tracker logs it, and reconnects, perhaps to another server
                 self._failed(error)
                 await asyncio.sleep(_AFTER_FAILURE)
 
@@ -108,7 +111,7 @@ class Sweeper:
         alarm = self._alarm
         alarm.begin_watch()
         due, taken, earliest = [], 0.0, -math.inf
-        if alarm.next_deadline > self._clock.now():  # else something is due most likely
+        if alarm.next_deadline > self._clock.now():  # otherwise something is probably due
             earliest = await self._indexes.glance()
         if earliest == -math.inf:
             looks, taken = await self._indexes.look(for_sweep=self._enabled)

@@ -1,4 +1,7 @@
-"""Say why a long-running task failed."""
+"""Say why a long-running task failed.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Follow the server: read the covered prefixes when it is reached, and keep the connection by which proxies talk.
 
+Its tests: tests/test_background.py.
+
 On that connection the server also tells of changes of the rules for events, and a cluster node of those of all the
 proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`): a key that comes there with its deadlines is covered at once.
 """
@@ -41,23 +43,25 @@ log = structlog.get_logger("proxy.tracker")
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
-"""How long the server must have been followed for the next failure to count as the first."""
+"""A failure counts as the first one if the server has been followed for so long."""
 
 _AROUND_SECONDS: Final = 2.0
-"""How long a proxy that is the upstream, and serves nobody, has to send on this one's name: its own may be this one."""
+"""How long to wait for the own name, if the upstream is a proxy that serves no clients: it may lead back to this
+one."""
 
 _TICK_SECONDS: Final = 1.0
-"""How often the lists of covered prefixes are looked at: an index without one gets it (FLUSHDB, an older proxy)."""
+"""How often to check the lists of covered prefixes. An index may have lost its list (FLUSHDB) or never had one (an
+older proxy)."""
 
 _IDLE_TICK_SECONDS: Final = 5.0
-"""How often while nothing has deadlines: somebody may set some past this proxy."""
+"""The same while nothing has deadlines: somebody may set one that bypasses this proxy."""
 
 _REST_SECONDS: Final = 0.02
-"""How long changes of a cluster node's indexes are gathered."""
+"""How long to collect changes of a cluster node's indexes before they are read."""
 
 
 class Tracker:
-    """Follows the index.
+    """Follows the server: the covered prefixes, and the messages about the proxy's own keys.
 
     Args:
         upstream: the server.
@@ -115,8 +119,8 @@ class Tracker:
         self._shadows: set[bytes] = set()  # keys of slots that go, whose deadlines have changed
         self._news = asyncio.Event()
         self._loaded = False
-        self._partial: set[int] = set()  # databases that were read as their lists did not tell all
-        self._complaints: set[str] = set()  # since it was reached: two may take turns for ever
+        self._partial: set[int] = set()  # databases whose indexes were read because their lists were incomplete
+        self._complaints: set[str] = set()  # since the server was reached: two proxies could take turns for ever
 
     @property
     def is_first(self) -> bool:
@@ -148,14 +152,14 @@ class Tracker:
             backoff = _FIRST_BACKOFF if stay.ended is not None else min(backoff * 2, _LAST_BACKOFF)
 
     def start_anew(self) -> None:
-        """Another server is the upstream, or the same one in another role: nothing is known of it yet."""
+        """Forget everything: another server is the upstream, or the same one in another role."""
         self.settled.clear()
         self.connected.clear()
         self._coverage.loaded = False
         self._coverage.distrust()
 
     async def _is_circle(self, error: Exception) -> bool:
-        """Return whether the first attempt has failed because the upstream is this very proxy, over others perhaps."""
+        """Return whether the first attempt failed because the upstream leads back to this proxy."""
         if not self.tried.is_set() and isinstance(error, ProxyBehindError) and error.behind is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_AROUND_SECONDS):
@@ -197,7 +201,7 @@ class Tracker:
             finally:
                 await end(tasks)
             for task in done:
-                task.result()  # none ends but by an error
+                task.result()  # they only end by an error
         finally:
             await connection.disconnect(nowait=True)
 
@@ -217,7 +221,8 @@ class Tracker:
         self._indexes.clustered.set()
 
     async def _until_renamed(self) -> None:
-        """Begin anew when a cluster node has another id (CLUSTER RESET HARD): the name of the proxies' channel has it.
+        """Reconnect when the cluster node has got another id (CLUSTER RESET HARD), because the channel's name contains
+        it.
 
         Raises:
             RedisConnectionError: it has.
@@ -226,20 +231,20 @@ class Tracker:
         raise RedisConnectionError("the cluster node has another id now")
 
     def _followed(self) -> list[bytes]:
-        """Return the beginnings of the names of what the server is to tell of."""
+        """Return the prefixes of the keys whose changes the server is to report."""
         words = [b"PREFIX", self._names.events]
         if self._names.slots is not None:
             words = [b"PREFIX", self._names.prefix]  # keys may come whenever their node is told so
         return words
 
     def read_slots(self, numbers: Iterable[int]) -> None:
-        """Read the indexes of slots of a cluster node, in which there may be deadlines of which nothing is known."""
+        """Read the indexes of some slots of a cluster node: they may have deadlines that are not known yet."""
         self._arrived.update(numbers)
         self._news.set()
 
     async def _invalidated(self, push: list[Any]) -> object:
         slots = self._names.slots
-        if push[1] is None and slots is not None:  # FLUSHALL: nothing is left that anybody could be told of
+        if push[1] is None and slots is not None:  # FLUSHALL: nothing is left to report
             slots.changed |= slots.indexed
         for name in push[1] or ():
             if name.endswith(b"events"):
@@ -272,10 +277,10 @@ class Tracker:
                     await self._learn_slots(changed)
                     await asyncio.sleep(_REST_SECONDS)
             else:
-                self._take_changed()  # of these no message has come: their requests were refused
+                self._take_changed()  # no message comes for these: their requests were refused
                 await self._indexes.find_databases()
                 if await self._read_lists() and self._alarm.is_idle:
-                    self._alarm.ring()  # somebody has set deadlines past this proxy, and past those of its version
+                    self._alarm.ring()  # somebody has set deadlines that bypass this proxy and others of its version
             self._clear_up()
 
     def _take_changed(self) -> set[int]:
@@ -303,7 +308,7 @@ class Tracker:
             self._alarm.hear(self._indexes.order.earliest)
 
     async def _read_lists(self) -> bool:
-        """Read which prefixes are covered, and all keys of an index whose list does not tell of all; list what lacks.
+        """Read the covered prefixes, and every index whose list is incomplete; complete the lists.
 
         Returns:
             Whether there is any index.
@@ -332,10 +337,9 @@ class Tracker:
             log.warning("COMMAND refused", error=one_line(error), advice="give the proxy's user the right to +command")
 
     async def _load(self) -> None:
-        """Read which prefixes are covered.
+        """Read the covered prefixes.
 
-        What a cluster node tells nothing of, because the cluster is down, is read as soon as it is up. Until then every
-        key is covered.
+        While the cluster is down its nodes tell nothing, so every key is covered until it is up and has been read.
         """
         started = asyncio.get_running_loop().time()
         if not self.connected.is_set():
@@ -377,7 +381,7 @@ class Tracker:
             slots.sent.keep(awaited)
 
     def _see(self) -> bool:
-        """Cover every key no longer, if all has been read; return whether it has."""
+        """Stop being blind if everything has been read; return whether it has."""
         slots = self._names.slots
         # Where a slot is on its way its index may be elsewhere: the slot has been surveyed.
         self._coverage.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)

@@ -1,4 +1,7 @@
-"""Waits, before a prefix is covered, for requests of others that are on their way; each wait is bounded."""
+"""Before a prefix is covered, wait for requests that are on their way; each wait is bounded.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from proxy.session.pipeline import Pipeline
 from proxy.session.streams import Streams
 
 ARRIVAL_SECONDS: Final = 5.0
-"""How long a prefix's first deadline waits for a request that arrives, or for pipelines to run."""
+"""How long a prefix's first deadline waits for uploads, and for pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
-"""How long it waits for a pipeline to which the server says nothing while it answers others: a request in it blocks, or
-waits for EXEC, or its client wants no replies."""
+"""How long it waits for a pipeline that gets no answers while others do: a request in it blocks, or waits for EXEC, or
+its client wants no replies."""
 
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.002
@@ -22,7 +25,7 @@ _LONGEST_NAP: Final = 0.002
 
 
 class Underway:
-    """The requests of a proxy's clients that are on their way.
+    """Waits for requests of this proxy's clients that are on their way.
 
     Args:
         streams: what is known of them.
@@ -36,9 +39,9 @@ class Underway:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def until_arrived(self, entries: Collection[bytes], owner: object) -> None:
-        """Wait until requests that arrive for keys that some entries cover have run; cut off those that take too long.
+        """Wait until uploads to keys under some entries have run; cut off those that take too long.
 
-        `owner`: whose come in order.
+        `owner`: the connection whose own requests are not waited for, as they run in order.
         """
         streams = self._streams
         for stream in streams.under(entries, but=owner):
@@ -56,9 +59,9 @@ class Underway:
                 streams.cut(stream)
 
     async def until_run(self, owners: Iterable[Pipeline]) -> None:
-        """Wait until all that some connections have sent has run, but only while the server goes on answering them.
+        """Wait until everything that some connections have sent has run, as long as the server goes on answering them.
 
-        One that was given up is not waited for again until the server says something to it.
+        A connection that was given up is not waited for again until the server answers on it.
         """
         pipelines = self._streams.pipelines
         signs = [
@@ -70,8 +73,8 @@ class Underway:
     def _next_sign(self, owner: Pipeline) -> asyncio.Future[None]:
         """Return what is done when a sign has come that is put behind a pipeline from now on.
 
-        All who ask while a sign is awaited share the next one: else each of many who set first deadlines would put a
-        sign behind the pipelines of all others.
+        Callers that come while a sign is awaited share the next one. Otherwise each of many first deadlines would put a
+        sign behind every pipeline.
         """
         loop = asyncio.get_running_loop()
         sign: asyncio.Future[None] = loop.create_future()
@@ -121,7 +124,8 @@ class Underway:
             self._streams.ran(owner, chunk)
 
     async def _is_answered(self, seconds: float) -> bool:
-        """Return whether the server answers at all in so many seconds: it may be busy with somebody else's request."""
+        """Return whether the server answers the proxy within so many seconds: it may be busy with another client's
+        request."""
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(2):  # what came before the first question has been read when the second is answered

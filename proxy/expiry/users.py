@@ -1,4 +1,7 @@
-"""Watch whether the server has users who may not do everything: only then are clients asked what they may do."""
+"""Watch whether the server has users with limited rights: only then does the proxy ask what a client may do.
+
+Its tests: tests/test_acl.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from proxy.session.rights import Users
 log = structlog.get_logger("proxy.users")
 
 AGAIN_SECONDS: Final = 1.0
-"""How soon a user who is made, or loses rights, is noticed."""
+"""How soon a new user, or a loss of rights, is noticed."""
 
 
 class UserWatch:
@@ -59,7 +62,8 @@ class UserWatch:
 
 
 def all_unlimited(lines: Iterable[bytes]) -> bool:
-    """Return whether every user may run every command on every key; one who is off may still have connections.
+    """Return whether every user may run every command on every key. Disabled users count: they may still have
+    connections.
 
     Args:
         lines: the reply to ACL LIST.
@@ -68,7 +72,7 @@ def all_unlimited(lines: Iterable[bytes]) -> bool:
 
 
 def is_barred(line: bytes) -> bool:
-    """Return whether a user surely may not run EVAL on every key; False too where that cannot be seen at a glance.
+    """Return whether a user certainly may not run EVAL on every key. False if that cannot be seen easily.
 
     Args:
         line: the user's line of the reply to ACL LIST.

@@ -1,4 +1,7 @@
-"""Gives members the deadlines that were read, in batches, each by one script; or only tells what that would do."""
+"""Set the deadlines that were read, in batches, each by one script; or only report what that would do.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,20 @@ from proxy.upstream.stay import MovedError
 from proxy.upstream.words import is_unreachable
 
 TOLD_AT_ONCE: Final = 32
-"""Batches whose prefixes other proxies are told together."""
+"""How many batches' prefixes to announce to other proxies together."""
 
 BYTES_AT_ONCE: Final = 1 << 20
 """Bytes of keys and members that are held together, about."""
 
 NAMED: Final = 10
-"""Members that are named of each outcome that needs a look."""
+"""How many members to name for each outcome that needs attention."""
 
 
 _CLOSING_SECONDS: Final = 1.0
 
 
 class Outcome(Enum):
-    """What became of a deadline; the values are what the script answers."""
+    """What became of a deadline; the values are the script's answers."""
 
     SET = "s"
     """It is set; comparing: the member has exactly this one."""
@@ -75,7 +78,7 @@ class Mode(Enum):
 
 
 class ApplyError(Exception):
-    """It could not be done to the end; the text is one line for people."""
+    """The import could not be finished; the text is one line for people."""
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""The subcommand `import`: from what is asked for to its summary and its exit status."""
+"""The subcommand `import`: from what is asked for to its summary and its exit status.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ log = structlog.get_logger("proxy.import")
 DONE: Final = 0
 STOPPED: Final = 1
 INCOMPLETE: Final = 3
-"""The exit status where all that could be set has been, and something could not. 2 is for settings, as everywhere."""
+"""The exit status if some deadlines could not be set. 2 is for wrong settings, as everywhere."""
 
 
 def run(settings: Settings, order: Order) -> int:

@@ -1,4 +1,7 @@
-"""Takes part in the protocol between proxies while deadlines are imported: tells them of the prefixes that get some."""
+"""Take part in the protocol between proxies during an import: announce the prefixes that get deadlines.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class NotToldError(Exception):
 
 
 async def _unasked(_push: list[Any]) -> object:
-    """Take no notice of changed keys: this connection does not ask for them."""
+    """Ignore messages about changed keys: this connection does not ask for them."""
     return PUSHED
 
 
@@ -43,7 +46,7 @@ class Membership:
     def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:
         self._coverage = Coverage()
         self._coverage.loaded = True
-        self._keys: list[bytes] = []  # of which others have to be told
+        self._keys: list[bytes] = []  # prefixes still to be announced
         self._listed: dict[int, Coverage] = {}  # what is listed in each database
         self._proxies = Proxies(self._coverage, names, patience, lambda: None)
         self._connection: Any = upstream.listening_connection(_unasked, self._proxies.received)
@@ -88,7 +91,7 @@ class Membership:
         return entries
 
     def may_begin(self, keys: Iterable[bytes]) -> bool:
-        """Return whether these keys may get deadlines at this moment, without another word."""
+        """Return whether these keys may get deadlines now, without another announcement."""
         if any(task.done() for task in self._tasks):
             return False  # nobody hears others any more: `tell` says why
         return not self._coverage.unconfirmed(keys)

@@ -1,4 +1,7 @@
-"""LZF, the compression of strings in RDB files: only its way back, for as many bytes as are wanted."""
+"""Decompress LZF, by which strings in RDB files are compressed, as far as the bytes are wanted.
+
+Its tests: tests/test_import_rdb.py.
+"""
 
 from __future__ import annotations
 

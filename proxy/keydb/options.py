@@ -1,4 +1,7 @@
-"""The options of the subcommand `import`, and what they ask for."""
+"""The options of the subcommand `import`, and what they ask for.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 

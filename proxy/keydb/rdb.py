@@ -1,11 +1,13 @@
-"""Reads the deadlines of members from KeyDB's RDB format, as its bytes come, and skips all else. No I/O.
+"""Read the deadlines of members from KeyDB's RDB format, as its bytes come, and skip everything else. No I/O.
+
+Its tests: tests/test_import_rdb.py.
 
 After a value KeyDB writes two auxiliary fields for each member that has a deadline: `keydb-subexpire-key`, the member,
 and `keydb-subexpire-when`, the deadline in Unix ms as text. Values are skipped without being held, whatever size they
 claim; of keys and members no more than `LARGEST` bytes are held.
 
 In these fields KeyDB cuts a member off at its first NUL byte. So members that contain one are picked out of the values
-(`Cut`), and deadlines whose members could be several are left out, unless all of these have the same one.
+(`Cut`). If a deadline could belong to several of them it is left out, unless all have the same deadline.
 
 The last eight bytes are a checksum of all before: nothing that was read may be acted on until `Reader.finish` returns.
 """
@@ -39,13 +41,13 @@ _ENTRY: Final = 300
 
 HIGHEST_DATABASE: Final = (1 << 31) - 1
 NAMED: Final = 10
-"""Names that are kept of what is only counted."""
+"""How many names to keep of what is only counted."""
 
 _BEGINNING: Final = 64
 """Bytes of such a name."""
 
 _CANDIDATES: Final = 4
-"""Members that are named which a deadline may belong to."""
+"""How many members to name that a deadline may belong to."""
 
 _MEMBER: Final = b"keydb-subexpire-key"
 _WHEN: Final = b"keydb-subexpire-when"
@@ -103,7 +105,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Ambiguity:
-    """Deadlines of which it cannot be told whose they are, of one key; all names may be cut short.
+    """Deadlines of one key whose members cannot be told apart; all names may be shortened.
 
     Attributes:
         database: its number.

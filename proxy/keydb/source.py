@@ -1,4 +1,7 @@
-"""Where an RDB file comes from: a file, standard input, or a KeyDB that sends one to its replicas. Only read."""
+"""Read an RDB file: from a file, from standard input, or from a KeyDB, as its replicas do.
+
+Its tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ SILENCE_SECONDS: Final = 60.0
 
 _LINE: Final = 4096
 _EMPTY_LINES: Final = 100_000
-"""How many are taken before the file: those of eleven days, where one comes every 10 s."""
+"""How many such signs to accept before the file: eleven days' worth."""
 
 _MARK_SIZE: Final = 40
 

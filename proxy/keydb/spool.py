@@ -1,4 +1,6 @@
-"""Keeps the deadlines that have been read in a temporary file until it is known that they may be acted on.
+"""Keep the deadlines in a temporary file until it is known that the source was complete.
+
+Its tests: tests/test_import_rdb.py.
 
 The file has no name and goes with the process. It takes the bytes of the members and keys with deadlines, and some 20
 for each; what else the source contains is not kept.
@@ -17,7 +19,7 @@ from typing import IO, Final, Self
 from proxy.keydb.rdb import Row
 
 ROWS_AT_ONCE: Final = 250
-"""Deadlines of one batch: the server serves nobody else meanwhile."""
+"""How many deadlines of a batch: the server serves no other client meanwhile."""
 
 KEYS_AT_ONCE: Final = 64
 """Keys of one batch: each costs more than a member does."""

@@ -1,4 +1,7 @@
-"""The packed form of small hashes and sorted sets in RDB files: only its strings, which may be binary."""
+"""The packed form of small hashes and sorted sets in RDB files: only its strings, which may be binary.
+
+Its tests: tests/test_import_rdb.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Binds all addresses to listen on: for one process, or for several that accept clients at the same addresses."""
+"""Binds all addresses to listen on: for one process, or for several that accept clients at the same addresses.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

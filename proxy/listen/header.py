@@ -1,4 +1,7 @@
-"""Takes the header of the PROXY protocol from a connection, before anything else reads from it."""
+"""Takes the header of the PROXY protocol from a connection, before anything else reads from it.
+
+Its tests: tests/test_proxy_protocol.py.
+"""
 
 from __future__ import annotations
 

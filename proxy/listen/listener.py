@@ -1,5 +1,7 @@
 """The listening sockets: accept clients up to a limit, refuse the others, and go on after running out of files.
 
+Its tests: tests/test_limits.py.
+
 A client counts from its arrival on, before the PROXY header of a load balancer and the TLS handshake have come.
 """
 

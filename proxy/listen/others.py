@@ -1,4 +1,7 @@
-"""What a process that accepts clients asks of the other workers of its proxy. A proxy of one process has none."""
+"""What a process that accepts clients asks of the other workers of its proxy. A proxy of one process has none.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

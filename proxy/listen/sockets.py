@@ -1,4 +1,7 @@
-"""Binds listening sockets: TCP addresses, and Unix sockets that a killed proxy may have left behind."""
+"""Binds listening sockets: TCP addresses, and Unix sockets that a killed proxy may have left behind.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`expiremember-proxy deadlines` and `explain`: what expires when, and why a member is still there. They only read."""
+"""`expiremember-proxy deadlines` and `explain`: what expires when, and why a member is still there. Read-only."""

@@ -1,4 +1,7 @@
-"""The subcommands `deadlines` and `explain`: from what is asked for to lines and an exit status."""
+"""Run the subcommands `deadlines` and `explain`: print lines, return an exit status.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _OFTEN_SECONDS: Final = 0.2
 
 
 class OutputError(Exception):
-    """Nobody reads any more."""
+    """Nobody reads the output any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
     except RestlessError:
         _complain(name, "deadlines change faster than they can be read; try again")
     except OutputError:
-        # As whoever writes to a pipe that nobody reads; nor shall the interpreter try once more.
+        # Exit as programs do after SIGPIPE, and keep the interpreter from writing once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ABSENT
     except KeyboardInterrupt:

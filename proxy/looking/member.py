@@ -1,4 +1,7 @@
-"""Find out all that is known of one member, and say what will happen to it."""
+"""Find out all that is known of one member, and say what will happen to it.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

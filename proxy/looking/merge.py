@@ -1,4 +1,6 @@
-"""Give deadlines soonest first, from any number of keys, indexes and servers, reading no more than that takes.
+"""Yield deadlines, soonest first, from any number of keys, indexes and servers, reading only what that takes.
+
+Its tests: tests/test_deadlines.py.
 
 An index has, for each key, a time before which nothing of it expires. So keys are read in that order, and a deadline is
 given as soon as no key that has not been read can have an earlier one.
@@ -35,7 +37,7 @@ _FIRST: Final = 4
 """Deadlines of a key that are read at first; each time four times as many."""
 
 MOST_OPEN: Final = 500_000
-"""Keys of which deadlines have been read, and are not to be given yet."""
+"""How many keys to remember whose deadlines have been read and not been given yet."""
 
 
 class TooManyError(Exception):
@@ -190,7 +192,7 @@ class Soonest:
             if not first.read:
                 await self._read_on(first)
             self._keep(first)
-            # What comes behind a later one has been set since that was read.
+            # A deadline earlier than one already given has been set since.
             if self._given is None or deadline > self._given:
                 self._given = deadline
                 given += 1

@@ -1,4 +1,7 @@
-"""The options of the subcommands `deadlines` and `explain`, and what they ask for."""
+"""The options of the subcommands `deadlines` and `explain`, and what they ask for.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reach the servers and ask them in small steps; what goes wrong is one line for people. Nothing is ever written."""
+"""Ask servers in small steps, without writing anything. Errors are one line for people.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 
 
 class LookError(Exception):
-    """It could not be found out; the text is one line for people."""
+    """The question could not be answered; the text is one line for people."""
 
 
 class Server:

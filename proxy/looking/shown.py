@@ -1,4 +1,7 @@
-"""How deadlines are shown: for people, for programs, for spreadsheets; no name can do anything to a terminal."""
+"""Print deadlines: for people, for programs, for spreadsheets. No name can send control codes to a terminal.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Walk through a sorted set of any size in small steps, in its order, whatever changes in it meanwhile."""
+"""Walk through a sorted set of any size in small steps, in order, even while it changes.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _MARGIN: Final = 16
 """Elements in front of the expected place that are read too, as the ranks may have changed."""
 
 MOST_ATTEMPTS: Final = 1000
-"""Replies in a row that bring nothing new."""
+"""How many replies in a row may bring nothing new."""
 
 
 class RestlessError(Exception):

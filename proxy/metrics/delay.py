@@ -1,4 +1,7 @@
-"""Measures how late the event loop runs what is due: every request waits so long for its turn."""
+"""Measure how late the event loop runs timers: every request waits about as long.
+
+Its tests: tests/test_metrics.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The proxy's section of INFO: what the table of metrics holds, in Redis's format."""
+"""The proxy's section of INFO: what the table of metrics holds, in Redis's format.
+
+Its tests: tests/test_info.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The kinds of metrics, and how a line of the table declares one."""
+"""The kinds of metrics, and how a line of the table declares one.
+
+Its tests: tests/test_metrics.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # ruff: noqa: E501, RUF009 - a metric is a line
 """The table of metrics: a line here declares one, and is the plain number that the parts of the proxy add to.
 
+Its tests: tests/test_metrics.py.
+
 Prometheus, `INFO expiremember`, the dashboard's test and the documentation's test read the table. Nothing here locks or
 calls anything: `metrics.client_connections_total += 1`.
 """

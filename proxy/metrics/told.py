@@ -1,4 +1,7 @@
-"""Count what a script has told of members that expired."""
+"""Count the events about expired members that a script has written.
+
+Its tests: tests/test_events.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Counts the bytes of relayed connections by asking the kernel, which counts them anyway: no request pays for it."""
+"""Count the bytes of relayed connections by asking the kernel, which counts them anyway, so that no request pays for
+it.
+
+Its tests: tests/test_admin.py.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Several proxies in front of one server: how each knows the keys to which another gives deadlines."""
+"""Several proxies in front of one server: how each learns the prefixes under which others set deadlines."""

@@ -1,4 +1,8 @@
-"""The shell of the protocol between proxies: it rides on the connection of the server's tracking messages."""
+"""The asyncio side of the protocol between proxies. It uses the connection on which the server's tracking messages
+come.
+
+Its tests: tests/test_proxies.py.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ PUSHED: Final = object()
 """What a handler of push messages returns: None would look like a silence."""
 
 _AHEAD_SECONDS: Final = 0.3
-"""How much too early a lease may be renewed, so that nobody has to wake for it alone."""
+"""How much earlier a lease may be renewed, so that the process need not wake for it alone."""
 
 Answers: TypeAlias = list[Any]
-"""The answers to some requests in their order; a refusal is the error that it is."""
+"""The answers to some requests, in order; an error is returned as an exception."""
 
 
 class _Entries:
@@ -51,7 +55,8 @@ class _Entries:
         self._coverage.confirm(keys)
 
     def forget_announced(self) -> None:
-        """Whoever joins reads them in the server, where they were listed before they were announced."""
+        """Do nothing: new proxies read the prefixes in the server, where they were listed before they were
+        announced."""
 
     def outstanding(self) -> list[bytes]:
         return list(self._coverage.entries)
@@ -65,7 +70,8 @@ class Proxies:
         names: the channels begin like the names of the proxy's own keys.
         patience: seconds that the server may take to answer.
         changed: called when the first other proxy appears, and when the last has gone.
-        run: returns what waits until all has run that clients have sent for which nothing was looked at; None: it has.
+        run: returns a function that waits until all requests that clients have sent unchecked have run; None: they
+        have.
     """
 
     def __init__(
@@ -85,15 +91,15 @@ class Proxies:
         self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
-        self._begun = False  # whether all that comes on it is taken by `received` and `answered`
+        self._begun = False  # whether `received` and `answered` take everything that comes on it
         self._lost = lease_clock()  # since when there is none
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
         self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
-        # The requests that have no answer yet: what takes it; None for those of the protocol.
+        # Unanswered requests: the future for the answer, or None for the protocol's own requests.
         self._pending: deque[Callable[[Any], None] | None] = deque()
         self._asking: set[asyncio.Future[Answers]] = set()
-        self._planned = math.inf  # when it is looked at what is due, by `lease_clock`
+        self._planned = math.inf  # when the protocol's next step is due, by `lease_clock`
         self._sooner = asyncio.Event()
         self._refused = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -159,7 +165,7 @@ class Proxies:
             self._member.leave()
 
     async def keep(self) -> None:
-        """Keep the lease until cancelled.
+        """Renew the lease until cancelled.
 
         Raises:
             TimeoutError: the server does not answer.
@@ -187,7 +193,7 @@ class Proxies:
 
     @property
     def is_first(self) -> bool:
-        """Whether this proxy does what one of several has to do: the slow passes in the background."""
+        """Whether this proxy, among several, does the work that one has to do: the background passes."""
         return self._member.is_first
 
     @property
@@ -325,13 +331,13 @@ class Proxies:
                 self._coverage.confirm(entries)
 
     def repeat(self, entries: Collection[bytes]) -> None:
-        """Announce prefixes once more, which nobody waits for."""
+        """Announce prefixes once more, without waiting."""
         if self._connection is not None and not self._refused:
             self._member.announce(entries, lease_clock())
             self._update()
 
     def _update(self) -> None:
-        """Let the rest of the proxy see where the protocol stands, and have done in time what is due next."""
+        """Publish the protocol's state to the rest of the proxy, and plan its next step."""
         if self._member.wake < self._planned:
             self._sooner.set()
         while self._waiting and (self._waiting[0][0] <= self._member.completed or self._refused):

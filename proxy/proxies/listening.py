@@ -1,4 +1,7 @@
-"""Reads what comes on the connection by which a proxy hears of others."""
+"""Reads what comes on the connection by which a proxy hears of others.
+
+Its tests: tests/test_background.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What proxies tell each other, as the payload of published messages."""
+"""What proxies tell each other, as the payload of published messages.
+
+Its tests: tests/test_proxies_protocol.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The protocol by which a prefix is known to all proxies before a first deadline is set under it, without I/O.
+"""The protocol between proxies, without I/O: every proxy knows a prefix before a first deadline is set under it.
 
-What it calls a key is an entry of `Coverage`: a prefix, or a name that counts whole. Each proxy has one connection to
+Its tests: tests/test_proxies_protocol.py.
+
+A "key" here is an entry of `Coverage`: a prefix, or a whole name. Each proxy has one connection to
 the server, on which it sends requests and gets, in order, their answers, the server's tracking messages and what other
 proxies publish. An answer proves that all that was published before has been taken in.
 
@@ -8,14 +10,16 @@ proxies publish. An answer proves that all that was published before has been ta
   blind: every key counts as known to it. Each proxy counts its lease by its own monotonic clock; no other clock counts.
 - Before a request goes out that may give a key its first deadline, the key is announced. The others mark it, and then
   acknowledge. When all have, or have had none of their lease left since, and the announcer has trust, it may go.
-- Who has lost trust joins: it publishes that, and trusts again when all others have welcomed it, or have none of their
-  lease left. They tell it first what they have announced and may still be on its way. On a new connection one full
+- A proxy that has lost trust joins: it publishes a message, and trusts again when all others have welcomed it or their
+leases have run out. They first tell it what they have announced and may still be on its way. On a new connection one
+full
   lease has to pass too: another proxy whose connection was cut may not have noticed, and trust itself to be alone.
-- A proxy that was silent for two leases is no longer waited for until it joins again. One is for its trust to end, or
-  for it to take the announcement in; one for a request that it sent before, and whose answer prolonged its trust.
+- A proxy that was silent for two leases is no longer waited for until it joins again. In the first lease its trust
+ends, unless it takes the announcement in; the second is for a request that it had sent before, and whose answer
+prolonged its trust.
 
-What it rests on: what a proxy has written is in the server before the lease has run out that it had then, unless it
-goes on living; and a proxy that starts, and finds no other connected, takes itself to be alone.
+It assumes that what a proxy has written reaches the server before the proxy's lease runs out, unless the proxy goes on
+living; and that a proxy which starts and finds no other connected is alone.
 """
 
 from __future__ import annotations
@@ -32,20 +36,20 @@ LEASE: Final = 2.0
 """Seconds for which a proxy trusts what it knows without having heard of the server."""
 
 MOST_OTHERS: Final = 512
-"""Proxies that are waited for by name: whoever publishes may make up any number of them. Of further ones a proxy does
-not know whether they have acknowledged, and waits one lease each time: see above."""
+"""How many proxies to wait for by name: anybody who may publish can make up names. For further proxies, wait one lease
+each time, as it is not known whether they have acknowledged."""
 
 _NOBODY: Final = b""
-"""In the place of those who are not known by name."""
+"""Stands for all proxies that are not known by name."""
 
 DRIFT: Final = 0.01
-"""How much of a lease is left to clocks that do not run alike."""
+"""Share of a lease that is reserved for clocks that do not run alike."""
 
 _FOR_OTHERS: Final = 0.25
-"""For what part of a lease an acknowledgement waits for what this proxy's clients have sent before."""
+"""How long, in parts of a lease, an acknowledgement waits for what this proxy's clients have sent before."""
 
 _APART: Final = 0.05
-"""How long, of a lease, lies between two times at which newcomers are told what they have to know."""
+"""How long, in parts of a lease, to wait between two rounds of telling newcomers what they have to know."""
 
 AT_ONCE: Final = 5_000
 """Keys of one message."""
@@ -147,7 +151,7 @@ class Member:
         self._trusts = False
         self._ever = False  # whether it has trusted what it knows before
         self._join = 0
-        self._joiners: dict[bytes, int] = {}  # who is still to be welcomed: which of its joins
+        self._joiners: dict[bytes, int] = {}  # proxies still to be welcomed, each with the number of its join
         self._welcomed = -math.inf
         self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
         self._not_before = math.inf  # the end of the time without trust
@@ -370,7 +374,7 @@ class Member:
     # Others.
 
     def _miss(self, missing: object, now: float) -> None:
-        """Wait no longer than a lease for those who have no connection any more."""
+        """Wait at most one lease for proxies that have no connection any more."""
         if isinstance(missing, list):
             for name in missing:
                 if name in self._others:
@@ -386,7 +390,7 @@ class Member:
     # Announcing.
 
     def _advance(self, now: float) -> None:
-        """Go as far as what has come allows."""
+        """Take every step that is possible now."""
         self._try_to_trust(now)
         for name in [name for name, until in self._others.items() if until <= now]:
             del self._others[name]

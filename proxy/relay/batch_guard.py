@@ -1,4 +1,7 @@
-"""Reads of covered keys over a shared connection: one question a batch; late ones are asked for once more."""
+"""Guarded reads over a shared connection: one question for each batch, and late reads are sent again.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ class Line(Protocol):
         """Return whether the next so many replies have come whole."""
 
     def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
-        """Have something else stand for the next so many ports."""
+        """Put other ports in the place of the next `count` ones."""
 
 
 class BatchGuard:
-    """Reads of covered keys that go over a shared connection together, behind the question when the next deadline is.
+    """Reads of covered keys that go over a shared connection together, behind a question for the next deadline.
 
-    Mostly all replies come with the answer, and none is late: then nothing has to be done about each.
+    Mostly all replies come together with the answer, and none is late. Then nothing is done for each reply.
 
     Args:
-        guarded: whose reads are of covered keys.
+        guarded: the ports whose requests read covered keys.
         count: how many requests the batch has.
         line: the shared connection.
         now: gives the server's clock, in Unix ms, the latest that it may be.
@@ -42,13 +45,13 @@ class BatchGuard:
         self._answers: list[bytes] = []
 
     def ask(self, questions: int) -> list[Port]:
-        """Return what stands for so many questions about keys, which go in front of the batch."""
+        """Return the ports for the questions about keys that go in front of the batch."""
         asked = [Port(self._answers.append) for _ in range(questions)]
         asked[-1].settled = lambda: self._answered(min(map(earliest_of, frames(b"".join(self._answers)))))
         return asked
 
     def ask_first(self, hear: Callable[[float], None]) -> Port:
-        """Return what stands for the question when the earliest deadline of all is; `hear` is told that."""
+        """Return the port for the question when the next deadline of all keys is; `hear` gets the answer."""
 
         def settled() -> None:
             earliest = earliest_of_all(b"".join(self._answers))
@@ -65,7 +68,7 @@ class BatchGuard:
             self._line.watch(self._count, self._watch)
 
     def _watch(self, port: Port) -> Port:
-        """Return what stands for a client's port: it passes a reply on, unless that has come too late."""
+        """Return a port in the place of a client's: it passes the reply on unless it is late."""
         if port not in self._guarded:
             return port
         watched, request = Port(drop), port.request

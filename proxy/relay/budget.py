@@ -1,4 +1,7 @@
-"""Bound the bytes of requests that the proxy buffers for all clients together."""
+"""Bound the bytes of requests that the proxy buffers for all clients together.
+
+Its tests: tests/test_hostile.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 ALWAYS_ALLOWED: Final = 64 * 1024
-"""Bytes that one client may make the proxy hold, whatever others do: so that nobody locks out ordinary requests."""
+"""Bytes that each client may make the proxy hold, whatever others do: so ordinary requests always get through."""
 
 
 class HeldBudget:
@@ -21,7 +24,7 @@ class HeldBudget:
         largest: the size up to which a single request is buffered: the smaller of the two limits.
         names: the setting that bounds it; both where they are equal.
         total: how many there are.
-        on_freed: is called with how many of a connection have become free.
+        on_freed: is called with the number of bytes that a connection has freed.
     """
 
     def __init__(self, limit: int, request_limit: int) -> None:
@@ -47,7 +50,7 @@ class HeldBudget:
         return after - unsent <= ALWAYS_ALLOWED or after <= before or self.total <= self.limit
 
     def note(self, before: int, after: int) -> None:
-        """Add up, and tell what has become free."""
+        """Update the total, and report what has become free."""
         self.total += after - before
         if before > after:
             self.on_freed(before - after)

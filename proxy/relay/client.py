@@ -1,4 +1,7 @@
-"""The client's side of a relayed connection: the asyncio shell of a session, with one explicit state."""
+"""The client's side of a relayed connection: the asyncio shell of a session, with one explicit state.
+
+Its tests: tests/test_states.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Keeps together the connections to one server, so that all can be ended at once when it is the upstream no more."""
+"""Track the connections to one server, so that all can be closed at once when another server becomes the upstream.
+
+Its tests: tests/test_lifecycle.py.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ class Fenced(Protocol):
 
 
 class Fence:
-    """The connections for clients to one server, those too whose clients have gone.
+    """The connections to one server that serve clients, including clients that have gone.
 
     Attributes:
-        closed: whether it is the upstream no more.
+        closed: whether the server is no longer the upstream.
     """
 
     def __init__(self) -> None:
@@ -27,7 +30,7 @@ class Fence:
         self.closed = False
 
     def admit(self, connection: Fenced) -> bool:
-        """Take a connection in; return False when it comes too late."""
+        """Add a connection; return False if the fence is closed."""
         if not self.closed:
             self._connections.add(connection)
         return not self.closed
@@ -37,7 +40,7 @@ class Fence:
         self._connections.discard(connection)
 
     def close(self) -> int:
-        """End all connections, and those to come; return how many there were."""
+        """Close all connections, and refuse new ones; return how many there were."""
         self.closed = True
         count = len(self._connections)
         for connection in list(self._connections):

@@ -1,4 +1,7 @@
-"""The first words on a shared connection: it logs in, and the server says whose it is."""
+"""The first words on a shared connection: it logs in, and the server says whose it is.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""See how a connection stands while nothing is read from it: whether it has ended, and what is undelivered."""
+"""See, without reading from a connection, whether it has ended, and how much is undelivered.
+
+Its tests: tests/test_ends.py.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ def has_failed(transport: asyncio.BaseTransport) -> bool:
 
 
 def undelivered(transport: asyncio.Transport) -> int:
-    """Return how many bytes the other side's system has not got, of the transport's and of this system's (tcp(7)).
+    """Return how many bytes have not reached the other side's system yet (tcp(7)).
 
-    A Unix socket is one system's: what has left the transport can be read when this side has closed, too.
+    For a Unix socket these are the transport's only: what has left it can be read even after this side has closed.
     """
     left = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
@@ -47,9 +50,9 @@ def undelivered(transport: asyncio.Transport) -> int:
 
 
 def untaken(transport: asyncio.Transport) -> int:
-    """Return how many bytes of the transport's and of this system's are still to be sent.
+    """Return how many bytes are still to be sent, by the transport and by this system.
 
-    Of a Unix socket those that the other side has not read. What TCP has sent is there within a round trip.
+    For a Unix socket: those that the other side has not read. What TCP has sent arrives within a round trip.
     """
     left, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:

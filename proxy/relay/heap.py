@@ -1,4 +1,7 @@
-"""Give memory back to the system that large requests took: else the allocator may keep it for ever."""
+"""Give memory of large requests back to the system: the allocator might keep it for ever.
+
+Its tests: tests/test_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,14 @@ import ctypes
 from typing import Final
 
 LARGE: Final = 8 * 1024 * 1024
-"""Bytes that have to become free for that to be worth the time."""
+"""Bytes that must have become free before it is worth the time."""
 
 _SOON: Final = 0.1
-"""Seconds after which what held them has gone, too."""
+"""Seconds to wait, until the objects that held them have gone too."""
 
 
 class Heap:
-    """What the process has from the system.
-
-    Only the C library of GNU keeps so much, and has a call for it; elsewhere this does nothing.
-    """
+    """Returns free memory to the system. Does nothing except with GNU's C library, which alone keeps so much."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,4 +1,7 @@
-"""Close clients that have been idle for too long: the kernel knows when they last sent or received data."""
+"""Close clients that have been idle for too long: the kernel knows when they last sent or received data.
+
+Its tests: tests/test_limits.py.
+"""
 
 from __future__ import annotations
 

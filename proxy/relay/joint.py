@@ -1,5 +1,7 @@
 """Requests about members that go over a shared connection together: one call of a script for those of many clients.
 
+Its tests: tests/test_joint.py.
+
 The call names its script by digest, as the lane has sent the text before. Where the server has not got it any more, or
 the proxy's user may run none by digest, nothing has run, and the text is sent.
 """

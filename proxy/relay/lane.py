@@ -1,4 +1,7 @@
-"""A shared connection to the server: the requests of many clients go over it, and each reply to whom it belongs."""
+"""A shared connection to the server: the requests of many clients go over it, and each reply to whom it belongs.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

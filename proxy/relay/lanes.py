@@ -1,4 +1,7 @@
-"""All shared connections of a proxy: what clients send in one turn of the loop goes over each in one write."""
+"""The shared connections (lanes) of a proxy: what clients send in one turn of the event loop goes in one write.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -32,31 +35,31 @@ from proxy.wire.request import bulk, encode, second
 log = structlog.get_logger("proxy.relay")
 
 MOST_LANES: Final = 3
-"""Lanes of one kind: while one is held up others go on."""
+"""Lanes of one kind: if one is held up, the others go on."""
 
 AGAIN_SECONDS: Final = 1.0
 """How long after a failure another lane is opened."""
 
 REFUSED_SECONDS: Final = 60.0
-"""The same where the server has refused what would have made it one: another user, mostly."""
+"""The same after the server has refused to make a connection a lane: mostly it has another user."""
 
 TICK_SECONDS: Final = 0.1
-"""How often lanes are looked at: one that has said nothing for so long while it should is held up."""
+"""How often lanes are checked. One that has answered nothing for so long although it should is held up."""
 
 MOST_WOKEN: Final = 1000
-"""Clients that are woken at a look: each takes some µs, and others wait meanwhile."""
+"""How many clients to wake at one check: each takes some µs, and other clients wait meanwhile."""
 
 MOST_GROUPS: Final = 32
 """Kinds of lanes, at most: users, databases and protocols whose clients share. Others use their own connections."""
 
 SPARSE: Final = 1.75
-"""Requests of a batch, on average, below which to share does not pay: it saves neither proxy nor server any work."""
+"""Average requests of a batch below which sharing does not pay: it saves neither the proxy nor the server any work."""
 
 PING_TICKS: Final = 5
-"""How often a lane may be seen unused before the server hears of it: else it might be closed just as it is used."""
+"""Checks at which a lane is unused before a sign is sent over it, so that the server does not close it as idle."""
 
 IDLE_TICKS: Final = 600
-"""How often a lane may be seen unused before it is closed."""
+"""Checks at which a lane is unused before it is closed."""
 
 _ZMSCORE: Final = bulk(b"ZMSCORE")
 
@@ -70,7 +73,7 @@ class Sharer(Protocol):
     """A client that shares."""
 
     def wake(self) -> None:
-        """See what is to change, as the time that was asked for has passed."""
+        """Go on: the time that was asked for has passed."""
 
     def fail(self, error: Exception) -> None:
         """End, because `wake` has raised something."""
@@ -85,11 +88,11 @@ class HasLogin(Protocol):
 
     @property
     def login(self) -> Iterable[str]:
-        """What AUTH is given; nothing where there is no need to log in. Raises RedisError."""
+        """The arguments of AUTH; empty if there is no need to log in. Raises RedisError."""
 
 
 class Lanes:
-    """The shared connections, by whose they are.
+    """The shared connections, grouped by identity.
 
     Args:
         coverage: the covered keys.
@@ -121,18 +124,17 @@ class Lanes:
         self.room = Room()
         self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → who is to be woken so long after when
         self._groups: dict[tuple[Identity, bool], Group] = {}
-        self._refused: dict[
-            Identity, float
-        ] = {}  # those that the server refuses the proxy → until when not to ask again
+        self._refused: dict[Identity, float] = {}  # refused by the server → not to be tried again before
         self._dirty: list[Group] = []  # that have something to send
         self._rests = False  # whether nothing has to be looked at soon
         self._wanted = asyncio.Event()  # set when something has
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
 
     def groups(self, identity: Identity) -> tuple[Group, Group] | None:
-        """Return the lanes for requests that are run as so and so: for writes, and for what runs while none may write.
+        """Return the two groups of an identity: for writes, and for reads, which also run while CLIENT PAUSE WRITE
+        lasts.
 
-        None where there are too many already, or the server has refused the proxy such lanes.
+        None if there are too many groups already, or if the server has refused such lanes.
         """
         if identity in self._refused:
             return None
@@ -145,7 +147,7 @@ class Lanes:
         return self._groups[identity, False], self._groups[identity, True]
 
     def note(self, group: Group) -> None:
-        """Note that a group has something to send at the end of this turn, or before."""
+        """Note that a group has something to send by the end of this turn."""
         if not self._dirty:
             if self._rests:
                 self._wanted.set()
@@ -153,7 +155,8 @@ class Lanes:
         self._dirty.append(group)
 
     def flush(self) -> None:
-        """Send what has been taken: before anything is judged that may give a key a deadline, and as a turn ends."""
+        """Send what has been collected: at the end of a turn, and before anything is judged that may give a key a
+        deadline."""
         dirty = self._dirty
         if dirty:
             self._dirty = []
@@ -162,7 +165,7 @@ class Lanes:
                 port.give_back(request)
 
     def refuse(self, identity: Identity) -> None:
-        """Note that the server has refused the proxy such lanes."""
+        """Note that the server has refused lanes of an identity."""
         self._refused[identity] = asyncio.get_running_loop().time() + REFUSED_SECONDS
         self._wanted.set()
 
@@ -176,7 +179,7 @@ class Lanes:
         Args:
             seconds: one of few different numbers.
             sharer: the client.
-            together: whether at the same moment as all others, up to half of that time earlier or later.
+            together: whether to wake all such clients in one moment, up to half of that time earlier or later.
         """
         now = asyncio.get_running_loop().time()
         alarms = self._alarms.setdefault(seconds, {})
@@ -203,7 +206,7 @@ class Lanes:
                     sharer.fail(error)
 
     async def run(self) -> None:
-        """Look at the lanes now and then: seldom while none is used and nobody is to be woken; ends when cancelled."""
+        """Check the lanes until cancelled; seldom while none is used and no client is to be woken."""
         while True:
             ticks = 1
             if not any(self._alarms.values()) and all(group.rests for group in self._groups.values()):
@@ -219,7 +222,7 @@ class Lanes:
             self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
 
     async def _rest(self) -> bool:
-        """Wait as long as lanes may be unheard, for ever without any, or until one is used; return whether none was."""
+        """Wait until a lane is used, or until idle lanes need a sign; return whether none was used."""
         self._wanted.clear()
         self._rests = True
         seconds = until_beat(PING_TICKS * TICK_SECONDS) if self._groups or self._refused else None
@@ -235,17 +238,17 @@ class Lanes:
 
 
 class Opener:
-    """Opens lanes for a group, one at a time, and not again at once.
+    """Opens lanes for a group: one at a time, and at most one a second.
 
     Args:
         lanes: the shared connections.
         identity: whose a lane is.
-        reads: whether it takes what runs while none may write.
+        reads: whether it is for reads.
         opened: takes a lane that may be open soon, or be lost.
         changed: called when the state of a lane has changed.
 
     Attributes:
-        refused: whether the server has refused to make a connection such a lane.
+        refused: whether the server has refused a lane of this identity.
     """
 
     def __init__(
@@ -332,7 +335,7 @@ class Group:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a lane; if not, one is being opened."""
+        """Whether there is a lane. If not, begin to open one."""
         if self._lane is None:
             self._open()
         return self._lane is not None
@@ -353,7 +356,7 @@ class Group:
         return sum(lane.state is State.OPEN for lane in self._lanes)
 
     def take(self, port: Port, request: bytes) -> bool:
-        """Take a request to be sent as this turn ends; return False where no lane is to be had.
+        """Take a request, to be sent at the end of this turn; return False if there is no lane.
 
         Args:
             port: whose it is; it must not be busy.
@@ -375,7 +378,7 @@ class Group:
         return True
 
     def take_joint(self, port: Port, request: bytes, operation: Operation) -> bool:
-        """Take a request that is to be done together with others, as `take` does.
+        """As `take`, for a request that goes in a joint call.
 
         `operation`: what it asks for.
         """
@@ -392,7 +395,8 @@ class Group:
         return True
 
     def flush(self) -> list[tuple[Port, bytes]]:
-        """Send what has been taken; return what cannot be, as the lane, or what is known of the keys, has been lost."""
+        """Send what has been taken; return what cannot be sent because the lane is lost or the proxy has become
+        blind."""
         coverage = self._all.coverage
         coverage.look()
         ports, requests, lane = self._ports, self._requests, self._lane
@@ -428,9 +432,9 @@ class Group:
     def _guard(
         self, guarded: dict[Port, bytes], ports: list[Port], requests: list[bytes], lane: Lane
     ) -> tuple[list[Port], list[bytes]]:
-        """Have the server asked, in front of a batch, when the next deadline of the keys of its guarded reads is.
+        """Put a question for the next deadline of guarded reads' keys in front of a batch.
 
-        Who reads one too late asks once more over its own connection.
+        A client whose read was late sends it again over its own connection.
         """
         ground, names, outlook = self._all.ground, self._all.ground.names, self._outlook
         guard, now = BatchGuard(guarded, len(ports), lane, ground.now), ground.now()
@@ -452,11 +456,11 @@ class Group:
 
     @property
     def rests(self) -> bool:
-        """Whether it was not used of late, and nothing is outstanding."""
+        """Whether it has not been used lately, and nothing is outstanding."""
         return self._unused > 0 and not self._requests and not any(lane.waits for lane in self._lanes)
 
     def look(self, ticks: int) -> bool:
-        """See which lanes are held up; return whether the group can go: it is not used, or is refused, and has none.
+        """Check which lanes are held up; return whether the group can be dropped: unused or refused, and without lanes.
 
         Args:
             ticks: how many have passed since the last look.
@@ -488,7 +492,7 @@ class Group:
         )
 
     def _choose(self) -> None:
-        """Settle which lane takes what comes, and open another where none can."""
+        """Choose the lane that takes the next requests, and open another if none can."""
         self._lanes = [lane for lane in self._lanes if lane.state is not State.LOST]
         if self._lane is None or not self._lane.usable:
             self._lane = next((lane for lane in self._lanes if lane.usable), None)

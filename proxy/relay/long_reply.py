@@ -1,4 +1,7 @@
-"""A long reply that comes over a shared connection: what is held up for it, and for how long."""
+"""A long reply that comes over a shared connection: what is held up for it, and for how long.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 

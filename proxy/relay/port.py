@@ -1,4 +1,7 @@
-"""One client's access to shared connections, and what may wait in the proxy of long replies that come over them."""
+"""One client's access to shared connections, and the bound on long replies that wait in the proxy.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ from collections.abc import Callable
 from typing import Final
 
 LARGE: Final = 16 * 1024
-"""Bytes of one reply, come or known to come, from which on a lane takes nothing more until it is whole; and who got it
-goes back to its own connection."""
+"""A reply of so many bytes is long: its lane takes nothing more until it is complete, and its client goes back to its
+own connection."""
 
 BACKLOG: Final = 16 * 1024 * 1024
-"""Bytes of a long reply that wait for its client from which on no more of it are read from the server."""
+"""No more of a long reply is read from the server while so many bytes wait for its client."""
 
 ALL_BACKLOGS: Final = 64 * 1024 * 1024
 """The same for all clients together."""
 
 LEAST_BACKLOG: Final = 256 * 1024
-"""What a client may have though the others have all that."""
+"""What each client may have even if the others use all of that."""
 
 
 class Port:
@@ -27,12 +30,12 @@ class Port:
 
     Attributes:
         busy: whether a request is under way.
-        used: whether one has been since this was set to False.
+        used: whether a request has been sent since this was set to False.
         deliver: takes bytes of replies.
         request: the last one.
         settled: is called when the request has been answered, if it is set.
-        retire: is called when to share does not pay: it has got a long reply, or one of many parts.
-        lost: is called when the answer will not come.
+        retire: is called if sharing does not pay for this client: it got a long reply, or one of many parts.
+        lost: is called if the reply will not come.
         unsent: takes a request back that could not be sent.
         backlog: returns how many bytes of replies wait for the client to read them.
         broke: is called with an exception that `deliver` or `settled` raised.
@@ -63,7 +66,7 @@ class Port:
         self.broke: Callable[[Exception], None] = drop
 
     def give_back(self, request: bytes) -> None:
-        """Have the client send a request, that has not run or may run twice, over its own connection."""
+        """Have the client send a request over its own connection: it has not run, or may run twice."""
         self.busy = False
         try:
             self.unsent(request)
@@ -72,7 +75,7 @@ class Port:
 
 
 class Room:
-    """Bounds what of long replies waits in the proxy, for all clients together."""
+    """Bounds the parts of long replies that wait in the proxy, for all clients together."""
 
     def __init__(self) -> None:
         self._ports: set[Port] = set()  # that have got part of one
@@ -87,7 +90,7 @@ class Room:
 
 
 def drop(_: object) -> None:
-    """Take what nobody waits for."""
+    """Ignore the argument."""
 
 
 def nothing() -> None:

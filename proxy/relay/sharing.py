@@ -1,7 +1,9 @@
-"""One client's part in the shared connections: when it may use them, and how it comes back to its own in good order.
+"""One client's use of shared connections: when it may share, and how it goes back to its own without losing order.
 
-A client shares only while nothing of it is under way on its own connection, and goes back only when all that it has
-sent over shared ones has been answered. So its requests run, and are answered, in the order in which they came.
+Its tests: tests/test_sharing.py.
+
+A client begins to share when nothing of it is under way on its own connection, and goes back when everything sent over
+shared ones has been answered. So its requests run, and are answered, in their order.
 """
 
 from __future__ import annotations
@@ -20,44 +22,44 @@ from proxy.session.plain import SMALL, Shared
 from proxy.session.session import Session
 
 ANEW_SECONDS: Final = 3.0
-"""How long a client shares before its next request goes over its own connection, and the server is asked again: a
-server that closes idle connections (`timeout`) is not to find that one idle while its client is at work."""
+"""How long a client shares before its next request goes over its own connection, and the server is asked again. So a
+server that closes idle connections (`timeout`) does not close that of an active client."""
 
 TOUCH_SECONDS: Final = 0.25
-"""How long its next request is awaited then, before something else goes over its own connection."""
+"""How long to wait for that next request. Then something else goes over the client's own connection."""
 
 DOZE_SECONDS: Final = 1.0
-"""How long a client that sends no small requests is not looked at."""
+"""How long to pause eligibility checks of a client that sends no small requests."""
 
 TRIAL_SECONDS: Final = 0.25
-"""How long a client shares before it is seen whether that pays."""
+"""How long a client shares before the proxy checks whether that pays."""
 
 RETIRE_SECONDS: Final = 10.0
-"""How long a client for which that does not pay is not looked at, about. All those are looked at again in one moment:
-who begins alone could not tell that many would share."""
+"""About how long to pause when sharing does not pay. All such clients try again in one moment, because a client that
+tries alone cannot see that many would share."""
 
 DOZE_AFTER: Final = 64
-"""Chunks that cannot be shared, since it was last asked, after which that is so."""
+"""Chunks that could not be shared, since the server was last asked, before checks pause."""
 
 MOST_PATIENCE: Final = 1024
-"""Small requests in a row, at most, after which the server is asked."""
+"""Most small requests in a row to wait for before the server is asked."""
 
 SELDOM_FROM: Final = 64
-"""How many it has to be for only each eighth to be looked at."""
+"""From so many on only one request in `SELDOM` is checked."""
 
 SELDOM: Final = 8
-"""For how many each that is looked at counts then."""
+"""How many requests one that is checked counts for."""
 
 
 class State(Enum):
     """Where a client stands."""
 
     OWN = "everything goes over its own connection"
-    DOZING = "likewise, and what comes is not looked at: of late that, or a reply, was large, or few others shared"
-    ASKED = "likewise; behind its last request the server has been asked whose the connection is"
+    DOZING = "own connection; checks are paused, because requests or a reply were large, or few others shared"
+    ASKED = "own connection; behind the last request the server has been asked for its identity"
     SHARED = "its small requests go over shared connections"
-    STALE = "the next one goes over its own again, behind which the server is asked"
-    LEAVING = "what has come has to wait for the reply to what was sent over a shared connection"
+    STALE = "the next request goes over its own connection, and behind it the server is asked again"
+    LEAVING = "what has come waits for the reply to a request on a shared connection"
     NEVER = "it does not share"
 
 
@@ -68,7 +70,7 @@ class Host(Protocol):
     """What sharing needs of the client's connection."""
 
     def rebind(self) -> None:
-        """Judge what comes by the check that is right now."""
+        """Use the receiver that the current state needs."""
 
     def send_out(self, out: bytes) -> None:
         """Send requests over the client's own connection."""
@@ -83,13 +85,13 @@ class Host(Protocol):
         """Close without waiting for replies."""
 
     def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
-        """Have what comes on the client's own connection taken by something; by the client again, if None."""
+        """Pass what comes on the client's own connection to a function; None: to the client again."""
 
     def hold(self, *, midway: bool) -> None:
-        """Read no more from the client's own connection while what has come there waits for a reply; or go on."""
+        """Stop reading the client's own connection while a push waits for the end of a reply (`midway`), or go on."""
 
     def regulate(self) -> None:
-        """Read from the client exactly while its bytes are wanted."""
+        """Pause or resume reading from the client, as needed."""
 
     def fail(self, error: BaseException) -> None:
         """End both sides."""
@@ -98,13 +100,13 @@ class Host(Protocol):
 class Patience:
     """How long a client is watched before the server is asked whether it may share.
 
-    Each time that it was not worth it, twice as many small requests in a row are awaited, and from some on only each
-    eighth is looked at.
+    Each time that sharing was not worth it, wait for twice as many small requests in a row. From `SELDOM_FROM` on,
+    check only one in `SELDOM`.
 
     Attributes:
-        left: how many more small requests have to come.
-        large: chunks that could not be shared, since it was asked.
-        unlooked: how many are not to be looked at.
+        left: how many more small requests to wait for.
+        large: chunks that could not be shared, since the server was asked.
+        unlooked: how many of the next chunks not to check.
     """
 
     __slots__ = ("_after", "_most", "large", "left", "unlooked")
@@ -116,7 +118,7 @@ class Patience:
 
     @property
     def weight(self) -> int:
-        """For how many chunks one that is looked at counts."""
+        """How many chunks one that is checked counts for."""
         return SELDOM if self._most >= SELDOM_FROM else 1
 
     def renew(self) -> None:
@@ -128,14 +130,14 @@ class Patience:
         self._most = self.left = self._after
 
     def grow(self) -> None:
-        """Ask later the next time. Where every request is to be asked about, go on so."""
+        """Wait longer before the next question. With `share_after` 1 keep asking after each request."""
         if self._most > 1:
             self._most = min(2 * self._most, MOST_PATIENCE)
         self.left = self._most
 
 
 class Sharing:
-    """What one client shares.
+    """Decides, for one client, what goes over shared connections.
 
     Args:
         host: the client's connection.
@@ -174,12 +176,12 @@ class Sharing:
         self._ground = ground
         self._lanes = lanes
         self._patience = Patience(lanes.after)
-        self._late = b""  # came on the client's own connection, and waits for the end of a reply
+        self._late = b""  # a push from the client's own connection that waits for the end of a reply
         self._questions = 0
         self._since = 0.0  # when it began to share
-        self._retires = False  # when it comes back
+        self._retires = False  # whether to pause after coming back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
-        self._tallies: tuple[tuple[Group, Tally], ...] = ()  # as it began to share
+        self._tallies: tuple[tuple[Group, Tally], ...] = ()  # the groups' when it began to share
         self._port = port = Port(deliver)
         port.lost = host.abandon
         port.unsent = self._take_back
@@ -196,7 +198,7 @@ class Sharing:
 
     @property
     def leaving(self) -> bool:
-        """Whether what comes has to wait."""
+        """Whether new requests have to wait."""
         return self.state is State.LEAVING
 
     def receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
@@ -251,7 +253,7 @@ class Sharing:
 
     def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def receive(data: bytes) -> None:
-            # It has sent more without waiting for the reply: the answer comes too late to say that all is answered.
+            # The client has not waited for the reply, so the answer will not show that everything has been answered.
             self._patience.grow()
             self.state = State.OWN
             self._host.rebind()
@@ -265,7 +267,8 @@ class Sharing:
         self._lanes.wake_after(DOZE_SECONDS, self)
 
     def _ask(self) -> None:
-        """Ask behind what has just been sent. Of a client that waits for the reply the answer comes with it."""
+        """Ask the server for the identity, behind what has just been sent. If the client waits for its reply, the
+        answer comes with it."""
         if self._session.user != self._lanes.credentials.user:
             self._doze()
             return
@@ -278,7 +281,7 @@ class Sharing:
             self._host.send_out(asked)
 
     def _hear(self, question: int, identity: Identity | None) -> None:
-        """Take the answer: if it is to the last question, all that was sent has been answered before it."""
+        """Take the answer. If it is the answer to the last question, everything sent before has been answered."""
         if self.state is not State.ASKED or question != self._questions:
             return
         self.state = State.OWN
@@ -303,7 +306,7 @@ class Sharing:
         self._host.rebind()
 
     def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
-        """Return what takes requests that are done by a script, if this client's may be now."""
+        """Return the function that takes requests for joint calls, while this client's may go so."""
         ground, may_go = self._ground, self._session.may_go_jointly
         latest = ground.checks.latest
 
@@ -321,13 +324,13 @@ class Sharing:
     # The way back.
 
     def wake(self) -> None:
-        """Look at what comes again; or have the server asked anew."""
+        """Resume checks, or have the server asked again."""
         if self.state is State.DOZING:
             self._patience.large = DOZE_AFTER - 8
             self.state = State.OWN
             self._host.rebind()
         elif self.state is State.STALE:
-            # The client has been at work, and is idle now: the server is to count from now on, not from before.
+            # The client was active and is idle now: let the server count its idle time from now on.
             self._host.send_out(self._session.ask_who(lambda _: None) or b"")
             self._leave(b"")
         elif self.state is State.SHARED:
@@ -383,7 +386,7 @@ class Sharing:
         self._come_back(b"")
 
     def _take_back(self, request: bytes) -> None:
-        """Take a request that could not be sent, in front of what has come since."""
+        """Take back a request that could not be sent, in front of what has come since."""
         self.kept = request + self.kept
         self._port.settled = None
         self._leave(b"")
@@ -406,7 +409,7 @@ class Sharing:
         self.kept += data
 
     def begun(self) -> None:
-        """All that was asked for on the client's own connection has come: look at what comes there unasked."""
+        """Note that all replies on the client's own connection have come: what comes there now is a push."""
         if self.state is not State.SHARED:
             return
         if self._session.replies.trailed:  # a push has begun behind the answer, and may not have come whole
@@ -416,8 +419,8 @@ class Sharing:
             self._host.hear_own(self._hear_own)
 
     def _hear_own(self, data: bytes) -> None:
-        """Take a push that others have redirected to this client: it must not come into the midst of a reply, nor a
-        reply into the midst of it. Such a client shares no more."""
+        """Take a push that others have redirected to this client, which then stops sharing: a push and a reply must not
+        be mixed."""
         self._session.share_no_more()
         if self._port.busy:
             self._late += data
@@ -431,11 +434,11 @@ class Sharing:
         self._port.broke(error)
 
     def silence(self) -> None:
-        """The client has gone, and what it has sent before is still to be sent: replies are dropped."""
+        """Drop replies: the client has gone, and what it has sent is still being delivered."""
         self._port.deliver = drop
 
     def end(self) -> None:
-        """Nothing more is sent for the client, and what comes for it is dropped."""
+        """Stop for good: send nothing more for the client, and drop what comes for it."""
         self._lanes.let_sleep(self)
         port = self._port
         port.deliver = port.broke = port.unsent = drop

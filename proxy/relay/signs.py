@@ -1,4 +1,7 @@
-"""Puts signs behind what a client has sent: requests of the proxy's own, whose replies tell that all before has run."""
+"""Puts signs behind what a client has sent: requests of the proxy's own, whose replies tell that all before has run.
+
+Its tests: tests/test_signs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Give connections that have more to be judged their turns one after another, and look at the sockets in between."""
+"""Give connections with more to judge their turns one after another, and serve the sockets in between.
+
+Its tests: tests/test_turns.py.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from typing import Final
 from proxy.session.turns import Turns
 
 _SECONDS: Final = 0.01
-"""How long turns are given before the sockets are looked at: about so long does a client wait that sends little."""
+"""How long turns go on before the sockets are served: about so long a client with few requests waits."""
 
 
 class TurnQueue:
-    """Those that wait for their turn.
+    """The connections that wait for their turn.
 
     Args:
         turns: is told how many they are.
@@ -25,7 +28,7 @@ class TurnQueue:
         self._turns = turns
         self._queue: deque[Callable[[], None]] = deque()
         self._answered: deque[Callable[[], None]] = deque()
-        self._lanes = self._answered, self._queue  # whose turn it is, and whose next
+        self._lanes = self._answered, self._queue  # this turn's, and the next turn's
         self._runs = False
 
     @property
@@ -34,10 +37,10 @@ class TurnQueue:
         return bool(self._queue or self._answered)
 
     def join(self, work: Callable[[], None], *, answered: bool = False) -> None:
-        """Have something done when those before it have had their turns.
+        """Call something after those in front have had their turns.
 
-        `answered`: whether it goes on with a request for which the engine has done something. That is not to grow old:
-        every second turn is for those.
+        `answered`: whether it goes on with a request for which the engine has just worked. Every second turn is for
+        those, so that the work does not become stale.
         """
         (self._answered if answered else self._queue).append(work)
         self._turns.waiting += 1

@@ -1,4 +1,7 @@
-"""The server's side of a relayed connection: its transport, and what its replies pass through."""
+"""The server's side of a relayed connection: its transport, and what its replies pass through.
+
+Its tests: tests/test_states.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Looks after a client of which something waits for replies: it may end, and the server never come to that."""
+"""Watch a client while something waits for replies: the client may end while the server never gets to its requests.
+
+Its tests: tests/test_vigil.py.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ FIRST_LOOK_SECONDS: Final = 0.02
 """How long to wait before looking again at a client that has ended; twice as long each time, up to `LOOK_SECONDS`."""
 
 PATIENT_SECONDS: Final = 30.0
-"""How long a server may say nothing to a client that has ended, and of which no request can block, while it answers
-others: it may let nobody write (CLIENT PAUSE)."""
+"""How long the server may be silent to a client that has ended and has no blocking request, while it answers others: it
+may be in CLIENT PAUSE."""
 
 READ_AT_ONCE: Final = 16 * 1024
 """Bytes that a server reads of a connection in each of its turns, at least."""
@@ -26,15 +29,16 @@ MOST_UNREAD: Final = 8 * 1024 * 1024
 LITTLE: Final = 256 * 1024
 SLOW: Final = 128 * 1024
 SLOWEST: Final = 8 * 1024 * 1024
-"""Bytes a second that something on the way may pass on slowly of what it has taken; of more than `LITTLE` so many."""
+"""How slowly, in bytes a second, something on the way may still deliver what it has taken: the first `LITTLE` bytes at
+`SLOW`, and then all at `SLOWEST`."""
 
 
 class Host(Protocol):
-    """What looking after a client needs of its connection."""
+    """What the vigil needs from a client's connection."""
 
     @property
     def awaits(self) -> bool:
-        """Whether something of the client's waits for replies, which take as long as the server likes."""
+        """Whether something of the client waits for replies, without a bound in time."""
 
     @property
     def ended(self) -> bool:
@@ -59,7 +63,7 @@ class Host(Protocol):
 
     @property
     def may_block(self) -> bool:
-        """Whether a request may keep what follows it from running, or nothing tells that all has run."""
+        """Whether a request may block, or nothing shows that everything has run."""
 
     @property
     def is_taken(self) -> bool:
@@ -70,7 +74,7 @@ class Host(Protocol):
 
     @property
     def drops(self) -> bool:
-        """Whether to give up drops requests of the client's."""
+        """Whether giving up drops requests of the client."""
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
@@ -79,14 +83,14 @@ class Host(Protocol):
         """Note whether the server has said nothing since the last look."""
 
     def vigil_ended(self) -> None:
-        """Note that the client is looked after no more."""
+        """Note that the vigil is over."""
 
     def give_up(self) -> None:
-        """Tell the server of the end, whatever of the client's is still to be sent: the server does not come to it."""
+        """Close the server's side, even if requests are still to be sent: the server will not get to them."""
 
 
 class Vigil:
-    """Looks after one client, whatever its state waits for, until it awaits nothing any more.
+    """Watches one client until it no longer waits for any reply.
 
     Args:
         host: the client's connection.
@@ -99,12 +103,12 @@ class Vigil:
         self._task = start(self._keep())
 
     def note_end(self) -> None:
-        """Note that the client has ended: what others bring from now on is not to be that client's."""
+        """Note that the client has ended, and stop waiting for the next look."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._task.cancel()
 
     async def _keep(self) -> None:
@@ -132,16 +136,18 @@ class Vigil:
             host.vigil_ended()
 
     async def _rest(self, looks: int) -> None:
-        """Wait until the next look, of which there have been so many since the client ended."""
+        """Wait until the next look; `looks`: how many there have been since the client ended."""
         if looks:
             await asyncio.sleep(min(LOOK_SECONDS, FIRST_LOOK_SECONDS * 2 ** min(looks - 1, 10)))
         else:
             await asyncio.wait((self._ended,), timeout=LOOK_SECONDS)
 
     async def _is_idle(self) -> bool:
-        """Tell a server in which a request of this client blocks from one that is busy, or has still to read.
+        """Return whether a request of this client blocks in the server, rather than the server being busy or still
+        reading.
 
-        It answers others meanwhile, once in each of its turns, in which it reads a part of what its system has got.
+        A server with a blocked client goes on answering others, once in each of its turns, and in each turn it reads a
+        part of what its system has received.
         """
         host = self._host
         if not (host.is_heard and host.is_taken):

@@ -1,4 +1,7 @@
-"""Load the Lua scripts, one file per operation, and put together the pieces that they share."""
+"""Load the Lua scripts, one file per operation, and put together the pieces that they share.
+
+Its tests: tests/test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Names of what the proxy keeps in the user's Redis: shadows of keys, the index, the sweeper's lease, rules for events.
 
+Its tests: tests/test_naming.py.
+
 The shadow of a key hashes to the key's own cluster slot, as a script may only touch keys of one slot. A slot is given
 by the key's hash tag, the text between its first `{` and the first `}` after it, where that is not empty, else by the
 whole key (Redis cluster specification, "Hash tags"). So, with P for the prefix:

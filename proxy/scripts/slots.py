@@ -1,4 +1,7 @@
-"""The slots of the cluster node that the proxy stands in front of, as far as the node has told."""
+"""The slots of the cluster node that the proxy stands in front of, as far as the node has told.
+
+Its tests: tests/test_cluster_details.py.
+"""
 
 from __future__ import annotations
 

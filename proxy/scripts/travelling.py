@@ -1,4 +1,7 @@
-"""Keys of slots of a cluster that are being moved, in groups: those of a slot end together."""
+"""Keys of slots of a cluster that are being moved, in groups: those of a slot end together.
+
+Its tests: tests/test_cluster_details.py.
+"""
 
 from __future__ import annotations
 

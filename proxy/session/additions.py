@@ -1,4 +1,7 @@
-"""To which keys a request may add members without a script that looks which of them are absent."""
+"""Which keys a request may add members to when no script checks which of those members are absent.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def counts(command: Command, request: Request) -> bool:
 def absent(
     coverage: Coverage, command: Command, request: Request, *, limited: bool, amends: bool = False
 ) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-    """Return those of the keys that are covered, each with the members in question; None for all.
+    """Return the covered keys, each with the members that may be added; None stands for any member.
 
     `amends`: whether the request's reply can be amended.
     """

@@ -1,8 +1,10 @@
-"""Does on the client's own connection what the engine would, while it cannot: removes what is due, voids deadlines.
+"""Remove due members and void deadlines on the client's own connection, while the engine cannot.
 
-A script is put into the stream, and its reply taken out. `ask` is repeated, each time with the reply to the last one,
-until nothing that is due is left and few deadlines are near; what `front` gives goes directly before the requests, for
-the deadlines that pass meanwhile. Each script does bounded work.
+Its tests: tests/test_blind.py.
+
+A script is put into the stream, and its reply is taken out. Call `ask` again after each reply, until nothing due is
+left and few deadlines are near. What `clear_before` returns then goes directly in front of the request, for the
+deadlines that have passed meanwhile. Each script does bounded work.
 """
 
 from __future__ import annotations
@@ -22,18 +24,17 @@ KEYS_AT_ONCE: Final = 500
 """Keys that one script looks at, at most."""
 
 MOST_KEYS: Final = 2_000
-"""Keys that a request may name for something to be done before it: what was done for the first would be too long ago by
-the time that the last has been looked at."""
+"""Above so many keys in a request nothing is done in front of it: by the time that the last key has been looked at, the
+look at the first would be too old."""
 
 GIVEN_UP_MS: Final = 1_000
-"""How long to believe that the server lets nothing be removed here, as a replica does."""
+"""How long to stop trying after the server has refused to remove anything, as a replica does."""
 
 _LOOKED_MS: Final = 2 * AHEAD_MS
 """How far ahead the index is looked at for requests that do not name their keys."""
 
 PATIENCE_MS: Final = _LOOKED_MS + 10
-"""How long to ask again, where nothing is due, for a crowd of deadlines that are near to pass: there may be more behind
-them without end."""
+"""How long to go on asking while nothing is due but many deadlines are near: there may always be more behind them."""
 
 
 FEW_DEADLINES: Final = 500
@@ -43,7 +44,7 @@ _REMEMBERED: Final = 1_000
 """Keys of which a connection remembers how many deadlines they have."""
 
 _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
-"""What a cluster node says of keys that it has not, or not all of, or does not serve: nothing can be done for them."""
+"""How a cluster node refuses keys that it does not have or serve. Nothing can be done for such keys."""
 
 
 _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""], [])
@@ -51,7 +52,7 @@ _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""], [])
 
 
 class Alone:
-    """The work for one connection, in the database that it is in.
+    """Do the engine's work for one connection, in its current database.
 
     Args:
         removals: encodes the scripts, for all connections.
@@ -72,14 +73,15 @@ class Alone:
         self._counts: dict[int, tuple[int, float]] = {}  # how many deadlines keys have, and how long that holds
 
     def forget(self) -> None:
-        """Note that another database or another user may be there from now on."""
+        """Forget everything: the connection may have another database or another user from now on."""
         self._checked.clear()
         self._counts.clear()
         self._fronted.clear()
         self._looked = self._given_up = -float("inf")
 
     def sent(self) -> None:
-        """Note that what has been put into the stream goes, so that what comes later is behind it by some time."""
+        """Note that everything put into the stream is being sent now. What comes later needs scripts of its own in
+        front."""
         self._fronted.clear()
 
     def ask(
@@ -98,7 +100,7 @@ class Alone:
             self._give_up(now)  # the reply has not come, and will not
         if self.has_given_up(now):
             return None
-        everywhere = everywhere and self._names.slots is None  # a cluster node has no one index to look at
+        everywhere = everywhere and self._names.slots is None  # a cluster node has an index for each slot, not one
         if everywhere and now >= self._looked:
             return self._look(replies, now)
         wanted = [*keys, *self._near] if everywhere else keys
@@ -111,7 +113,8 @@ class Alone:
         return self._void(absent, replies, now) if absent else None
 
     def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
-        """Return what goes directly before a request, for the deadlines that have passed since `ask`; as `ask`."""
+        """Return what goes directly in front of a request, for the deadlines that have passed since `ask`. Same
+        arguments."""
         self._voiding = None
         if self.has_given_up(now):
             return b""
@@ -156,9 +159,9 @@ class Alone:
         return self._send("clear", self._removals.keys(keys), arguments, replies, now, hear)
 
     def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
-        """Return whether some keys have so few deadlines that what `front` returns sees to all; None: not known.
+        """Return whether the keys have so few deadlines that one front handles all of them; None: not known.
 
-        `asked`: whether that has been answered since it was last not known, however long it took.
+        `asked`: whether the server has answered that since it was last unknown. Then an old answer counts too.
         """
         few = True
         for key in keys:

@@ -1,4 +1,7 @@
-"""Which keys have to be covered, and other proxies told of it, before a request goes that may give them deadlines."""
+"""Find the keys that have to be covered and announced before a request may give them their first deadlines.
+
+Its tests: tests/test_proxies.py.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ NOT_ANNOUNCED: Final = Refusal(
 )
 
 LOOKED_AHEAD: Final = 1 << 20
-"""Bytes that are searched for requests that have come behind one."""
+"""How far to search for further requests behind the current one, in bytes."""
 
 
 EXPECTED_AT_MOST: Final = 64
-"""Requests behind others of a transaction that are looked at. The keys are held without being accounted for."""
+"""How many requests of a transaction to look at in advance. Their keys are kept without being accounted for."""
 
 _EXPIRING: Final = re.compile(
     rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
@@ -37,10 +40,10 @@ _EXPIRING: Final = re.compile(
 def keys_expected(
     data: bytes, *, in_transaction: bool, lacks: Callable[[bytes], bool] = lambda _: True
 ) -> frozenset[bytes]:
-    """Return the keys to which requests within transactions may give deadlines, as far as they have come together.
+    """Return the keys that may get deadlines from the transactions in a chunk.
 
-    Requests that are queued before those can be judged as if the keys had deadlines. Nothing is parsed: what only looks
-    like such a request makes a key count so for no good reason.
+    Requests that are queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is
+    parsed: a value that looks like such a request yields a key too many, which does no harm.
 
     Args:
         data: what has come.
@@ -95,7 +98,8 @@ class Announcing:
         self.expected = self.expected | found if more else found
 
     def question(self, command: Command | None, request: Request) -> Question | None:
-        """Have keys covered, and other proxies told of it, to which a request may give their first deadlines."""
+        """Return the question that has the keys covered and announced which a request may give their first
+        deadlines."""
         keys = self.unconfirmed(command, request)
         if not keys:
             return None
@@ -131,18 +135,17 @@ class Announcing:
         keys = command.keys(arguments) or []
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
-        # While it is blind it does not know of the source: to wait for others then would hold up every RENAME.
+        # A blind proxy does not know whether the source has deadlines. Announcing then would hold up every RENAME.
         return keys[-1:] if keys and self._coverage.is_certain(keys[0]) else []
 
     def keys_ahead(self) -> Iterator[bytes]:
-        """Give the keys to which requests may give deadlines that have come, and have not been judged yet.
-
-        Also those of whom the server may refuse it to the user.
+        """Yield the keys that may get deadlines from requests that have come and have not been judged yet. The server
+        may still refuse some of these requests to the user.
         """
         return (key for arguments in self.requests_ahead() for key in self.first_keys(arguments))
 
     def requests_ahead(self, most: int = LOOKED_AHEAD) -> Iterator[list[bytes]]:
-        """Give the requests that have come behind the one that is being judged, in so many bytes."""
+        """Yield the requests behind the one that is being judged, within so many bytes."""
         data, position = self.ahead
         parsed = self._ground.batch.parse(data[position : position + most] or self._reader.ahead(most))
         for arguments in parsed[0] if parsed else ():

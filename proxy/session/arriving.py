@@ -1,4 +1,7 @@
-"""What has to be remembered of a connection over which another cluster node sends keys."""
+"""What to remember about a connection over which another cluster node sends keys.
+
+Its tests: tests/test_cluster_moves.py.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import Final
 from proxy.session.question import Arrival
 
 MOST_REMEMBERED: Final = 100_000
-"""Keys that come over one connection that are remembered; more than a MIGRATE sends."""
+"""How many arriving keys to remember for one connection: more than one MIGRATE sends."""
 
 
 class Arriving:
-    """For which of the keys that come way has been made, and whose shadows came before them."""
+    """Track which arriving keys have been prepared for, and whose shadows came first."""
 
     __slots__ = ("_awaited", "_made", "_unmade")
 

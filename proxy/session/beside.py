@@ -1,4 +1,7 @@
-"""Requests of the proxy's own that go beside a client's, on its connection: in front of it, behind it, or for it."""
+"""Requests of the proxy's own that accompany a client's request, on the client's connection.
+
+Its tests: tests/test_refusals.py.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from proxy.session.voiding import Voiding
 from proxy.wire.request import encode
 
 WITHIN: Final = 1_000
-"""Deadlines of a key that are looked at within a transaction before a script that may add any member of it."""
+"""How many deadlines of a key to look at in a transaction, in front of a client's script that may add any member."""
 
 CLEARED_AT_ONCE: Final = 500
-"""Members of a key that are removed within a transaction at most, in front of its requests."""
+"""How many due members of a key to remove in a transaction, in front of the requests that name the key."""
 
 
 class Beside:
-    """Encodes the requests that go beside a client's.
+    """Encode the requests of the proxy's own that go in front of a client's request, or behind it.
 
     Args:
         names: the names of the proxy's own keys.
@@ -44,15 +47,15 @@ class Beside:
         self._metrics = metrics
 
     def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
-        """Return a request that changes nothing, and that the server refuses while queueing, or with the whole of a
-        transaction, exactly as it does a request; None where a script that stands in for that one is refused so."""
+        """Return a request that changes nothing, and that the server refuses in a transaction exactly where it would
+        refuse the client's request. None if the server refuses the script in its place there too."""
         terms = self._server.terms(command.name)
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None
         keys = command.keys(arguments) or [b""]
         if self._names.slots is not None and not keys[0]:
             return None
-        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no key of a client's has that name
+        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no client's key has that name
         if terms.takes_memory or command.effect is Effect.EXPIRE:
             return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
         return encode([b"ZREM", index, nobody])
@@ -77,15 +80,15 @@ class Beside:
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
         """Return the request that removes what is due in some keys, in front of a transaction's that name them.
 
-        A cluster node sees none of them: it would refuse the whole transaction for one that is not there, or that is
-        no key but an argument.
+        The keys are not declared to a cluster node. It would refuse the whole transaction for one that it does not
+        have, or that is only an argument and no key.
         """
         terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
         front = self._calls.pairs(list(keys))
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
     def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the request to put in front of one that replaces a value, and the one to put behind it; none where its
+        """Return the requests to put in front of and behind one that replaces a whole value (HIMPORT SET); none if its
         key has no deadlines."""
         keys = command.keys(arguments) or []
         if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
@@ -100,7 +103,7 @@ class Beside:
         ]
 
     def own_write(self, waiting: bytes) -> bytes:
-        """Return a request that changes nothing, and for which a command waits: WAIT or WAITAOF."""
+        """Return a write that changes nothing, so that WAIT or WAITAOF has a write of this connection to wait for."""
         if self._names.slots is None and waiting == b"WAIT":
             return encode([b"PUBLISH", self._names.written, b""])
         # No message is in an append-only file. From Redis 8.0 and Valkey 8.0 on a cluster node sends none to replicas.
@@ -108,5 +111,5 @@ class Beside:
         return evaluation(terms, "write", [self._names.written], [])
 
     def trial(self, keys: list[bytes], answer: bytes) -> bytes:
-        """Return a request that changes nothing; who may give keys deadlines is answered so, by a status."""
+        """Return a request that changes nothing. A user who may give the keys deadlines gets `answer` as a status."""
         return evaluation(self._calls.reading, "may", self._calls.pairs(keys), [answer])

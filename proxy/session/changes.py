@@ -1,4 +1,7 @@
-"""How requests that go change what their connection is: its user, database, subscriptions and watched keys."""
+"""How requests that go change what their connection is: its user, database, subscriptions and watched keys.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What chunks are looked at by before anything is parsed: may they go as they came, and over which connection."""
+"""The checks that decide, before anything is parsed, whether a chunk may go as it came, and over which connection.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from proxy.wire.batch import BatchParser
 
 
 class Checks:
-    """The checks of a process, which all sessions share.
+    """The checks that all sessions of a process share.
 
     Args:
         plain: names of commands that need no look while they touch no covered key.
@@ -42,7 +45,7 @@ class Checks:
     def is_plain(self) -> Callable[[bytes], bool]:
         """Returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
 
-        It is another one when there come to be other proxies, or none any more.
+        Ask for it again when other proxies appear or disappear: then it is another function.
         """
         return self._leased if self._coverage.shared else self._plain
 

@@ -1,4 +1,6 @@
-"""What the replies to COMMAND and INFO say beside the server's own words: the proxy's commands, and its section.
+"""Add the proxy's own commands and its section to the server's replies to COMMAND and INFO.
+
+Its tests: tests/test_command.py.
 
 The request goes as it came, or nearly, on the client's own connection; the server's reply to it is amended on its way
 back. So all else in it is the server's, byte for byte, in whatever protocol the client speaks, and so is every error.
@@ -31,17 +33,17 @@ SECTION: Final = b"expiremember"
 """The name of the proxy's section of INFO."""
 
 MOST_WORDS: Final = 1_000
-"""Arguments of a request beyond which its reply, which is held whole, is left as it is."""
+"""Above so many arguments the reply, which would have to be held whole, is not amended."""
 
 LONGEST_PATTERN: Final = 32
 """Bytes of a pattern that is tried on the proxy's own commands: twice as many as the longest of their names has. Who
 sends it needs no right to any command, and each byte is tried on each byte of a name."""
 
 MOST_STARS: Final = 4
-"""Stars of such a pattern: each makes it be tried from one more place."""
+"""Stars of such a pattern: each adds a position to try it from."""
 
 _REMEMBERED: Final = lru_cache(maxsize=4)
-"""The whole table of a server's commands takes milliseconds to amend, and is the same for every client that asks."""
+"""The amended table of all commands is kept: amending it takes milliseconds, and it is the same for every client."""
 
 Names = tuple[bytes, ...]
 """The proxy's own commands, in lower case: those that the server does not have."""
@@ -52,7 +54,7 @@ Amend = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What to do about a request.
+    """How to answer a request that describes the server.
 
     Attributes:
         instead: the request to send in its place; None for the request itself.

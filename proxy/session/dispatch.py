@@ -1,4 +1,7 @@
-"""What is sent for a request that has nothing to wait for: itself, a script in its place, or a refusal."""
+"""What is sent for a request that has nothing to wait for: itself, a script in its place, or a refusal.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

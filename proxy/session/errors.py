@@ -1,4 +1,7 @@
-"""Why a client's request is refused, or its stream cannot go on."""
+"""Why a client's request is refused, or its stream cannot go on.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ class RequestTooLargeError(Exception):
 
 
 class OvertakenError(Exception):
-    """A request must not be completed: a key has got deadlines since its head was judged."""
+    """An upload must not be completed: a key has got deadlines since the request's head was judged."""
 
 
 class RefusedAtItsHeadError(Exception):
-    """A request of which nothing after its head must be sent on: the server refuses it there, and closes.
+    """The server would refuse the request at its head and close: nothing behind the head may be sent on.
 
     Attributes:
         beginning: what has come of the request.
@@ -29,7 +32,8 @@ class RefusedAtItsHeadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error that the client gets at once, where the server would have refused to queue the request.
+    """An error that the client gets instead of a reply. In a transaction it counts as a request that the server refused
+    to queue.
 
     Attributes:
         message: the error, without the leading minus and the line's end.

@@ -1,4 +1,7 @@
-"""Puts what removes what is due, and voids deadlines of absent members, in front of requests, in the same write."""
+"""Put scripts in front of requests, in the same write: they remove due members and void deadlines of absent ones.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ _FREE: Final = Next.FREE
 
 
 class Fronts:
-    """What is put in front of the requests of one connection.
+    """Puts fronts before the requests of one connection.
 
-    Only where its keys have few deadlines, and few that are due soon, as a look just before has shown; of others the
-    engine sees to all.
+    Only if the keys have few deadlines, and few that are due soon, as a look just before has shown. For other keys the
+    engine does all the work.
 
     Args:
         ground: what all sessions stand on.
@@ -56,7 +59,8 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script may go directly in front of a request of the client's, as its user and unnoticed."""
+        """Return whether a script may go directly in front of the next request: the user may run it, and the client
+        will not notice."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)
@@ -116,7 +120,7 @@ class Fronts:
         return Question(due=due, absent=tuple(absent)) if due or absent else None
 
     def _before_watched(self, now: float) -> None:
-        """See to what is due in watched keys before a transaction begins, and when more is due in them."""
+        """Before a transaction begins, remove what is due in watched keys, and ask when more will be due in them."""
         alone, names, watched = self._without.alone, self._ground.names, self._standing.watched
         keys = tuple(self._coverage.among(watched.keys)[:KEYS_AT_ONCE])
         if not keys or self._are_moving(keys):
@@ -134,7 +138,7 @@ class Fronts:
         return len(names.by_slot(keys)) > 1 or names.is_moving(next(iter(keys)))
 
     def take(self, requests: list[list[bytes]], raw: bytes, now: float) -> bool:
-        """Send requests on that came together, if those of covered keys are calls of scripts that need no more.
+        """Send a chunk of requests, if the only ones on covered keys are script calls, for which fronts are enough.
 
         Args:
             requests: the requests, without any of the proxy's own keys.

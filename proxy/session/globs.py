@@ -1,4 +1,7 @@
-"""Match the server's glob patterns: against a name, and against all names that begin in a given way."""
+"""Match the server's glob patterns: against a name, and against all names that begin in a given way.
+
+Its tests: tests/test_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What all sessions of a process share."""
+"""What all sessions of a process share.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ from proxy.session.turns import Turns
 from proxy.wire.batch import BatchParser
 
 PLAIN: Final[set[bytes]] = set()
-"""Names of commands, as clients spell them, that need no look while they touch no covered key: found as they come."""
+"""Names of commands, as clients spell them, that may be forwarded unseen unless they touch a covered key. Learned from
+traffic."""
 
 BLOCKERS: Final[set[bytes]] = set()
-"""Likewise of those that need only to be noted, as they may keep what follows them from running."""
+"""The same for commands that may block: they only have to be noted, as what follows them may have to wait."""
 
 
 class Ground:
@@ -89,7 +93,7 @@ class Ground:
         return self.checks.long_lists
 
     def command(self, name: bytes) -> Command | None:
-        """Return what the table says of a command, by the name that a client gives it; learn which names are plain."""
+        """Look a command up by the name that a client sent, and learn which names are plain."""
         upper = name.upper()
         command = self.rewriter.command(upper)
         if name in PLAIN or name in BLOCKERS:
@@ -103,5 +107,5 @@ class Ground:
         return command
 
     def may_block(self, name: bytes) -> bool:
-        """Return whether a command may keep what follows it from running, by the name that a client gives it."""
+        """Return whether a command may block, by the name that a client sent."""
         return name not in PLAIN and self.rewriter.server.may_block(name.upper())

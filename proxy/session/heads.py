@@ -1,4 +1,7 @@
-"""Which long requests can be judged by what has come of them, so that the rest need not be kept in memory."""
+"""Decide which long requests can be judged by their beginning, so that the rest need not be kept in memory.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from proxy.wire.request import strict_integer
 
 
 class Heads:
-    """Decides whether the beginning of a request is enough.
+    """Decide whether the beginning of a request is enough to judge it.
 
     Args:
         prefix: what the names of the proxy's own keys begin with.

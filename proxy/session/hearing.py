@@ -1,4 +1,8 @@
-"""Which of its replies a client is to get, as it has said by CLIENT REPLY; likewise what CLIENT CACHING joins."""
+"""Track CLIENT REPLY and CLIENT CACHING: whether replies come, and whether something may be put before the next
+request.
+
+Its tests: tests/test_strangers.py.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,13 @@ def speaks_of_replies(arguments: list[bytes]) -> bool:
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
-    """Return whether nothing may be put between a request and the one behind it: what is unclear is asked before."""
+    """Return whether nothing may be put between a request and the next one. Questions to the server go in front of
+    both."""
     return speaks_of_replies(arguments) or arguments[0].upper() == b"ASKING"
 
 
 class Hearing:
-    """Keeps the part of a connection's state that CLIENT changes.
+    """Tracks what CLIENT has changed on one connection.
 
     Args:
         standing: the state of the connection.
@@ -36,13 +41,13 @@ class Hearing:
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
-        self._times = 0  # that the client has asked for no replies
+        self._times = 0  # how often the client has asked for no replies
         self._may_be_heard = False  # whether it has asked for replies since, and nothing has shown yet that it gets any
 
     def hush(self, arguments: list[bytes]) -> None:
-        """Note what a CLIENT that has gone says of the replies to come; in a transaction it says so at EXEC.
+        """Note how a CLIENT request that has been sent changes later replies; in a transaction it does so at EXEC.
 
-        Or an ASKING, which concerns exactly the next request: nothing may be put between.
+        Likewise ASKING, which concerns exactly the next request, so nothing may be put between.
         """
         if arguments[0].upper() == b"ASKING":
             if self._standing.transaction is None:
@@ -74,13 +79,13 @@ class Hearing:
     def _heed(self, words: list[bytes], *, queued: bool = False) -> None:
         replies = self._standing.replies
         if words == [b"REPLY", b"OFF"]:
-            # Should the server have refused it this will be answered.
+            # If the server has refused it, this sign is answered, and replies count again.
             replies.silenced = True
             self._times += 1
             self._may_be_heard = False
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscriptions.begun):
-            # The server may have dropped the transaction, or refused it to a subscriber. If not this will be answered.
+            # The server may have dropped the transaction, or refused it to a subscriber. If not, this sign is answered.
             self._may_be_heard = True
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"]:

@@ -1,4 +1,7 @@
-"""Whose a connection is, as the server itself says in CLIENT INFO: those of one identity may share a connection."""
+"""The identity of a connection, read from CLIENT INFO. Clients with the same identity may share connections.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final, NamedTuple
 WHO: Final = b"*2\r\n$6\r\nCLIENT\r\n$4\r\nINFO\r\n"
 
 ORDINARY: Final = (b"N", b"U")
-"""The flags of a connection that is in no particular state: none, or that it came through a Unix socket."""
+"""Flags of a connection in its ordinary state: none, or `U` for a Unix socket."""
 
 _FIELD: Final = re.compile(rb"([a-z-]+)=([^ \r\n]*)")
 _NOUGHT: Final = {b"sub": b"0", b"psub": b"0", b"ssub": b"0", b"watch": b"0"}

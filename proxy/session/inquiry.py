@@ -1,4 +1,7 @@
-"""What the engine has to do before a request may go."""
+"""Find out what the engine has to do before a request may go.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from proxy.wire.request import Request
 _COMES: Final = b"RESTORE-ASKING"
 
 ARRIVALS_AHEAD: Final = 64 * 1024
-"""Bytes of what another cluster node sends that are searched for keys that come."""
+"""How far to search a stream from another cluster node for arriving keys, in bytes."""
 
 
 class Inquiry:
-    """Finds out for the requests of one connection.
+    """Finds out what has to be done before the requests of one connection may go.
 
     Args:
         ground: what all sessions stand on.
@@ -73,7 +76,7 @@ class Inquiry:
     def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
         """Return what has to be done before a request may go.
 
-        In a transaction too, and again before its EXEC: the server may have refused the MULTI, by a rule of its own.
+        Asked in a transaction too, and again before its EXEC, because the server may have refused the MULTI.
 
         `replied`: whether what the client sent before has been answered meanwhile.
         """
@@ -111,7 +114,7 @@ class Inquiry:
         if is_indifferent(request.arguments) and not absent:
             return None
         due = coverage.among(self._rewriter.named(command, request.arguments))
-        if coverage.blind:  # of other keys is not known whether anything is to be done
+        if coverage.blind:  # for other keys nobody knows whether anything is to be done
             due, absent = list(filter(coverage.is_certain, due)), [one for one in absent if coverage.is_certain(one[0])]
             everywhere = False
         due = [key for key in due if not coverage.cleared.holds(key, now, self._alarm.set_lately)]
@@ -139,7 +142,7 @@ class Inquiry:
     ) -> Question | None:
         """Return what has to be done before a request is queued, or all that are run.
 
-        From most keys what is due is removed in front of the queued requests that name them.
+        For most keys this is done by scripts queued in front of the requests that name them.
         """
         coverage, watched = self._coverage, self._standing.watched
         own = frozenset() if coverage.told else transaction.cleared  # what is told of is not removed there

@@ -1,5 +1,7 @@
 """Cuts what a client sends into requests, as cheaply as can be, and has them judged.
 
+Its tests: tests/test_session.py.
+
 Chunks of frequent requests are recognised whole; others are parsed by a `BatchParser`; and where one request has to
 wait, or is still arriving, a `RequestReader` goes on.
 """

@@ -1,4 +1,7 @@
-"""Judges each request: whether it has to wait for something, and what; else it is dispatched."""
+"""Judges each request: whether it has to wait for something, and what; else it is dispatched.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

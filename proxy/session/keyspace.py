@@ -1,4 +1,7 @@
-"""Hides the proxy's own keys from commands that show all keys: KEYS, SCAN, DBSIZE and RANDOMKEY."""
+"""Hides the proxy's own keys from commands that show all keys: KEYS, SCAN, DBSIZE and RANDOMKEY.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Notes which keys are about to get deadlines, so that whatever else depends on it is in time."""
+"""Note which keys are about to get deadlines, for the sweeper and for the rest of the transaction.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from proxy.session.transaction import Transaction
 
 
 class Marks:
-    """Tells the sweeper of deadlines, and a transaction of keys that get some.
+    """Tells the sweeper about new deadlines, and covers keys that a transaction is about to give some.
 
     Args:
         names: the names of the proxy's own keys.
@@ -34,6 +37,6 @@ class Marks:
             self._names.slots.changed.update(map(slot, keys))
 
     def cover(self, key: bytes, owner: Pipeline | None, transaction: Transaction | None) -> None:
-        """Have what follows in a transaction judged as if a key had deadlines; others are told before EXEC."""
+        """Judge the rest of a transaction as if a key had deadlines. It is announced to other proxies before EXEC."""
         if transaction is not None:
             self._coverage.begin((key,), owner.mark if owner is not None else self, queued=True)

@@ -1,4 +1,7 @@
-"""What the nodes of a cluster send each other when a slot moves: deadlines go with their keys, and none meets them."""
+"""Requests by which cluster nodes send each other keys: deadlines move along with their keys.
+
+Its tests: tests/test_cluster_moves.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from proxy.session.question import Arrival
 from proxy.wire.request import encode
 
 _MADE_BY: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
-"""By these the nodes of a cluster give each other keys, the proxy's own too."""
+"""The commands by which cluster nodes send each other keys, the proxy's own keys included."""
 
 _MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
 """How many arguments they take, themselves included."""
@@ -36,14 +39,14 @@ class Moves:
         return self._names.slots is not None and name in _MADE_BY
 
     def opens_link(self, arguments: list[bytes]) -> bool:
-        """Return whether a node begins to give another its slots by a request (Valkey 9): no client's follow it."""
+        """Return whether a request begins a node's transfer of slots (Valkey 9). No client's requests follow it."""
         is_link = len(arguments) > 1 and (arguments[0].upper(), arguments[1].upper()) == (b"CLUSTER", b"SYNCSLOTS")
         return is_link and self._names.slots is not None
 
     def leftovers(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys whose shadows a MIGRATE takes along: that of one that is not there any more must stay.
+        """Return the keys whose shadows a MIGRATE takes along. A shadow whose key is gone must not be sent.
 
-        But where one has been sent before it may be that it has arrived, and its shadow has not.
+        Except for a key that has been sent before: it may have arrived, and its shadow not.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -55,9 +58,11 @@ class Moves:
         return self._names.slots is not None and key in self._names.slots.sent
 
     def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
-        """Return the key that another cluster node sends, of which there may be deadlines here, or a copy.
+        """Return the key that another node sends, if there may be deadlines or a copy of it here, which have to go
+        first.
 
-        If the server refuses it, what has gone belonged to what a move has left in a slot that is not the node's.
+        If the server then refuses the key, what was removed was only a remnant of an earlier move, in a slot that is
+        not this node's.
 
         Args:
             arguments: those of a RESTORE-ASKING that have come.
@@ -71,13 +76,14 @@ class Moves:
         return Arrival(arguments[1], replaces=bool(more))
 
     def owner(self, arguments: list[bytes]) -> bytes | None:
-        """Return the key of whose shadow a request is, or None."""
+        """Return the key whose shadow a request sends, or None."""
         return self._names.key(arguments[1]) if self._names.slots is not None and len(arguments) > 1 else None
 
     def migrate(self, arguments: list[bytes]) -> bytes | None:
-        """Return the MIGRATE that takes the deadlines of keys to another node too; None where that changes nothing.
+        """Return the MIGRATE with the shadows of its keys added; None if that changes nothing.
 
-        If a key went first, and a member of it were removed and added there, its old deadline would come after it.
+        A key must not go without its shadow: if a member were removed and added at the other node, its old deadline
+        would arrive afterwards.
         """
         migration = self._migration(arguments)
         if migration is None:

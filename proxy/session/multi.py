@@ -1,4 +1,7 @@
-"""What MULTI, EXEC and DISCARD do on one connection: they bound the transaction that others are queued in."""
+"""Follow MULTI, EXEC and DISCARD on one connection.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from proxy.session.transaction import Transaction
 from proxy.wire.request import Kind, Request
 
 LOOKED_AHEAD: Final = 16 * 1024
-"""Bytes of a transaction that are searched for keys from which to remove what is due."""
+"""How far to search a transaction for keys with due members, in bytes."""
 
 _BOUNDS: Final = frozenset((Effect.EXEC, Effect.DISCARD, Effect.DATABASE))
 """Behind these, a name is a key of another transaction or database."""
@@ -70,9 +73,10 @@ class Multi:
     ) -> None:
         """Have what is due removed in front of a request that is about to be queued.
 
-        From keys of which deadlines may pass while the transaction waits in the server.
+        This covers deadlines that pass while the transaction waits in the server.
 
-        Not for a client that caches: it would hear of the proxy's own keys, and by NOLOOP not of what goes.
+        Not for a client with CLIENT TRACKING: it would be told about the proxy's own keys, and, with NOLOOP, not about
+        the removed members.
 
         Args:
             transaction: the open one.
@@ -149,10 +153,10 @@ class Multi:
             self._out.begin_transaction()
 
     def _run(self, transaction: Transaction, now: float) -> None:
-        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # nobody has removed what is due there
+        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # nobody has removed it
         if unseen or transaction.is_overtaken or self._coverage.unconfirmed(transaction.marked):
-            # It would run as if that key had no deadlines. Spoil it, by a request whose own reply nobody sees: EXEC
-            # answers with EXECABORT.
+            # It would run as if that key had no deadlines. Spoil it by an unknown command, so that EXEC answers
+            # EXECABORT.
             self._out.append(self._standing.replies.expect(b""))
         for key, delay in transaction.marked.items():
             self._rewriter.marks.expect([key], now + delay)

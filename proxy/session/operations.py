@@ -1,4 +1,7 @@
-"""Requests about members that one call of a script can do together with others: `batch.lua`."""
+"""Recognise requests about members that one call of `batch.lua` can do together with others.
+
+Its tests: tests/test_together.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ LONGEST: Final = EXACT // 2
 """A delay, in ms, to which the clock can be added."""
 
 MOST_KEYS: Final = 255
-"""Keys, forms, and requests of one form in a row, of a call: each has a byte."""
+"""Limit of a call's keys, of its forms, and of requests of one form in a row: each is counted in one byte."""
 
 _SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
 _TYPED: Final = frozenset((b"ZINCRBY",))
@@ -29,7 +32,7 @@ _number: Final = re.compile(rb"[-+.0-9]+").fullmatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """What requests of one form ask for.
+    """What requests of one kind have in common, such as `SADD` with two members.
 
     Attributes:
         text: the same for the script.
@@ -75,7 +78,8 @@ class Operation(NamedTuple):
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
 
 _ALIKE: Final = "aAeo", "rp", "t"
-"""What a call may do together, as the server refuses it on the same terms: what takes memory, takes none, or reads."""
+"""What one call may mix. The server refuses requests that take memory, that take none, and that only read, on different
+terms."""
 
 _OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
 """Other commands of one key that a call may do, and how many arguments they have then: they take memory, and their
@@ -87,7 +91,7 @@ def _alike(does: str) -> str:
 
 
 class Operations:
-    """Finds out what requests ask of a batch.
+    """Recognises the form of requests, and reads what they ask for.
 
     Args:
         server: what the server at hand says of its commands.
@@ -138,7 +142,7 @@ class Operations:
                 return Form(b"p - 1 0 0 0", "p", name, "persist", terms, 0, 3, True, False, _alike("p"))
             text = b"t %d 1 0 0 0" % (1000 if name == b"TTL" else 1)
             return Form(text, "t", name, "ttl", terms, 0, 3, True, False, _alike("t"))
-        # Without options: whoever has some is told by `scored`.
+        # Assumes no options; a request with options is recognised by `scored`.
         members = command.members([name, b"", b"0", *[b""] * (size - 3)], size) if command.members is not None else None
         if members is None or not self._server.accepts(name, size):
             return None
@@ -170,7 +174,7 @@ class Operations:
 
 
 def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:
-    """Return the keys and the forms of some operations, each once, and what tells the script which stands where."""
+    """Return the distinct keys and forms of some operations, and the bytes that tell the script which go together."""
     keys: dict[bytes, int] = {}
     forms: dict[Form, int] = {}
     runs = bytearray()

@@ -1,7 +1,9 @@
-"""What goes upstream on one connection: the client's requests, what replaces them, and the proxy's own among them.
+"""The stream to the server on one connection: the client's requests, their replacements, and the proxy's own requests.
 
-Within a transaction the replies to the proxy's own requests are taken out of the client's. For that a mark has to stand
-in front of its MULTI, where a place is kept until something else asks for a reply.
+Its tests: tests/test_signs.py.
+
+In a transaction, replies to the proxy's own requests are taken out of the reply to EXEC. For that a sign has to stand
+in front of the MULTI. Its place is kept open, and filled only if it is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from proxy.wire.request import Kind, Request
 
 
 class Outgoing:
-    """What has been judged and not been sent yet, in order.
+    """Collects what has been judged, in order, until it is sent.
 
     Args:
         coverage: the covered keys.
@@ -56,7 +58,7 @@ class Outgoing:
         self._silent = False  # whether it may be a silent sign
 
     def take(self) -> bytes:
-        """Return it all, which is sent now."""
+        """Return everything collected; it is sent now."""
         if self._front is not None and not (self._coverage.ever or self._coverage.blind):
             self._asides = self._front = None  # nothing to be taken out, in all likelihood
         self._mark_front()
@@ -65,9 +67,9 @@ class Outgoing:
         return out
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
-        """Return the request in whose place the client gets a reply; `found` is called when that is to come.
+        """Return a sign, in the place of whose reply the client gets `reply`; `found` is called when it comes.
 
-        `fails`: whether it stands for one that fails: then it leaves an error at the server, and spoils a transaction.
+        `fails`: whether it stands for a request that fails: then it is a loud one, which spoils a transaction.
         """
         self._mark_front()
         standing = self._standing
@@ -76,7 +78,8 @@ class Outgoing:
         return replies.expect(reply, by_greeting=by_greeting, found=found, silent=replies.echoes and not fails)
 
     def replace(self, request: Request, instead: bytes) -> None:
-        """Send something else in the place of a request; where the server may refuse how its lines end, likewise.
+        """Send something else in the place of a request. If the request's line ends are odd, so are those of what is
+        sent, because the server may refuse them.
 
         Raises:
             RequestTooLargeError: the request is still arriving, and its rest has no place behind what replaces it.
@@ -89,11 +92,11 @@ class Outgoing:
         """Have the client get an error in the place of a request's reply, unless it `skips` that."""
         instead = self.expect(b"-%b\r\n" % refusal.message, fails=True)
         self.replace(request, instead)
-        if skips:  # unless the server has refused that; the next answer tells
+        if skips:  # the server may have refused the skip; the next answer tells
             self.append(self.expect(b"", fails=True))
 
     def put_together(self, call: bytes, count: int, took_long: Callable[[int], None]) -> None:
-        """Send one call in the place of so many requests of the client's. Not within a transaction.
+        """Send one call in the place of `count` requests of the client. Not in a transaction.
 
         `took_long` is called with the number of a key if the call says so.
         """
@@ -102,13 +105,14 @@ class Outgoing:
 
     @property
     def amends(self) -> bool:
-        """Whether the reply to the next request of the client's can be amended; not within a transaction."""
+        """Whether the reply to the client's next request can be amended; not in a transaction."""
         standing = self._standing
         unsure = standing.is_stranger or standing.limited or standing.rights.by_state
         return standing.transaction is None and standing.askable and not unsure
 
     def replace_count(self, request: Request, instead: bytes) -> None:
-        """Send something else in the place of a request, whose status is to be an integer. Only where that `amends`."""
+        """Send something else in the place of a request, and turn the status that it answers into an integer. Only if
+        `amends`."""
         self.append(self._standing.marked.open(Integer()))
         self.replace(request, instead)
 
@@ -133,12 +137,13 @@ class Outgoing:
 
     @property
     def can_put_aside(self) -> bool:
-        """Whether a request of the proxy's own may stand beside one of the client's that is queued."""
+        """Whether a request of the proxy's own may be queued beside the client's."""
         asides, standing = self._asides, self._standing
         return asides is not None and not (asides.shut or self.queued_words or standing.limited)
 
     def put_aside(self, own: bytes, *, follows: bool = False) -> bool:
-        """Put a request of the proxy's own in front of the client's that is queued, or behind it, if it can be."""
+        """Queue a request of the proxy's own in front of the client's, or behind it (`follows`). Return False if that
+        is not possible."""
         if self._asides is None or not self.can_put_aside:
             return False
         self._mark_front()
@@ -151,13 +156,14 @@ class Outgoing:
         return True
 
     def queue_together(self, call: bytes, count: int, took_long: Callable[[int], None], *, guard: bytes | None) -> None:
-        """Queue one call in the place of so many requests of the client's. Only where requests can be put aside.
+        """Queue one call in the place of `count` requests of the client. Only if `can_put_aside`.
 
         Args:
             call: the call.
             count: how many requests it is for.
             took_long: is called with the number of a key if the call says so.
-            guard: what the server refuses in front of it as it would those requests, if it does not so refuse the call.
+            guard: a request to put in front, which the server refuses as it would refuse those requests; None if it
+            refuses the call itself in the same way.
         """
         assert self._asides is not None  # else the call's array would be one reply
         self._asides.put_together(Call(count, took_long))
@@ -166,10 +172,10 @@ class Outgoing:
         self.append(call)
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
-        """Have the client get, of the request that is about to be queued, what a function makes of the reply.
+        """Amend, by a function, the reply to the request that is about to be queued.
 
         Returns:
-            False where it cannot be: then it gets the server's.
+            False if that is not possible: then the client gets the server's reply.
         """
         if self._asides is None or self._asides.shut or self.queued_words:
             return False
@@ -183,7 +189,7 @@ class Outgoing:
         return self._asides is not None
 
     def shut(self) -> None:
-        """Take no more out of the replies of the open transaction: they cannot be counted any more."""
+        """Stop taking replies out of the open transaction's: they cannot be counted any more."""
         if self._asides is not None:
             self._asides.shut = True
 

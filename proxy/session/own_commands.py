@@ -1,4 +1,8 @@
-"""Rewrites the commands that the proxy adds to the server: EXPIREMEMBER and its kin, and those of other servers."""
+"""Rewrite the commands that the proxy adds to the server: EXPIREMEMBER and its relatives, and those of other
+servers.
+
+Its tests: tests/test_dialects.py.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +43,14 @@ class OwnCommands:
         self._marks = marks
 
     def may_set(self, command: Command, arguments: list[bytes]) -> bool:
-        """Return whether a request may give its key deadlines, as its command may: words of dialects need not."""
+        """Return whether a request sets a deadline. Not every request of a dialect does, such as `HSETEX` without a
+        time."""
         return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
 
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:
-        """Return in how many ms the deadline is that a request sets, if it tells; as `deadline_of`.
+        """Return how many ms ahead the deadline is that a request sets, as `deadline_of` does.
 
-        None where it sets none: words of dialects need not, and a request that is none of theirs does nothing.
+        None if it sets none, or if the server will refuse it.
         """
         if command.effect is not Effect.EXPIRE:
             return math.inf
@@ -92,12 +97,13 @@ class OwnCommands:
             self._marks.cover(key, owner, transaction)
         if transaction is None:
             self._marks.expect([key], deadline)
-        # One word for four: before AUTH, a server takes ten arguments at most, and is to answer NOAUTH here too.
+        # Four words in one argument: before AUTH a server takes at most ten arguments, and here it should answer
+        # NOAUTH.
         mode = b"relative" if lifetime.is_relative else b"absolute"
         terms = b"%d %b %b %b" % (lifetime.milliseconds, mode, name.lower(), lifetime.condition)
         if is_cleared(key, transaction):
             terms += CLEARED
-        # One that has passed removes the member: for that there is always memory.
+        # A deadline that has passed removes the member. That needs no memory.
         removes = deadline <= now
         run = self._server.terms(name)._replace(takes_memory=not removes)
         return self._calls.replacing(run, "expire", self._calls.triple(key), [member, terms])
@@ -112,7 +118,7 @@ class OwnCommands:
         *,
         marks: bool,
     ) -> bytes | Refusal:
-        """Return what does a request of a dialect, about several members; as `expire`."""
+        """Return what does a request of a dialect, about several members. Same arguments as `expire`."""
         valkey, terms = self._server.is_valkey and word.kind == b"hash", self._server.terms(word.name)
         try:
             asked = read_words(word, arguments, now, valkey=valkey)

@@ -1,7 +1,9 @@
-"""Which keys a user who may not run every script may give deadlines, as far as the server has shown it.
+"""Find out which keys a user with limited rights may give deadlines.
 
-A key's first deadline makes others wait, cuts off their uploads and fails their transactions before the server has run
-the request. Nothing of that may be done for somebody whom the server then refuses.
+Its tests: tests/test_acl.py.
+
+A first deadline makes others wait, cuts off their uploads and fails their transactions, before the server has run the
+request. Do none of this for a user whom the server would reject.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 REMEMBERED: Final = 1_000
-"""What the keys that are remembered weigh (`_weight`), about; beyond, they are asked for again."""
+"""How much the remembered keys may weigh (`_weight`). Beyond that they are forgotten, and asked for again."""
 
 TOGETHER: Final = 200
-"""Keys that are asked for together, for requests that have come in one pipeline."""
+"""How many keys to ask for together, for requests of one pipeline."""
 
 
 class Permits:
-    """What one connection's user has shown.
+    """What is known about the rights of one connection's user.
 
     Attributes:
-        unclear: keys that may have got deadlines without having been asked for.
+        unclear: keys that may have got deadlines although nobody asked whether the user may set them.
     """
 
     __slots__ = ("_granted", "_room", "_singly", "_tried", "_unclear_room", "unclear")
@@ -34,14 +36,14 @@ class Permits:
         self._room = self._unclear_room = REMEMBERED
         self._tried: frozenset[bytes] = frozenset()  # for the request that is being judged
         self.unclear: set[bytes] = set()
-        self._singly = False  # whether some that were asked for together have not been granted
+        self._singly = False  # ask for one key at a time: several asked for together were refused
 
     def cover(self, keys: Iterable[bytes]) -> bool:
         """Return whether the user may give all of some keys deadlines."""
         return self._granted.issuperset(keys)
 
     def to_ask(self, keys: Collection[bytes], ahead: Iterable[bytes]) -> list[bytes]:
-        """Return the keys to ask for, before a request for some goes; none where the answer is there.
+        """Return the keys to ask for before a request goes; empty if the answer is known.
 
         `ahead`: the keys of the requests that have come behind it.
         """
@@ -61,7 +63,7 @@ class Permits:
         Args:
             replies: the replies of this connection.
             keys: the keys.
-            trial: makes the request that only a user who may is answered by a status, which is given to it.
+            trial: makes a request that answers the given status only if the user may set the deadlines.
         """
         token = secrets.token_hex(8).encode()
 
@@ -75,7 +77,7 @@ class Permits:
                 self._granted.update(keys)
                 self._room -= sum(map(_weight, keys))
             if granted or self._singly or len(keys) == 1:
-                self._tried = frozenset(keys)  # else it may be another key's request that is refused
+                self._tried = frozenset(keys)  # else another of the keys may be the one that is refused
             self._singly = self._singly or not granted
             # Push messages may have come between.
             return b"".join(frame for frame in found if not frame.startswith((b"+", b"-")))
@@ -83,7 +85,7 @@ class Permits:
         return replies.enclose(trial(token), hear)
 
     def let(self, keys: list[bytes]) -> bool:
-        """Return whether the user may, as `cover`; remember keys of which that has not been asked."""
+        """As `cover`, but remember keys for which nobody has asked."""
         if self.cover(keys):
             return True
         if not self._tried.issuperset(keys) and self._unclear_room > 0:
@@ -92,7 +94,7 @@ class Permits:
         return False
 
     def take_unclear(self) -> tuple[bytes, ...]:
-        """Return, once, the keys that are unclear."""
+        """Return the unclear keys, and forget them."""
         unclear = tuple(self.unclear)
         self.unclear.clear()
         self._unclear_room = REMEMBERED
@@ -110,5 +112,5 @@ class Permits:
 
 
 def _weight(key: bytes) -> int:
-    """Return how many ordinary keys take the memory of one."""
+    """Return the memory that a key takes, in ordinary keys."""
     return 1 + len(key) // 400

@@ -1,4 +1,7 @@
-"""What one connection has sent and may not have run, as far as others wait for it."""
+"""What one connection has sent and the server may not have run: others may have to wait for it.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,25 @@ Passed = Callable[[], bool]
 
 
 class Sender:
-    """Sends a connection's requests, and can put a sign behind them; this one has not begun to."""
+    """Sends a connection's requests, and can put a sign behind them. This base class stands for one that has sent
+    nothing."""
 
     def ask(self) -> Passed | None:
         """Put a sign behind all that has been sent; return None when none can be put there at present."""
         return None
 
     def before(self) -> Passed | None:
-        """In a transaction, return how to see whether all that was sent before it has been answered.
+        """In a transaction, return how to see whether everything sent before it has been answered; None if that cannot
+        be seen.
 
-        Nothing runs then until it ends. None where that cannot be told.
+        What is queued does not run until EXEC, so nobody needs to wait for it.
         """
         return None
 
     def heard(self) -> int | None:
         """Return a number that changes when the server says something on the connection, while a sign is awaited.
 
-        None where that is not looked at.
+        None if nobody counts it.
         """
         return 0
 

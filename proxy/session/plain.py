@@ -1,4 +1,7 @@
-"""Finds out, as fast as Python can, whether a chunk of requests can go upstream as it came: the hot path."""
+"""The hot path: find out, as fast as Python can, whether a chunk of requests can go upstream as it came.
+
+Its tests: tests/test_wire.py.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +61,14 @@ STRINGS: Final = _spelled(STRING_LIKE)
 """Those that change nothing where there is a collection."""
 
 FREE: Final = _spelled(INDIFFERENT)
-"""Those that need no look, whatever keys they name."""
+"""Those that are never looked at, whatever keys they name."""
 
 FREE_OF_BLIND: Final = FREE | STRINGS
-"""Likewise of keys that are covered for want of trust alone: where one's last members are due they may meet them."""
+"""Those that are not looked at when a key is covered only because the proxy is blind. They may then meet a key whose
+last members are due."""
 
 _LONGEST_READ: Final = 99
-"""Bytes of an argument of a read that is not even parsed."""
+"""Longest argument of a read that is matched without being parsed, in bytes."""
 
 _STAR: Final = 0x2A
 _LEAST_PARTS: Final = 2 * SIZES[0] + 1
@@ -75,7 +79,7 @@ _RETURN: Final = 0x0D
 
 @cache
 def frequent_requests(never: bytes) -> re.Pattern[bytes]:
-    """Return what matches the requests that most traffic is made of, as long as no argument begins with a byte.
+    """Return a pattern for the requests that most traffic is made of, if none of their arguments begins with a byte.
 
     Args:
         never: the byte that the reserved names begin with: few others do.
@@ -86,7 +90,7 @@ def frequent_requests(never: bytes) -> re.Pattern[bytes]:
 
 @cache
 def frequent_reads(never: bytes) -> re.Pattern[bytes]:
-    """Return what matches likewise short ones that read one key, and can be sent twice. To count them is easy."""
+    """Return a pattern for short requests that read one key and can be sent twice. They are easy to count."""
     names = sorted(OF_ONE_KEY & PURE, key=lambda name: (len(name), name))
     spelled = (name for name in names if name != name.title())
     return requests_pattern(spelled, never, longest=_LONGEST_READ, lines=False)
@@ -109,7 +113,8 @@ class LinesCheck:
         self._plain = plain
 
     def front(self, chunk: bytes, most: int) -> int:
-        """Return how many bytes at the front of a chunk are such requests: none, or all lines that end in `most`."""
+        """Return how many bytes at the front of a chunk are such requests: none, or all lines that end within
+        `most`."""
         end = lines_end(chunk, most)
         return end if end and self.needs_no_look(chunk[:end]) else 0
 
@@ -132,10 +137,10 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
 
     Returns:
         A function of a chunk that begins where a request does. True: the chunk is whole requests, each an ordinary one
-        that needs no look. False says nothing, and changes nothing.
+        that needs no look. False means only that the chunk has to be looked at.
     """
-    # Everything is bound here once: each attribute and each call is a per cent of what a request costs. Requests that
-    # have the frequent form are not even parsed, nor their values looked at.
+    # Everything is bound once: each attribute and each call is a per cent of a request's cost. Requests of the frequent
+    # form are not even parsed, and their values are not looked at.
     framed = frequent_requests(prefix[:1]).fullmatch
     reads = frequent_reads(prefix[:1]).fullmatch
     parse = batch.parse_whole
@@ -149,7 +154,7 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
             pass
         elif coverage.search(chunk):
             if reads(chunk) or (len(chunk) >= SHORTEST_RUN and may_be_run(chunk)):
-                return False  # they are guarded, or some may go together: do not parse them one by one
+                return False  # they go as guarded reads, or together: do not parse them one by one
         elif framed(chunk):
             return True
         if len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):
@@ -170,14 +175,14 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
         except (
             TypeError,
             AttributeError,
-        ):  # an array for an argument: the exact reader sees what the server makes of it
+        ):  # an array as an argument: leave it to the exact reader
             return False
 
     return check
 
 
 def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable[[bytes], bool]:
-    """Make the check for where there are other proxies: no chunk is plain at the end of the lease.
+    """Make the check for use beside other proxies: no chunk is plain when the lease has run out.
 
     Args:
         check: the check for a proxy that is alone.
@@ -195,11 +200,11 @@ def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable
 
 
 class Shared(IntEnum):
-    """Over which of the shared connections of its identity a chunk may go.
+    """Over which shared connections a chunk may go.
 
-    Reads have their own: the server may hold up writes alone (CLIENT PAUSE WRITE), and what follows. Of guarded ones
-    the server is asked, in front of them, when the next deadline of their keys is. Joint requests, about members that
-    have deadlines, or are to have them, go as one call of a script.
+    Reads have connections of their own, because the server may hold up writes alone (CLIENT PAUSE WRITE). Guarded reads
+    go behind a request for the next deadline of their keys. Joint requests, about members with deadlines, go as one
+    call of a script.
     """
 
     NONE = 0
@@ -211,7 +216,7 @@ class Shared(IntEnum):
 
 
 class Latest:
-    """What the last request asks for of which was found that it goes jointly with others.
+    """The operation of the last request that `share_check` found to be joint.
 
     Attributes:
         operation: that.

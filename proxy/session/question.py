@@ -1,4 +1,7 @@
-"""What a session asks of the engine before it can send a request on."""
+"""What a session needs done before it can send a request on.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,20 @@ class Question:
     """What has to be done before a request may be sent on.
 
     Attributes:
-        covers: entries that other proxies have to know before, as a first deadline may be set under them.
-        owner: whose requests need not be waited for then, as they come in order.
-        behind: the connections with long pipelines that have to have run before.
+        covers: entries to announce to other proxies, because a first deadline may be set under them.
+        owner: the connection that asks. Its own requests run in order and are not waited for.
+        behind: connections with long pipelines, which have to run first.
         due: keys from which to remove what is due.
         everywhere: whether to remove what is due in all other keys too.
-        unclear: keys of which to ask whether they have deadlines at all.
-        found: the answer: those of them that have.
+        unclear: keys to ask the server about: do they have deadlines at all?
+        found: the answer: the unclear keys that have deadlines.
         replied: whether to wait until everything that the client sent before has been answered.
-        absent: keys in which to void the deadlines of absent members: of those named, or for None of all.
-        tentative: whether the server may refuse the request, so that what TTL shows of the absent members has to stay.
+        absent: keys in which to void deadlines of absent members: of the named ones; of all if None.
+        tentative: whether the server may still refuse the request: then TTL has to go on showing the void deadlines.
         again: whether to judge the request again afterwards.
-        login: whether that is to show if the client has logged in: then the first sign of it is enough.
-        leftover: keys whose deadlines are void if they are not there any more, and are to go before.
-        arrivals: keys of which there may be deadlines, or copies.
+        login: whether the replies are awaited only to see if the client has logged in: the first sign of it is enough.
+        leftover: keys that are about to move: remove their shadows first if the keys themselves are gone.
+        arrivals: keys that are about to come from another node: remove deadlines or copies that are here.
     """
 
     covers: tuple[bytes, ...] = ()

@@ -1,4 +1,6 @@
-"""Reads of covered keys: sent on at once, and once more where the reply turns out to be too late.
+"""Reads of covered keys: sent at once, and sent again if the reply turns out to be late.
+
+Its tests: tests/test_reads.py.
 
 In front of them the server is asked, in the same write, for the earliest deadline of their keys. A late reply is
 dropped, and the read sent again behind a script that removes what is due. What the client has sent behind a read must
@@ -37,17 +39,17 @@ from proxy.wire.guard import (
 from proxy.wire.request import Kind, Request, encode
 
 MOST_REPEATS: Final = 5
-"""How often a read is sent again because a deadline has passed before its reply came, while nothing was left due when
-it was sent: it was sent together with what removes it, so that cannot go on for long."""
+"""How often a read is sent again because a deadline passed before its reply came. It goes together with what removes
+due members, so this cannot go on for long."""
 
 _LONGEST_REST: Final = 1024
 """Bytes behind the reads of a chunk that may be the beginning of one more, or a few others."""
 
 _MOST_UNNAMED: Final = 64
-"""Chunks of reads under way after which is looked what they name."""
+"""How many chunks of reads may be under way before their names are looked at."""
 
 _MOST_NAMED: Final = 10_000
-"""Names after which others go another way, until all that are under way have been answered."""
+"""How many names reads under way may have. Beyond that, reads take another way until all have been answered."""
 
 _NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
 _EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
@@ -63,7 +65,7 @@ _LIFETIMES: Final = frozenset(spelled for name in (b"TTL", b"PTTL") for spelled 
 
 
 def _is_guarded(request: list[bytes]) -> bool:
-    """Return whether a request can be sent twice, or at least if a collection is in its way.
+    """Return whether a request can be sent twice, at least if its key holds a collection.
 
     EXPIRE answers the same the second time, where it tells no condition and does not remove the key.
     """
@@ -85,7 +87,7 @@ def _what_matters(name: bytes) -> Callable[[bytes], bool]:
 
 
 class _Batch:
-    """Requests that were sent together. What they are is found out again where that matters: seldom.
+    """Requests that were sent together. They are parsed again only if that matters, which is seldom.
 
     Args:
         raw: the bytes that they came as.
@@ -132,7 +134,7 @@ class _Batch:
 
 
 class Late(NamedTuple):
-    """A read that is to be sent once more.
+    """A read whose reply was late, so that it has to be sent again.
 
     Attributes:
         arguments: the request.
@@ -183,9 +185,9 @@ class Reads:
         self._standing = standing
         self._out = out
         self._without = without
-        self._named: set[bytes] = set()  # all that those under way name, their keys among it, but for the unnamed
-        self._unnamed: list[_Batch] = []  # of which those names are still to be told, and which only read
-        self._written: set[bytes] = set()  # what those among them name that write
+        self._named: set[bytes] = set()  # all arguments of those under way, except of the unnamed
+        self._unnamed: list[_Batch] = []  # read-only batches whose arguments have not been added yet
+        self._written: set[bytes] = set()  # the arguments of those that write
         self._outlook = Outlook()
         self._wanted: list[Late] = []
         self._settled = False
@@ -193,13 +195,13 @@ class Reads:
         self.quiet = False
 
     def take_late(self) -> list[Late]:
-        """Return those that have come too late, and are to be sent once more by `send_again`."""
+        """Return the late reads, to be sent again by `send_again`."""
         late = list(self._wanted)
         self._wanted.clear()
         return late
 
     def take_settled(self) -> bool:
-        """Return whether all have been answered since this was last asked."""
+        """Return whether all reads have been answered since the last call."""
         settled, self._settled = self._settled and not self.under_way, False
         return settled
 
@@ -218,11 +220,11 @@ class Reads:
         )
 
     def lets_pass(self, requests: Sequence[list[bytes]]) -> bool:
-        """Return whether some requests that touch no covered key change nothing that reads under way may see."""
+        """Return whether requests that touch no covered key leave everything unchanged that reads under way may see."""
         return all(request[0] in _ORDINARY and self._names().isdisjoint(request) for request in requests)
 
     def disturbs(self, command: Command | None, request: Request) -> bool:
-        """Return whether a request may change what reads under way may see, or where they would be sent again."""
+        """Return whether a request may change what reads under way would see if they were sent again."""
         arguments = request.arguments
         if request.kind is not Kind.WHOLE:
             return True
@@ -268,7 +270,7 @@ class Reads:
         return True
 
     def guard_front(self, data: bytes, now: float) -> int:
-        """Send those requests on that are at the front of a chunk, while no deadline is near: they are not even parsed.
+        """While no deadline is near, send the reads at the front of a chunk without parsing them.
 
         Returns:
             How many bytes they are: none, or nearly all.
@@ -283,9 +285,9 @@ class Reads:
         return reads.end()
 
     def guard_at_once(self, data: bytes, now: float) -> bytes | None:
-        """Return what sends a chunk, if it is nothing but such requests. None are under way.
+        """Return what to send for a chunk that is nothing but such reads, while none are under way.
 
-        If such were sent last they have been answered: then nothing marks the answer.
+        Where nothing but such reads has been sent last, no sign has to mark the answer.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
             return None
@@ -351,7 +353,7 @@ class Reads:
         )
 
     def send_again(self, late: list[Late], now: float) -> None:
-        """Send some once more, now that what was due in their keys has been removed, all or nearly so."""
+        """Send late reads again, now that the engine has removed what was due in their keys."""
         together: list[Late] = []
         keys: dict[bytes, None] = {}
         for again in late:
@@ -387,7 +389,7 @@ class Reads:
             self._out.append(encode(again.arguments))
 
     def _may_follow(self, requests: Sequence[list[bytes]], keys: set[bytes]) -> bool:
-        """Return whether none of some requests changes what one in front of it is to see when it is sent once more.
+        """Return whether no request of a batch changes what a read in front of it would see if it were sent again.
 
         `keys`: the covered keys of those that are guarded.
         """

@@ -1,8 +1,10 @@
-"""How long a member has still to live, for a user who may not run every script: `TTL key member` by plain commands.
+"""Answer `TTL key member` by plain commands, for a user who may not run every script.
 
-Who may only read may run no script: the server takes the keys of EVAL for keys that are written. Two steps. The first
-asks for the key's type and the member's deadline. Where that is void, the second also asks for the member itself, by
-the command that goes with the type; of another type it would be an error.
+Its tests: tests/test_acl.py.
+
+A user with read rights only may run no script, because the server takes the keys of EVAL for written ones. The first
+step asks for the key's type and the member's deadline. If the deadline is void, a second step asks for the member
+itself, by the command for that type.
 """
 
 from __future__ import annotations

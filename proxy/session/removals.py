@@ -1,4 +1,8 @@
-"""Scripts that remove what is due on clients' own connections: made for all of them, and kept, as many are alike."""
+"""Encode the scripts that remove due members on clients' own connections. Frequent ones are kept for all
+connections.
+
+Its tests: tests/test_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +21,22 @@ MEMBERS_AT_ONCE: Final = 500
 """Members that one script removes at most."""
 
 AHEAD_MS: Final = 50
-"""How far a script looks ahead: while one batch at most passes in that time the next script leaves nothing over."""
+"""How far a script looks ahead. If at most one batch of deadlines falls into that time, the next script removes all of
+it."""
 
 MOST_DEADLINES: Final = 5_000
-"""How many more than that there may be by then: no server sets so many in `AHEAD_MS`."""
+"""How many deadlines of a key a front looks at. It is used for keys with a tenth of that, and no server adds so many
+within `AHEAD_MS`."""
 
 _KEPT: Final = 1024 * 1024
 """Bytes of requests that are kept for all connections, as they may be sent again."""
 
 _LARGEST_KEPT: Final = 16 * 1024
-"""Bytes of one of them, in both of its forms: what takes longer to send than to make is not kept."""
+"""Longest script to keep, in bytes of both of its forms. Longer ones take more time to send than to make."""
 
 
 class Removals:
-    """Encodes these scripts, and counts what they have removed.
+    """Encodes scripts that remove due members, and counts what they have removed.
 
     Args:
         names: the names of the proxy's own keys.

@@ -1,4 +1,7 @@
-"""Puts one upstream request in the place of a client's, such that its reply is the reply wanted."""
+"""Replace a client's request by one whose reply is the reply that the client expects.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +31,19 @@ _KEEPING: Final = frozenset((b"NX", b"GT", b"LT"))
 _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 
 _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE))
-"""Effects that need a script on a key that has deadlines, and that nobody wants to meet on others."""
+"""Effects that need a script on a key with deadlines, and must not be scripted on other keys."""
 
 _TOO_LONG: Final = Refusal(
     b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key with member deadlines"
     % UNPACKED,
     "too_long",
 )
-"""To void the deadlines in a step before would void them too when the server then fails, or in another database. Other
-long requests need no script: what they leave in a shadow is void as soon as a member is added."""
+"""Voiding the deadlines in a step before would also void them if the server then refuses the request. Other long
+requests need no script: what they leave in a shadow is voided when a member is added."""
 
 LONGEST_NAME: Final = 64 * 1024
-"""Bytes of a key that may get deadlines. Servers tell the proxies of each such key, of all that change in one turn at
-once, and end a connection to which they have more than 32 MB to tell."""
+"""Longest name of a key with deadlines, in bytes. A server sends the names of all changed keys to each proxy, and
+closes a connection with more than 32 MB to send."""
 
 _LONG_NAME: Final = Refusal(
     b"ERR expiremember-proxy: a key with member deadlines may have a name of %d bytes at most" % LONGEST_NAME,
@@ -52,10 +55,8 @@ _OF_SEVERAL: Final = (b"LPOP", b"RPOP", b"ZPOPMIN", b"ZPOPMAX")
 
 
 def _has_form_of_protocol(command: Command, arguments: list[bytes]) -> bool:
-    """Return whether the form of a reply depends on the client's protocol, which no script knows.
-
-    That of scores in pairs, and of nothing where there might be an array.
-    """
+    """Return whether a reply has a form of its own in RESP3 that no script can give: scores in pairs, nil for an
+    array."""
     return command.name in _OF_SEVERAL and len(arguments) > 2
 
 
@@ -67,25 +68,25 @@ def _writes_over(name: bytes, arguments: list[bytes], first: int) -> bool:
 
 
 def goes_elsewhere(command: Command, arguments: list[bytes]) -> bool:
-    """Return whether a request looks at a key of another database, where its script does not remove what is due."""
+    """Return whether a request looks at another database, where its script cannot remove what is due."""
     if command.effect is Effect.COPY:
         return b"DB" in map(bytes.upper, arguments[3:])
     return command.effect is Effect.MOVE
 
 
 def is_own(command: Command, request: Request) -> bool:
-    """Return whether a request is of a form that the server itself does not know."""
+    """Return whether a request has a form that the server itself does not know, such as `TTL key member`."""
     effect = command.effect
     return (effect is Effect.EXPIRE and request.count > 3) or (effect is Effect.LIFETIME and request.count > 2)
 
 
 class Rewriter:
-    """Decides what to send upstream for a request that the table names.
+    """Decides what to send upstream for a request that the table of commands knows.
 
     Args:
         names: the names of the proxy's own keys.
         coverage: the covered keys; those that a transaction may give deadlines are covered here.
-        server: what the server at hand says of its commands: what it would refuse goes to it as it came.
+        server: what the server at hand says of its commands. A request that it would refuse is forwarded as it came.
         metrics: where to count the requests that are replaced.
 
     Attributes:
@@ -140,7 +141,7 @@ class Rewriter:
         return None
 
     def too_long(self, command: Command, arguments: list[bytes]) -> Refusal | None:
-        """Refuse to give deadlines, or to take them along, to a key with a long name."""
+        """Refuse a request that would give deadlines to a key with a long name."""
         keys = command.keys(arguments) or []
         if not keys or len(keys[-1]) <= LONGEST_NAME or command.effect not in MARKING:
             return None
@@ -153,7 +154,7 @@ class Rewriter:
         return self.server.empty_counts
 
     def named(self, command: Command | None, arguments: list[bytes]) -> list[bytes]:
-        """Return the arguments of a request that may be keys with members: of a script all of them."""
+        """Return the arguments of a request that may be keys with members: for a script, all arguments."""
         if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME):
             return arguments[1:2]
         if command is not None and command.effect is Effect.SCRIPT:
@@ -178,7 +179,7 @@ class Rewriter:
         return keys is not None and self._concerns(keys) and self.server.accepts(command.name, request.count)
 
     def settles(self, command: Command | None, request: Request, *, amends: bool) -> bool:
-        """Return whether what stands in for a request removes what is due itself, and voids what it has to.
+        """Return whether the script in a request's place settles it: removes what is due, and voids what it has to.
 
         `amends`: whether the request's reply can be amended.
         """
@@ -227,8 +228,8 @@ class Rewriter:
             request: a whole request.
             now: the server's clock, in Unix ms.
             owner: stands for this connection.
-            limited: whether its user may not run every script: then none stands in where it can be done without.
-            having: those of its keys that have deadlines, if that has just been asked.
+            limited: whether its user may not run every script: then a script is used only if nothing else will do.
+            having: its keys with deadlines, if the server has just been asked.
             counts: whether its reply is made an integer if it is a status.
             sure: whether the server is known to let the user give its keys deadlines; if not, they are not marked.
             transaction: the open one, in which it is about to be queued.
@@ -287,7 +288,7 @@ class Rewriter:
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
-                return None  # the engine has voided what the request may add: see `Session`
+                return None  # the engine has voided the members that it may add
             case Effect.REMOVE_UNNAMED:
                 if _has_form_of_protocol(command, arguments):
                     return None
@@ -333,7 +334,7 @@ class Rewriter:
     def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
         concerned = [key for key in keys if self._coverage.is_certain(key)]
         if not concerned or len(request.raw) > COPIED:
-            return None  # nothing is known for certain; what is left over is void as soon as a member is added
+            return None  # forward it: leftovers are voided when a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self.names.shadow(key))]
         return self.calls.wrapping(command, "vanish", [self.names.index_for(concerned[0]), *pairs], [], request)
 

@@ -1,8 +1,10 @@
-"""Whether scripts may stand in for the requests of one connection's user. The server is asked, on that connection.
+"""Find out, by asking the server on a client's connection, whether the client's user may run the proxy's scripts.
+
+Its tests: tests/test_acl.py.
 
 A script runs as the client's user, who may lack EVAL, a command that a script uses, or the proxy's own keys. So before
-the first script that stands in for a request the proxy has the user run one that changes nothing. Who passes is
-served by scripts; for who does not, the request goes as it came, and the engine does what is left to do.
+the first script the proxy has the user run one that changes nothing. If it is refused, requests are forwarded as they
+came, and the engine does what is left to do.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 TRUST_MS: Final = 2_000
-"""How long an answer is believed: rights can be changed on other connections."""
+"""How long an answer counts: rights can be changed on other connections."""
 
 _SCRIPTED: Final = (SPARED - {Effect.IMPORT}) | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}
 
@@ -43,12 +45,13 @@ LONGEST_USER: Final = 1024
 """Bytes of the name of a user who may share connections."""
 
 MOST_USERS: Final = 8
-"""Users as whom a client may have asked to be; who has asked for more is asked what it may do."""
+"""How many users a client may have tried to log in as before it is asked what it may do, whatever the user list
+says."""
 
 _DEFAULT: Final = b"default"
 
 _CONFINED: Final = (b"-ERR Can't execute 'eval'", b"-ERR Replica can't inter")
-"""How servers refuse what a subscriber in RESP2, or who watches all requests, may not do."""
+"""How servers refuse a command in a state that allows few commands: a RESP2 subscriber, or MONITOR."""
 
 
 @dataclass
@@ -87,7 +90,7 @@ class Users:
 
 
 class Rights:
-    """What is known of the rights of one connection's user.
+    """What is known about the rights of one connection's user.
 
     Args:
         names: the names of the proxy's own keys; None to take every user for one who may do everything.
@@ -181,7 +184,8 @@ class Rights:
         return replies.enclose(call, hear)
 
     def confined(self, name: bytes) -> bytes:
-        """Return the error line for a command of that name in the state in which hardly any may run."""
+        """Return the error line for a command while the connection may run almost nothing (RESP2 subscriber,
+        MONITOR)."""
         return self.confinement.replace(b"'eval'", b"'%b'" % name.lower(), 1)
 
     def log_in(self, arguments: Sequence[bytes]) -> None:
@@ -228,5 +232,6 @@ def named_user(arguments: Sequence[bytes]) -> bytes | None:
 
 
 def short_name(user: bytes) -> bytes:
-    """Return a user's name, or another that nobody has: it is kept for as long as the connection lasts."""
+    """Return a user's name, or, for a long one, a short name that nobody has: it is kept as long as the connection
+    lasts."""
     return user if len(user) <= LONGEST_USER else b""

@@ -1,4 +1,7 @@
-"""Encodes calls of scripts: which keys each gets, and what a cluster node is to see of them."""
+"""Encode calls of scripts: which keys each gets, and which of them are declared to a cluster node.
+
+Its tests: tests/test_refusals.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ UNPACKED: Final = 7_000
 """Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
 
 COPIED: Final = 64 * 1024
-"""Bytes of a request at most that are copied into a script's call where it can be done without the script."""
+"""Longest request to copy into a script's call if a script is not strictly needed, in bytes."""
 
 _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
 """Commands whose keys are the first argument and, behind a number, so many."""
@@ -115,7 +118,8 @@ class ScriptCalls:
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
 
     def wrapping(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
-        """Encode the script with the client's own request, as the bytes it came in where they are RESP, behind it."""
+        """Return a script that runs the client's own request, whose bytes are appended as they came if they are
+        RESP."""
         if request.header:
             tail = request.raw[request.header :]
         else:
@@ -124,7 +128,7 @@ class ScriptCalls:
         return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
 
     def is_of_many_slots(self, command: Command, request: Request) -> bool:
-        """Return whether a cluster node refuses a request for keys of different slots, and is to say so itself."""
+        """Return whether a request names keys of different slots. It is forwarded, for the cluster node to refuse."""
         if self._names.slots is None:
             return False
         keys = self._all_keys(command, request.arguments)
@@ -140,17 +144,19 @@ class ScriptCalls:
         return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
 
     def shadows(self, keys: list[bytes]) -> str:
-        """Return the places, from 1 on, of the shadows among a script's keys that have to be at the node."""
+        """Return the positions, from 1, of those shadows among a script's keys that must be at this node."""
         found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
         return " ".join(str(place) for place, key in found if key is not None and self._has_had(key))
 
     def _has_had(self, key: bytes) -> bool:
-        """Return whether a key has, or had, deadlines, if its slot is on its way; elsewhere that does not matter."""
+        """Return whether a key may have a shadow that matters. Only while its slot is on its way can the answer be
+        no."""
         slots = self._names.slots
         return slots is None or slot(key) not in slots.moving or key in slots.had
 
     def declared(self, keys: list[bytes]) -> list[bytes] | None:
-        """Return which of a script's keys a cluster node is to see, such that it treats it as the client's request."""
+        """Return the keys to declare to a cluster node, so that it redirects the script as it would the client's
+        request."""
         return self._names.declared(keys) if keys else None
 
     def batch(
@@ -170,10 +176,11 @@ class ScriptCalls:
             runs: which of them stand where, as of `plan`.
             tail: what the script has of their arguments, as bulk strings.
             tail_count: how many.
-            does: what the script is to be able to do; what it has to do, if not given.
+            does: which operations the script must contain; by default those that the forms need.
 
         Returns:
-            A function of whether the server has run the same script before, so that its digest does.
+            A function that encodes the call. Its argument: whether the server knows the script, so that a digest is
+            enough.
         """
         sets = any(form.unit for form in forms)
         names = [self._names.index_for(keys[0]) if forms[0].terms.writes else self._names.index_of_key(keys[0])]
@@ -193,7 +200,7 @@ class ScriptCalls:
         )
 
     def count(self, script: str, requests: int) -> None:
-        """Count requests that are replaced by such a script, or by one that does what it does."""
+        """Count requests as replaced by a script, also if another script does the same."""
         self._metrics.requests_rewritten_total[script] += requests
 
     def count_all(self, operations: Sequence[Operation]) -> None:

@@ -1,5 +1,7 @@
 """One client's stream of requests, without I/O: bytes in; bytes for upstream, sometimes a question for the engine, out.
 
+Its tests: tests/test_session.py.
+
 Every request becomes exactly one upstream request, in order, so replies need no parsing. `Intake` cuts the stream into
 requests, `Judge` finds out what each has to wait for, and `Dispatch` sends it, or what goes in its place.
 """

@@ -1,4 +1,7 @@
-"""Where one client's connection stands: whose it is, which transaction is open, which replies come."""
+"""The state of one client connection: its user, its transaction, its subscriptions, and which replies come.
+
+Its tests: tests/test_signs.py.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ class Next(Enum):
 
 
 MOST_SUBSCRIPTIONS: Final = 100
-"""Names of channels of which is known that a client listens to them."""
+"""How many channel names of one client to remember."""
 
 
 class Subscriptions:
-    """What a connection listens to, for the guess whether the server answers an ECHO. (In RESP2 a subscriber may not.)
+    """What a connection is subscribed to. In RESP2 the server refuses an ECHO from a subscriber.
 
     Attributes:
         begun: whether there may have been one: in RESP2 it may greet no more then.
@@ -81,7 +84,7 @@ class Subscriptions:
 
 
 class Standing:
-    """The state of one connection that several parts of its session go by.
+    """The state of one connection that several parts of its session share.
 
     Args:
         rights: what its user may do.
@@ -89,18 +92,18 @@ class Standing:
 
     Attributes:
         rights: what its user may do.
-        permits: which keys one who may not do everything may give deadlines.
+        permits: which keys a user with limited rights may give deadlines.
         login: whether it has logged in.
-        user: as whom it has last asked to be.
-        subscriptions: those that it has, of which it has not ended all, as far as is known.
-        greeted_in_resp3: whether it has ever asked for RESP3, in which others may have something pushed to it.
+        user: the name that it last tried to log in with.
+        subscriptions: its subscriptions, as far as is known.
+        greeted_in_resp3: whether it has ever asked for RESP3, in which pushes may come at any time.
         end: whether the server reads on.
-        is_link: whether a node of a cluster gives another its slots over it, the proxy's own keys with them.
+        is_link: whether a cluster node sends its slots to another over it; then nothing on it is judged.
         transaction: what is queued since its MULTI; None outside of a transaction.
-        replies: the replies that are put in place on it.
+        replies: finds signs in the stream of replies, and puts other replies in their place.
         next: what its last request says of the next one.
-        caches: whether it may have the server tell of changes to what it has read.
-        unlike: whether it may be in a state that the server does not tell of (such as CLIENT CAPA before Valkey 9).
+        caches: whether it may have CLIENT TRACKING on.
+        unlike: whether it may be in a state that CLIENT INFO does not show (such as CLIENT CAPA before Valkey 9).
         watched: the keys on which its next transaction may depend.
         shares: whether requests of the client's may have gone over other connections since its last WAIT.
     """
@@ -147,7 +150,8 @@ class Standing:
 
     @property
     def limited(self) -> bool:
-        """Whether the user may not run every script. In a transaction, or without replies, nobody can be asked."""
+        """Whether the user may not run every script. Assumed while the server cannot be asked: in a transaction, or
+        without replies."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
@@ -157,14 +161,14 @@ class Standing:
 
     @property
     def hears_echoes(self) -> bool:
-        """Whether the server is likely to answer an ECHO that goes now, if no transaction is open."""
+        """Whether the server will probably answer an ECHO sent now, outside a transaction."""
         rights = self.rights
         unlikely = self.is_stranger or self.subscriptions.hinder or rights.confinement or self.replies.deaf
         return self.askable and not unlikely
 
     @property
     def marked(self) -> ReplySubstitution:
-        """`replies`, for a request of the proxy's own that goes now: it knows whether its signs may be silent."""
+        """`replies`, set up for a request of the proxy's own that goes now: whether its sign may be silent."""
         self.replies.echoes = self.transaction is None and self.hears_echoes
         return self.replies
 
@@ -180,7 +184,7 @@ class Standing:
 
 
 DEFAULT_USER: Final = b"default"
-"""Who a connection is that has not logged in."""
+"""The user of a connection that has not logged in."""
 
 _STRANGER = Login.STRANGER
 _FREE = Next.FREE

@@ -1,4 +1,7 @@
-"""What is done for clients of which it is not known whether they have logged in: nothing that a server would not do."""
+"""What is done for clients of which it is not known whether they have logged in: nothing that a server would not do.
+
+Its tests: tests/test_strangers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Requests that are on their way when a prefix becomes covered, so that they were judged as if it were not.
+"""Requests that are on their way when a prefix becomes covered: they were judged as if it were not.
 
-One that still arrives was judged by its head. If a key gains a deadline during an upload, members that it adds would
-wrongly inherit it. So whoever is about to cover a prefix waits for it, for a time; then the request is cut off, which
-the server does not run.
+Its tests: tests/test_streams.py.
 
-One that has been sent may wait in the server behind many others of its pipeline, which runs in turns with others'.
-Which keys these name nobody has noted: so the long pipelines of all others are waited for, for a time.
+An upload was judged by its head. If a key gains a deadline during an upload, members that it adds would wrongly inherit
+it. So before a prefix is covered the proxy waits for uploads, for a bounded time; then they are cut off, and the server
+does not run them.
+
+A request that has been sent may still wait in the server behind others of its pipeline. The proxy has not noted their
+keys, so it waits, for a bounded time, for the long pipelines of all other connections.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from proxy.coverage.coverage import covers_any
 from proxy.session.pipeline import Pipeline
 
 LONG: Final = 4 * 1024
-"""Bytes of a chunk behind which a connection counts as having a long pipeline. The servers read 16 KB of a connection
-before they turn to the next one, and run all of it: what is shorter has run before a request that is sent later."""
+"""A connection that sends a chunk longer than this, in bytes, counts as having a long pipeline. A server reads 16 KB of
+a connection and runs all of it before it turns to the next one, so shorter chunks have run before any later request."""
 
 
 class Stream:
@@ -29,7 +31,7 @@ class Stream:
         keys: those that it may add members to.
 
     Attributes:
-        is_waited_for: whether others may be made to wait for it: not for one that the server may refuse in the end.
+        is_waited_for: whether others wait for it. They do not if the server may refuse it in the end.
         is_cut: whether nothing more of it may be sent on.
         size: how many bytes of it have been sent on.
     """
@@ -79,12 +81,13 @@ class Streams:
         self.pipelines[owner] = self._chunks
 
     def ran(self, owner: Pipeline, chunk: int | None = None) -> None:
-        """Note that what a connection had sent has run, or may be taken to; if that long chunk is its last one."""
+        """Note that a connection's pipeline has run, or that waiting for it is over, unless it has sent another long
+        chunk since."""
         if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
     def of_others(self, owner: Pipeline | None) -> tuple[Pipeline, ...]:
-        """Return the connections that have long pipelines, but for one, if any."""
+        """Return the connections with long pipelines, except for the given one."""
         return tuple(other for other in self.pipelines if other is not owner)
 
     def begin(self, owner: object, keys: Iterable[bytes], *, is_waited_for: bool = True) -> Stream:
@@ -109,7 +112,7 @@ class Streams:
             self.cut(stream)
 
     def under(self, entries: Iterable[bytes], *, but: object = None) -> list[Stream]:
-        """Return the requests that may add members to keys that some entries cover, without those of one owner, whose
-        come in order."""
+        """Return the uploads that may add members to keys under some entries, except for those of one owner, which run
+        in order."""
         entries = tuple(entries)
         return [stream for stream in self.uploads if stream.owner is not but and covers_any(entries, stream.keys)]

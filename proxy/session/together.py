@@ -1,11 +1,13 @@
-"""Has the server do many requests by one call of a script, which answers for each of them.
+"""Have the server do many requests of one connection by one call of a script, which answers for each of them.
 
-Those of one form are found as a run, and taken apart column by column. Others are parsed: requests about members go
-together until one comes that has to be judged by itself, or that the server might refuse on different terms. Ordinary
-requests between them, on keys without deadlines, go as they came.
+Its tests: tests/test_together.py.
 
-Only where each of them would be rewritten anyway, and none would have to wait: whatever is special about a request, or
-about the connection, is left to `Session`, which judges requests one by one.
+A run of requests of one form is taken apart column by column, without an object for each. A mixture is parsed: requests
+about members go together until one comes that has to be judged by itself, or that the server may refuse on different
+terms. Ordinary requests between them, on keys without deadlines, go as they came.
+
+This is done only if every request would be rewritten anyway and none would have to wait. Anything special is left to
+`Session`, which judges requests one by one.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ _JOINED: Final = frozenset(spelled for name in REPEATED for spelled in (name, na
 _DEADLINE: Final = re.compile(rb"\r\n(?:P?EXPIREMEMBER|p?expiremember)\r\n").search
 _BYTES: Final = {bytes}
 _UNREADABLE: Final = 16
-"""Requests that are judged one by one where those that come cannot be parsed together."""
+"""How many requests to judge one by one after a chunk that could not be parsed at once."""
 
 LONG_LISTS: Final = 1_000
 """Keys of long lists that are remembered at most."""
 
 _MOST_NAMED: Final = 8 * 1024
-"""Bytes of keys' names that are kept until it is known whether one of them has a long list."""
+"""Longest names to keep, in bytes, until the reply tells whether one of the keys has a long list."""
 
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
@@ -66,7 +68,7 @@ def _nothing(number: int) -> None:
 
 
 class Together:
-    """Puts requests of one connection together.
+    """Puts requests of one connection together in calls of scripts.
 
     Args:
         ground: what all sessions stand on.
@@ -289,16 +291,16 @@ class Together:
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:
-        """Return what is to be told the number of the one of some keys that has a long list.
+        """Return the function that takes the number of a key with a long list, once the reply tells.
 
-        It is kept until the reply comes, so it knows nothing else, and of long names nothing.
+        It is kept until the reply comes, so it holds only the names, and no long ones.
         """
         if sum(map(len, names)) > _MOST_NAMED:
             return _nothing
         return partial(_note_number, self._ground.checks.long_lists, names)
 
     def is_ordinary(self, now: float) -> bool:
-        """Return whether the connection is in no state in which something else may have to be done for a request."""
+        """Return whether the connection is in its ordinary state, in which requests may go together."""
         return self._standing.transaction is None and self._is_at_ease(now)
 
     def _may_queue(self, now: float) -> bool:

@@ -1,4 +1,7 @@
-"""What a client has queued since its MULTI, as far as it matters to deadlines: looked at once more before EXEC."""
+"""What a client has queued since its MULTI, as far as it matters to deadlines: looked at once more before EXEC.
+
+Its tests: tests/test_session.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How much of one connection is judged before others get their turn: the less, the more of them wait for theirs."""
+"""How much of one connection is judged in one turn: the more connections wait, the less.
+
+Its tests: tests/test_turns.py.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from typing import Final
 REQUESTS: Final = 500
 RUNS: Final = 20
 BYTES: Final = 256 * 1024
-"""What a connection is given that alone has much to send: a chunk, as it is read from a socket."""
+"""The turn of a connection when no other waits: a chunk, as it is read from a socket."""
 
 STRANGERS_BYTES: Final = 16 * 1024
 """The same of a client that has not logged in: there may be many of them, and lines of words take longest to read."""
 
 _FEWEST: Final = 16
 _LEAST: Final = 8 * 1024
-"""What each is given at least: a turn by itself takes as long as some requests."""
+"""The shortest turn. Switching to another connection takes as long as some requests."""
 
 
 class Turns:

@@ -1,4 +1,7 @@
-"""The request of one connection that is sent on while it arrives: what is looked at again before its last byte goes."""
+"""A request that is sent on while it arrives: what has to be checked again before its last byte goes.
+
+Its tests: tests/test_streams.py.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from proxy.session.streams import Stream
 from proxy.wire.request import Request
 
 LARGE: Final = 1024 * 1024
-"""Bytes of a request that is sent on as it arrives behind which a sign is asked for: it may still wait to be sent, long
-after its end has come."""
+"""Behind an upload longer than this, in bytes, goes a sign: it may still wait to be sent long after its end has
+come."""
 
 
 class Upload:
@@ -57,7 +60,8 @@ class Upload:
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:
-        """Return what has to be done before its last byte goes, with which it runs: more may be due, and absent."""
+        """Return what has to be done before the last byte goes, with which the request runs: more members may be due or
+        absent by now."""
         keys, self._keys = self._keys, []
         adding, self._adding = self._adding, []
         due = self._coverage.among(keys)
@@ -93,6 +97,6 @@ class Upload:
             streams.end(stream)
 
     def close(self) -> None:
-        """Let others wait no more: the client has gone."""
+        """Let nobody wait any longer: the client has gone."""
         for stream in (*self._signed, *((self.stream,) if self.stream is not None else ())):
             self._streams.end(stream)

@@ -1,4 +1,7 @@
-"""Cut the voiding of absent members' deadlines, over many keys and databases, into bounded calls of one script."""
+"""Void deadlines of absent members, in many keys and databases, by calls of one script that each do bounded work.
+
+Its tests: tests/test_lives.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final, TypeAlias
 from proxy.scripts.naming import Names
 
 ROOM: Final = 1000
-"""Members, and pairs of a key and a database, that one call looks at, about."""
+"""About how many members, and pairs of key and database, one call looks at."""
 
 _KEYS: Final = 128
 _MEMBERS: Final = 500
@@ -20,7 +23,7 @@ Absent: TypeAlias = Sequence[tuple[bytes, tuple[bytes, ...] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Voiding:
-    """One call, as often as its result asks for it.
+    """One call, to be repeated while its result asks for more.
 
     Attributes:
         keys: KEYS of the script.
@@ -33,7 +36,7 @@ class Voiding:
     rest: list[bytes]
 
     def arguments(self, place: Sequence[bytes | int]) -> list[bytes]:
-        """Return ARGV to go on at the place that the last call has told; at none, to begin."""
+        """Return ARGV, to go on at the place that the last call returned; an empty place begins."""
         where = [word if isinstance(word, bytes) else b"%d" % word for word in place or (1, 1, 0)]
         return [b"%d" % ROOM, b"%d" % self.tentative, *where, *self.rest]
 

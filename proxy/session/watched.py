@@ -1,4 +1,7 @@
-"""The keys that one connection watches: a deadline that passes in one is a change its next transaction has to see."""
+"""The keys that one connection watches. A deadline that passes in one of them is a change that EXEC has to see.
+
+Its tests: tests/test_blind.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from proxy.wire.guard import earliest_of
 
 
 class Watched:
-    """What the server remembers of the WATCH of a connection, as far as deadlines matter.
+    """The watched keys of one connection, as far as deadlines matter.
 
     Attributes:
         keys: the keys; also those that have no deadlines, as they may get some.
@@ -32,7 +35,7 @@ class Watched:
         return self.everywhere or bool(self.keys)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        """Remember some more; keys of longer names get no deadlines."""
+        """Remember more keys; those with longer names get no deadlines."""
         if self.everywhere:
             return
         new = {key for key in keys if len(key) <= LONGEST_NAME} - self.keys

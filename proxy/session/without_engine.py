@@ -1,4 +1,7 @@
-"""What a session does on the client's own connection where nobody else can be relied upon to remove what is due."""
+"""Decide what a session has to do on the client's own connection because the engine cannot.
+
+Its tests: tests/test_blind.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from proxy.wire.request import Request
 
 
 class WithoutEngine:
-    """Decides when it has to be done, and for which keys; `Alone` does it.
+    """Decides when the engine's work has to be done here, and for which keys; `Alone` does it.
 
     Args:
         ground: what all sessions stand on.
@@ -24,8 +27,8 @@ class WithoutEngine:
 
     Attributes:
         alone: does it.
-        unaided: whether the engine has failed to answer for the request at hand.
-        coming: keys that what has come together with it names.
+        unaided: whether the engine has failed for the current request.
+        coming: keys of the requests that came in the same chunk.
     """
 
     __slots__ = ("_coverage", "_ground", "_out", "_standing", "alone", "coming", "unaided")
@@ -41,7 +44,7 @@ class WithoutEngine:
 
     @property
     def is_needed(self) -> bool:
-        """Whether nobody but the client's own connection can be relied upon."""
+        """Whether the engine's work has to be done on the client's own connection."""
         return self._coverage.blind or self.unaided
 
     def go_elsewhere(self) -> None:
@@ -53,7 +56,7 @@ class WithoutEngine:
         self.alone.sent()
 
     def look_ahead(self, requests: Iterable[list[bytes]]) -> None:
-        """Note the keys that requests name which have come together, as many as one script looks at."""
+        """Note the keys of requests that came in one chunk, as many as one script looks at."""
         if not self.is_needed:
             self.coming = []
             return
@@ -67,7 +70,7 @@ class WithoutEngine:
         self.coming = list(keys)[:KEYS_AT_ONCE]
 
     def shows(self, command: Command | None, request: Request) -> bool:
-        """Return whether a request may look at collections while nobody else removes what is due there."""
+        """Return whether a request may look at collections from which only this connection can remove what is due."""
         if not self.is_needed:
             return False
         if command is not None and command.effect is Effect.MULTI:
@@ -76,7 +79,7 @@ class WithoutEngine:
         return everywhere or bool(self._ground.rewriter.named(command, request.arguments))
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Put what the engine would do, were it there, before a request into the stream. Not within a transaction.
+        """Put scripts that do the engine's work in front of a request. Not in a transaction.
 
         Returns:
             What has to be waited for: the replies to what has been put there. None when the request can follow it.

@@ -1,1 +1,1 @@
-"""The status page of the admin port: what it tells, as JSON, as a page and in a terminal."""
+"""The status page of the admin port: its figures, as JSON, as a page and in a terminal."""

@@ -1,4 +1,7 @@
-"""Says in one line how a proxy is, and what to do if that is not good."""
+"""Say in one line how the proxy is, and what to do if something is wrong.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

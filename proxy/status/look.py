@@ -1,4 +1,7 @@
-"""Asks the server what the status page tells of it: a handful of calls, each of bounded work."""
+"""Ask the server for the status page's figures: a handful of calls, each of bounded work.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shows names of keys: anybody may have made them, of any bytes and of any length."""
+"""Make names of keys fit to be shown: anybody may have chosen them, with any bytes and of any length.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The subcommand `top` and what it asks for."""
+"""The subcommand `top` and what it asks for.
+
+Its tests: tests/test_top.py.
+"""
 
 from __future__ import annotations
 

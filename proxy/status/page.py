@@ -1,4 +1,7 @@
-"""Makes the status page: one file, which loads nothing from anywhere. Without JavaScript it is a table."""
+"""Makes the status page: one file, which loads nothing from anywhere. Without JavaScript it is a table.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

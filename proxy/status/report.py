@@ -1,4 +1,7 @@
-"""What one process tells of itself for the status page, taken from the metrics that there are: plain numbers."""
+"""What one process reports for the status page: plain numbers, taken from its metrics.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

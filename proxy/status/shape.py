@@ -1,4 +1,7 @@
-"""What /status.json holds. Its schema, docs/status.schema.json, is made from this (tools/status_schema.py)."""
+"""What /status.json holds. Its schema, docs/status.schema.json, is made from this (tools/status_schema.py).
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The figures of the status page: gathered when somebody asks, once for all who ask, within a bounded time."""
+"""The figures of the status page: collected on request, once for all requests, within a bounded time.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

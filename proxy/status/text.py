@@ -1,4 +1,7 @@
-"""The figures as lines of text, no wider and no more of them than a terminal has."""
+"""The figures as lines of text that fit a terminal's width and height.
+
+Its tests: tests/test_top.py.
+"""
 
 from __future__ import annotations
 

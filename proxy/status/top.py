@@ -1,4 +1,7 @@
-"""`expiremember-proxy top`: the figures of the status page in a terminal."""
+"""`expiremember-proxy top`: the figures of the status page in a terminal.
+
+Its tests: tests/test_top.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the figures say, as titled rows of text: for a page without JavaScript, and for a terminal."""
+"""What the figures say, as titled rows of text: for a page without JavaScript, and for a terminal.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Numbers and times as people read them. The page's own script has the same rules."""
+"""Write numbers and times as people read them. The page's script has the same rules.
+
+Its tests: tests/test_status_page.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Addresses of the upstream server, as settings give them: of one server, or of the Sentinels that know the primary."""
+"""Addresses of the upstream server, as settings give them: of one server, or of the Sentinels that know the primary.
+
+Its tests: tests/test_sentinel_decisions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TLS contexts made from certificate files, and what to do when a handshake fails."""
+"""TLS contexts made from certificate files, and what to do when a handshake fails.
+
+Its tests: tests/test_tls.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from typing import Final
 from proxy.settings import Settings, SettingsError
 
 NO_TLS_THERE: Final = "check that the server speaks TLS on this port (redis:// is without TLS)"
-"""What the operator can do where the server sends something else, or nothing: Redis waits for more of what it sees."""
+"""What the operator can do if the server does not answer in TLS: Redis waits for more of what looks like a request to
+it."""
 
 LARGEST: Final = 4 * 1024 * 1024
 """Bytes of a file of certificates at most; all authorities that a system trusts take 0.2 MB."""

@@ -1,4 +1,7 @@
-"""The user and the password of the proxy's own connections; a password from a file is read again for each of them."""
+"""The user and the password of the proxy's own connections; a password from a file is read again for each of them.
+
+Its tests: tests/test_passwords.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from redis.exceptions import RedisError
 from proxy.settings import SettingsError
 
 _REMEMBERED: Final = 8
-"""Passwords that are remembered: a login may be answered when the file has another already."""
+"""How many passwords to remember: a login may be answered after the file has changed."""
 
 
 class Credentials(CredentialProvider):

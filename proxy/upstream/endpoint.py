@@ -1,4 +1,7 @@
-"""The upstream server: how to reach it for a client's connection and for the proxy's own."""
+"""The upstream server: how to reach it for a client's connection and for the proxy's own.
+
+Its tests: tests/test_sentinel.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Asks all Sentinels where the primary is, at once when one tells of a switch, and moves the upstream there."""
+"""Asks all Sentinels where the primary is, at once when one tells of a switch, and moves the upstream there.
+
+Its tests: tests/test_sentinel_trouble.py.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Follower:
         self._sentinels = upstream.sentinels
         self._council = Council(self._sentinels)
         self._lines: list[_Line] = []
-        self._complaints: dict[Address, str] = {}  # what has been logged and is not over
+        self._complaints: dict[Address, str] = {}  # problems that have been logged and are not over
         self._at_odds = False
         self._graced = False
         self.all_asked = asyncio.Event()
@@ -292,7 +295,7 @@ class _Line:
     async def _pushed(self, push: list[Any]) -> object:
         if push[0] == b"subscribe":
             return _SUBSCRIBED
-        # No more than a reason to ask: it may be old, and does not tell of which failover it is.
+        # Only a reason to ask: the message may be old, and does not name its failover.
         if push[0] == b"message" and push[1] == SWITCH:
             self._follower.ask()
         elif push[0] == b"message" and push[1] == PROMOTED:
@@ -302,9 +305,9 @@ class _Line:
 
 @contextlib.asynccontextmanager
 async def followed(upstream: Upstream) -> AsyncIterator[None]:
-    """Find out where the primary is, and see to it that what is done there ends when it is the primary no more.
+    """Find the primary, and end the work done there when it is no longer the primary.
 
-    Nothing is to be done where Sentinels need not be asked.
+    Does nothing if the upstream has no Sentinels.
 
     Args:
         upstream: the upstream.

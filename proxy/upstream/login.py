@@ -1,4 +1,7 @@
-"""Find out whether the server requires a login: before one it reads little from a client, and so does the proxy.
+"""Find out whether the server requires a login: before a login it limits what it reads from a client, and so does the
+proxy.
+
+Its tests: tests/test_strangers.py.
 
 The request tells this proxy's name, by which it finds out whether its upstream is itself (`Trail`).
 """
@@ -28,7 +31,7 @@ class LoginWatch:
 
     Args:
         connect: opens such a connection; raises OSError or TimeoutError.
-        request: makes the request, of which only a server that wants a login says that it does.
+        request: makes the request; only a server that wants a login answers it with NOAUTH.
 
     Attributes:
         wanted: whether the server wants a login, by its last answer.
@@ -47,7 +50,7 @@ class LoginWatch:
         self._stay = Stay(None)  # at the server that is asked
 
     def restart(self) -> None:
-        """Ask at once: it is another server. Nobody waits any more for what the one before says."""
+        """Ask at once, because it is another server, and ignore the previous server's answer."""
         self.asked.clear()
         self.again("it is another server")
 

@@ -1,4 +1,7 @@
-"""What a cluster node says of itself and of others: the reply to `CLUSTER NODES`."""
+"""What a cluster node says of itself and of others: the reply to `CLUSTER NODES`.
+
+Its tests: tests/test_deadlines.py.
+"""
 
 from __future__ import annotations
 

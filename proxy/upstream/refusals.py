@@ -1,4 +1,7 @@
-"""Makes errors of the server to the proxy's own connections fit to be shown: a server quotes what it was sent."""
+"""Remove secrets from the server's errors on the proxy's own connections: a server quotes what it was sent.
+
+Its tests: tests/test_passwords.py.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from redis.exceptions import ResponseError
 from proxy.upstream.words import ProxyBehindError, is_proxys
 
 _QUOTED: Final = ", with args beginning with"
-"""Behind this Redis and Valkey quote the arguments of a command that they do not know, the password of a login too."""
+"""Behind these words Redis and Valkey quote the arguments of an unknown command, even the password of a login."""
 
 _UNKNOWN: Final = re.compile(r"unknown command [`'\"]?([^`'\",\s]+)", re.IGNORECASE)
 
 _CERTAIN: Final = 8
-"""Characters from which on a password is one wherever it stands; a shorter one may be a part of an ordinary word."""
+"""Passwords of so many characters are hidden wherever they stand; a shorter one may be part of an ordinary word."""
 
 
 class UnknownCommandError(ResponseError):

@@ -1,5 +1,7 @@
 """Which server is the primary, by what the Sentinels say: decisions without I/O.
 
+Its tests: tests/test_sentinel_decisions.py.
+
 Every Sentinel says where the primary is, with the number of the failover that it knows of (its configuration epoch). As
 among Sentinels the highest number counts: a Sentinel that was cut off names the primary of before. Against the highest
 number counts only a majority of all Sentinels that goes on naming another for a while: after a failover all know of it
@@ -24,7 +26,7 @@ STEADY_SECONDS: Final = 10.0
 tell each other of a failover every 2 s."""
 
 FIND_SECONDS: Final = STEADY_SECONDS + 5.0
-"""How long one who needs the primary only once waits for the Sentinels, which may take that long to disagree."""
+"""How long a command that needs the primary once waits for Sentinels that may still disagree."""
 
 SWITCH: Final = b"+switch-master"
 """The channel on which a Sentinel says that there is another primary: from then on it tells it when it is asked."""
@@ -34,7 +36,7 @@ PROMOTED: Final = b"+promoted-slave"
 the new address when it is asked; it announces the switch only when the other replicas follow, which may take longer."""
 
 _DIGITS: Final = 20
-"""Of the highest epoch that there can be."""
+"""Digits of the highest epoch that there can be."""
 
 
 class SentinelError(Exception):

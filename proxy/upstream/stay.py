@@ -1,4 +1,7 @@
-"""Where the upstream server is at present, and for how long: what is done at one server must not go on at another."""
+"""Where the upstream server is now. Work begun at one server must not go on at another.
+
+Its tests: tests/test_sentinel_decisions.py.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ T = TypeVar("T")
 
 
 class MovedError(RedisConnectionError):
-    """What was begun at one server cannot be ended there: it is the upstream no more."""
+    """The work cannot be finished: the server where it began is no longer the upstream."""
 
 
 class Stay:
-    """A time during which one server, in one role, is the upstream.
+    """The time during which one server, in one role, is the upstream.
 
     Attributes:
         address: where the server is; None for a Unix socket, and while that is not known.
@@ -35,7 +38,7 @@ class Stay:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def end(self, why: str) -> None:
-        """End it, and with it all that is held to it."""
+        """End this stay, and cancel all work that depends on it."""
         self.ended = why
         for waiter in self._waiting:
             if not waiter.done():
@@ -47,7 +50,7 @@ class Stay:
             raise MovedError(self.ended)
 
     async def hold(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of work that has a sense only as long as this lasts.
+        """Run work; cancel it when this stay ends.
 
         Raises:
             MovedError: it is over, and the work is cancelled.
@@ -61,7 +64,7 @@ class Stay:
         return task.result()
 
     async def rest(self, seconds: float) -> None:
-        """Sleep, but not beyond the end."""
+        """Sleep, at most until this stay ends."""
         await self._until_ended([], seconds)
 
     async def _until_ended(self, tasks: list[asyncio.Task[Any]], seconds: float | None) -> None:
@@ -87,7 +90,7 @@ class Whereabouts:
 
     Args:
         address: its address; None for a Unix socket.
-        sought: whether somebody has to find the server first.
+        sought: whether the server has to be found first, through Sentinels.
 
     Attributes:
         stay: the present one.
@@ -106,7 +109,7 @@ class Whereabouts:
         self._connections: WeakSet[Severable] = WeakSet()
 
     def note(self, connection: Severable) -> None:
-        """Note a connection, which must not outlive the present stay."""
+        """Note a connection, to be closed when the present stay ends."""
         self._connections.add(connection)
 
     def move(self, address: Address | None, why: str) -> None:
@@ -125,14 +128,14 @@ class Whereabouts:
         self.tried()
 
     def tried(self) -> None:
-        """Note that all has been tried to find the server, well or not."""
+        """Note that the first attempt to find the server is over."""
         self._tried = True
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def found(self, seconds: float) -> Stay:
-        """Return the present stay, when it is known where the server is, or all has been tried.
+        """Return the present stay, once the server has been found or the first attempt is over.
 
         Args:
             seconds: how long to wait for the first attempt.

@@ -1,4 +1,7 @@
-"""TCP options that detect a peer that has died silently: keepalive, and a limit on unacknowledged data."""
+"""TCP options that detect a peer that has died silently: keepalive, and a limit on unacknowledged data.
+
+Its tests: tests/test_limits.py.
+"""
 
 from __future__ import annotations
 

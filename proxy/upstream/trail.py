@@ -1,8 +1,10 @@
-"""Sees whether the upstream leads back to this very proxy, whatever names, port mappings and proxies lie between.
+"""Find out whether the upstream leads back to this proxy itself, through any names, port mappings and other proxies.
 
-Each proxy has a name of its own. It sends that name to its upstream; a server takes the request for an ordinary PING. A
+Its tests: tests/test_circles.py.
+
+Each proxy sends a random name of its own to its upstream, in a request that a server takes for an ordinary PING. A
 proxy that cannot serve clients yet, as none in a circle can, looks for such names in what clients send first, and sends
-them on with its own. Who meets its own name stands in front of itself.
+them on. A proxy whose own name comes back stands in front of itself.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _MARK: Final = b"expiremember-proxy:"
 _NAMES: Final = re.compile(rb"\*2\r\n\$4\r\nPING\r\n\$\d{2,3}\r\n%b([0-9a-f]{32}(?:,[0-9a-f]{32})*)\r\n" % _MARK)
 
 _MOST: Final = 8
-"""How many other proxies' names are sent on: a circle is smaller, and anybody may send names."""
+"""How many other proxies' names to send on: circles are smaller, and anybody may send names."""
 
 _SECONDS: Final = 5.0
 """How long a name is sent on: a proxy in a circle sends its own every second."""
@@ -48,7 +50,7 @@ class Trail:
         return encode((b"PING", _MARK + b",".join((self._name, *self._others))))
 
     def read(self, early: bytes) -> None:
-        """Look at what a client has sent that cannot be served yet."""
+        """Look for names in what a client sends before it can be served."""
         found = _NAMES.fullmatch(early)
         if found is None:
             return

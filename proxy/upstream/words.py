@@ -1,4 +1,7 @@
-"""Say in plain words why the upstream server cannot be used, in place of the client library's text."""
+"""Say in plain words why the upstream server cannot be used, in place of the client library's text.
+
+Its tests: tests/test_words.py.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ CLIENT_NAME: Final = "expiremember-proxy"
 class ProxyBehindError(RedisError):
     """The upstream is an expiremember-proxy itself.
 
-    Never with words of that proxy: they may contain this one's, and so on.
+    Never quote that proxy's error: it may quote this one's, and so on.
 
     Args:
         behind: the server that it stands in front of; None if it cannot serve clients.
@@ -67,7 +70,7 @@ def in_words(error: BaseException) -> str:
 
 
 def is_silent_from_the_start(error: BaseException) -> bool:
-    """Return whether the server has not even answered the connection, its TLS handshake included."""
+    """Return whether the server has not answered at all, not even the TLS handshake."""
     return isinstance(error, RedisTimeoutError) and str(error).startswith("Timeout connecting")
 
 
@@ -79,7 +82,7 @@ def is_unreachable(error: BaseException) -> bool:
 def answers_ping(reply: object) -> bool:
     """Return whether a reply is one to PING of a server that serves the connection.
 
-    A server that cannot save what is written says so to PING too, and to nothing else that writes nothing.
+    A server that cannot save its data says so to PING too, though to no other request that writes nothing.
     """
     return reply == b"PONG" or (isinstance(reply, ResponseError) and str(reply).startswith("MISCONF "))
 

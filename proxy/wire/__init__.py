@@ -1,1 +1,1 @@
-"""RESP bytes and nothing else: requests read and written, a line found in a stream of replies."""
+"""RESP bytes and nothing else: read and write requests, and find signs in a stream of replies."""

@@ -1,8 +1,10 @@
-"""Take the replies to requests of the proxy's own out of those of one transaction, and spread those to calls that do
-several of the client's, however they are cut.
+"""Take replies to the proxy's own requests out of a transaction's replies, and spread a call's reply over the client's
+requests.
 
-Within MULTI no request can carry a mark that its reply shows, so replies are counted, from a mark in front of MULTI on.
-Nothing is held but a line that has not come whole, as long as it is short, and a reply that is to be amended.
+Its tests: tests/test_together.py.
+
+In MULTI no reply can carry a token, so replies are counted, from a sign in front of MULTI on. The stream may be cut
+anywhere. Nothing is held back except a short incomplete line, and a reply that is to be amended.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _SIZED: Final = b"$=!"
 _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
 LONGEST_LINE: Final = 64 * 1024
-"""Bytes of a line that has not come whole that are kept. A script may answer with a status of any length."""
+"""How much of an incomplete line to keep, in bytes. A script may answer a status of any length."""
 
 
 class Kind(Enum):
@@ -34,7 +36,7 @@ class Kind(Enum):
 
 
 class Call(NamedTuple):
-    """One that does several requests of the client's; its reply is as `Elements` has it.
+    """A call that does several requests of the client; its reply has the form that `Elements` describes.
 
     Attributes:
         requests: how many.
@@ -46,12 +48,12 @@ class Call(NamedTuple):
 
 
 class Asides:
-    """The replies from that to MULTI to that to EXEC.
+    """The replies of one transaction, from that to MULTI up to that to EXEC.
 
     Attributes:
-        any: whether there are requests of the proxy's own, or of the client's whose reply is not as it comes.
+        any: whether anything has to be changed: there are requests of the proxy's own, or replies to amend.
         done: whether no more replies need pass through.
-        shut: whether nothing more may be taken out, as the client has asked for something that is answered otherwise.
+        shut: whether nothing more may be taken out, because the client has changed which replies come.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,7 @@ class Asides:
         self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for those queued, by their place
         self._together: deque[Call] = deque()  # for those coming
         self._calls: dict[int, Call] = {}  # for those queued, by their place
-        self._opened: Call | None = None  # of whose reply the element that is too many is still to come
+        self._opened: Call | None = None  # the reply whose extra element is still to come
         self._amend_now: Callable[[bytes], bytes] = bytes
         self._whole: list[bytes] | None = None  # the element that is to be amended, as far as it has come
         self._refusal = b""  # of a request of the proxy's own, for the client's that follows it
@@ -127,7 +129,7 @@ class Asides:
             ):
                 piece = run
             else:
-                # What broke a run is among the next parts: another try in front of each would be for nothing.
+                # The part that ended the run is near: trying again in front of each part would be in vain.
                 singly = (singly or LEAST) - 1
                 end = data.find(b"\r\n", position) + 2
                 if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:

@@ -1,4 +1,6 @@
-"""Parse a chunk of ordinary requests at the speed of C; report a chunk that is not ordinary.
+"""Parse a chunk of ordinary requests at the speed of C, or report that it is not ordinary.
+
+Its tests: tests/test_wire.py.
 
 hiredis reads replies, not requests. Both are the same bytes as long as a request is an array of bulk strings, and
 `framing` makes sure that hiredis is shown nothing else. Everything else (inline requests, other RESP types) is left
@@ -26,8 +28,8 @@ _LIST: Final = {list}
 class BatchParser:
     """Parses chunks that begin where a request does. One serves all connections.
 
-    It keeps the last chunk that it has parsed whole, with its requests, which nobody changes: what a check has turned
-    down is parsed again to be judged.
+    It remembers the last chunk that it parsed whole: a chunk that a check has declined is parsed again when it is
+    judged. Nobody may change the requests.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class BatchParser:
         return None
 
     def parse(self, chunk: bytes) -> tuple[list[list[bytes]], bool] | None:
-        """Parse what is whole of a chunk.
+        """Parse the complete requests of a chunk.
 
         Args:
             chunk: bytes that begin where a request does.

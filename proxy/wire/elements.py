@@ -1,8 +1,9 @@
-"""Make the one reply to a call for many requests the replies to those requests.
+"""Turn the one reply to a call into the replies to the requests that it did.
 
-Of an array all that has to go is the line in front of its elements; and a number that is one element too many, with
-which a script says that it took long, and for which key. An error, with which the call failed as a whole, is each
-request's error.
+Its tests: tests/test_together.py.
+
+From an array the header line is removed; and an extra element, a number, by which the script says which key took it
+long. An error, by which the call failed as a whole, becomes each request's error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Elements(FirstLine):
         super().__init__()
         self._count = count
         self._took_long = took_long
-        self._opened = False  # whether only the element that is too many is still to come
+        self._opened = False  # whether only the extra element is still to come
 
     def _open(self, line: bytes) -> bytes:
         """Return what the client gets for a line with which the reply begins."""

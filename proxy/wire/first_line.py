@@ -1,4 +1,7 @@
-"""Change the first line of the next reply, however the stream is cut; RESP3's push messages may come before it."""
+"""Change the first line of the next reply. The stream may be cut anywhere, and RESP3 pushes may come before.
+
+Its tests: tests/test_together.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
 
 class StrayReplyError(Exception):
-    """A request was answered as it cannot be."""
+    """A request got a reply that it cannot have."""
 
 
 class FirstLine(ABC):
-    """Passes on what follows a place in the stream at which the reply begins.
+    """Passes on a stream from the beginning of a reply on.
 
     Attributes:
         done: whether what is left of the stream need not pass through here.

@@ -1,4 +1,7 @@
-"""Cut a stretch of a reply stream into the replies and push messages that it consists of."""
+"""Cut a stretch of a reply stream into the replies and push messages that it consists of.
+
+Its tests: tests/test_command.py.
+"""
 
 from __future__ import annotations
 

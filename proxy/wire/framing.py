@@ -1,5 +1,7 @@
 """Find how far a chunk is nothing but array headers and bulk strings: all that hiredis may be shown.
 
+Its tests: tests/test_hostile.py.
+
 hiredis reads replies. Shown a map, a push or a status where a request should be, it would build, or refuse to build,
 what no server takes for a request: a map with an unhashable key raises TypeError, `>300000000` makes a list of that
 size. So bytes that a client chose reach it only where this has looked at every header.

@@ -1,7 +1,9 @@
-"""Replies to reads that may have come too late: those that have are dropped as they come, and asked for once more.
+"""Replies to guarded reads: late ones are dropped as they come, and the reads are sent again.
 
-In front of some reads the server is asked when the next members of their keys are due. If that moment has not come when
-a reply begins, nothing that was due can be in it, however long the server was busy.
+Its tests: tests/test_guard.py.
+
+In front of the reads the server is asked for the next deadline of their keys. If a reply begins before that deadline,
+no expired member can be in it, however long the server was busy.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from proxy.wire.replies import Replies, short_arrays, short_replies
 from proxy.wire.request import encode
 
 _IN_THE_WAY: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
-"""Errors that say that there is a collection (the second one is of LCS)."""
+"""Errors that show that the key holds a collection (the second one is LCS's)."""
 
 _replies_at_once: Final = short_replies()
 _arrays_at_once: Final = short_arrays()
@@ -27,10 +29,10 @@ _NONE, _INFINITE = b"$-1\r\n", b"$3\r\ninf\r\n"
 
 
 class Slot:
-    """The place in a client's stream of a reply that is asked for once more.
+    """The place, in a client's stream, of a reply whose read is sent again.
 
     Attributes:
-        size: bytes that have come of it, and have not been passed on.
+        size: how many of its bytes have come and have not been passed on.
         done: whether all of it has come.
     """
 
@@ -90,24 +92,25 @@ def first_of(index: bytes) -> bytes:
 
 
 def earliest_of_all(first: bytes) -> float:
-    """Return the deadline in a reply to ZRANGE for one member with its score, likewise; infinite: there is none."""
+    """Return the deadline in a reply to ZRANGE for one member with its score, in Unix ms; infinite: there is none."""
     if first[:1] != b"*":
         return -math.inf
     return math.inf if first == b"*0\r\n" else float(first[:-2].rpartition(b"\n")[2].lstrip(b","))
 
 
 def may_be_late(beginning: bytes) -> bool:
-    """Return whether a reply that begins so may show what was due: an error that says that there is something can."""
+    """Return whether a reply that begins so may show a due member. Even an error can: it may say that the key
+    exists."""
     return beginning[:1] != b"-" or beginning.startswith(_IN_THE_WAY)
 
 
 def is_refused(beginning: bytes) -> bool:
-    """Return whether a reply that begins so says that a collection is in the way, so that nothing has changed."""
+    """Return whether a reply that begins so says that the key holds a collection, so that nothing has changed."""
     return beginning.startswith(_IN_THE_WAY)
 
 
 def is_refused_by_zero(beginning: bytes) -> bool:
-    """Likewise, of a request that a key in its way makes answer 0."""
+    """The same for a request that answers 0 if the key exists."""
     return beginning == b":0\r\n" or is_refused(beginning)
 
 
@@ -129,10 +132,11 @@ class Guard:
     Args:
         asked: of how many keys the deadlines have been asked for; 0: for the earliest of all.
         count: how many requests there are.
-        matters: gives for each what tells of the beginning of a late reply whether it matters; None where it does not.
+        matters: returns, for each request, the function that decides by its beginning whether a late reply matters;
+        None if none does.
         now: gives the server's clock, in Unix ms, the latest that it may be.
-        repeat: is told which of the requests is to be sent once more; returns the place of its reply.
-        ended: is called when all replies have come, or will not come.
+        repeat: is called with the number of a request to be sent again; returns the place of its reply.
+        ended: is called when all replies have come, or it is clear that they will not.
         hear: is told the earliest of all, if that has been asked for.
 
     Attributes:
@@ -237,7 +241,7 @@ class Guard:
 
 
 class Repeated:
-    """The reply to one read that is sent once more, behind what removes what is due in its keys.
+    """The reply to one read that has been sent again, behind a script that removes what is due in its keys.
 
     Args:
         slot: the reply's place.

@@ -1,4 +1,8 @@
-"""Make a status an integer again, which a script could not answer with, as Lua's numbers have 53 bits."""
+"""Turn a status into an integer: a script answers 64-bit integers as a line of digits, as Lua's numbers have 53
+bits.
+
+Its tests: tests/test_together.py.
+"""
 
 from __future__ import annotations
 

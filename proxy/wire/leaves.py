@@ -1,5 +1,8 @@
-"""Take many parts of a reply at once, a million of them in a tenth of the time: those that have no parts themselves,
-or few."""
+"""Skip many parts of a reply at once, if they have no parts themselves, or few: a million of them in a tenth of the
+time.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _NESTED: Final = re.compile(at_once(_FEW, f"{{{_PARTS}}}").encode(), re.DOTALL)
 _COUNTS: Final = re.compile(rf"\*([0-9]{{1,2}})\r\n|{_LEAF}".encode(), re.DOTALL)
 
 LEAST: Final = 8
-"""Parts that have to be pending at least, and one more."""
+"""How many parts have to be pending, plus one, for this to be worth it."""
 
 
 def leaves_at_once(data: bytes, position: int, pending: int) -> tuple[int, int] | None:

@@ -1,4 +1,7 @@
-"""Inline requests as people and health checks send them, recognised at the speed of C: lines of plain words."""
+"""Recognise, at the speed of C, inline requests as people and health checks send them: lines of plain words.
+
+Its tests: tests/test_inline.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final
 from proxy.wire.pattern import at_once
 
 _LINE: Final = r"[A-Za-z][ !#-&(-\[\]-~]*+\r?\n"
-"""No quote and no backslash, so each argument is what stands there; no other blank than a space."""
+"""No quotes and no backslash, so each argument stands for itself; no blank but the space."""
 
 is_lines: Final = re.compile(at_once(_LINE, "+").encode()).fullmatch
 """Match a chunk that is nothing but such requests."""

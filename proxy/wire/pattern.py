@@ -1,4 +1,6 @@
-"""Requests as a regular expression: a chunk of them is framed, exactly, without an object made for any.
+"""Match requests by a regular expression: it frames a chunk of them exactly, without making an object for any.
+
+Its tests: tests/test_wire.py.
 
 A bulk string says its length before its bytes, which no regular expression can count. This one spells out every length
 up to a bound, as a tree in which the digits lead to the one branch that skips so many bytes. Whatever the bytes, it

@@ -1,6 +1,8 @@
-"""The header of the PROXY protocol, versions 1 and 2: where a client comes from, as a load balancer says in front.
+"""Read the header of the PROXY protocol, versions 1 and 2, by which a load balancer says where a client comes from.
 
-`read` is given what has come so far, and never needs a byte that is not the header's to say how long that is.
+Its tests: tests/test_proxy_protocol.py.
+
+`read` gets what has come so far. It never needs a byte behind the header to know where the header ends.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _SHAPES: Final = {0x11: _INET, 0x21: _INET6, 0x31: _UNIX}
 
 
 class ProxyHeaderError(Exception):
-    """Not a header that can be used; the text says why."""
+    """The header is missing or cannot be used; the text says why."""
 
 
 class ProxyHeader(NamedTuple):

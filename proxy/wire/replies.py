@@ -1,4 +1,7 @@
-"""Cut a stream of replies into replies, however it comes: exactly, and without keeping what belongs to a long one."""
+"""Cut a stream into replies exactly, without keeping long ones. The stream may come in any pieces.
+
+Its tests: tests/test_sharing.py.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from proxy.wire.leaves import LEAST, leaves_at_once, parts_at_once
 from proxy.wire.pattern import ARGUMENT, header_pattern
 
 LONGEST_LINE: Final = 64 * 1024
-"""Bytes of a line that has not come whole that are kept. Of others only texts have longer ones: what a script says, or
-MONITOR tells."""
+"""How much of an incomplete line to keep, in bytes. Only texts can have longer lines: a script's status, or
+MONITOR's."""
 
 _TEXTS: Final = b"+-"
 
@@ -33,7 +36,7 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 @cache
 def short_replies() -> Callable[[bytes], list[bytes]]:
-    """Return what finds the replies at the front of a chunk that most traffic is made of.
+    """Return a pattern for the short replies at the front of a chunk, which most traffic is made of.
 
     The chunk is nothing but those where their lengths add up to its own. Otherwise an empty one stands for the rest,
     which is not searched: that could take time by the square of its length.
@@ -94,11 +97,11 @@ def whole_replies(much: int) -> Callable[[bytes], list[bytes]]:
 
 
 class Replies:
-    """What has come of the replies on one connection.
+    """Follows the replies on one connection.
 
     Attributes:
         between: whether the stream stands between two replies.
-        left: bytes that are known to be still to come of a string.
+        left: how many bytes of a string are known to be still to come.
 
     Args:
         unasked: takes the push messages, in pieces.

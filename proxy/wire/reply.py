@@ -1,5 +1,7 @@
 """Find signs in a stream of replies and replace them, without framing the replies.
 
+Its tests: tests/test_signs.py.
+
 A sign is the server's answer to a fresh random token, so it stands exactly where the reply to that request belongs, and
 its text stands nowhere else. A silent sign is asked for by ECHO, and leaves no error behind at the server. A loud one
 is asked for by a command whose name is the token: that is answered in every state of a server and of a connection.
@@ -31,8 +33,8 @@ _BEFORE: Final = (
     b"-ERR unknown command 'ECHO', with args beginning with: '",
     b"-ERR unknown command `ECHO`, with args beginning with: `",
 )
-"""What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; behind a HELLO, everywhere; of a silent
-sign, everywhere; of one where ECHO has another name (rename-command), likewise twice."""
+"""What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; after a HELLO, everywhere; in a silent
+sign, everywhere; and twice more for an ECHO that has been renamed (rename-command)."""
 
 _LINE: Final = re.compile(
     rb"(?:-ERR (?:unknown command ['`](?:ECHO['`], with args beginning with: ['`])?|Syntax error in HELLO option ')"
@@ -43,7 +45,7 @@ _BEFORE_ALL: Final = (b"-ERR ", b"$32\r\n")
 """What each of them begins with."""
 
 _LONG: Final = 4096
-"""Bytes in which something is looked for at once; of more, by a plain search first."""
+"""Chunks up to so many bytes are searched directly; longer ones by a plain search first."""
 
 _REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
 _REFUSAL: Final = (
@@ -51,34 +53,34 @@ _REFUSAL: Final = (
     r"|(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
 )
 _REFUSED_SIGN: Final = re.compile(_REFUSAL.encode())
-"""How servers refuse an ECHO that has one argument, outside of a transaction: their own words, as a client's script may
-answer with an error of the same code."""
+"""How servers refuse an ECHO with one argument, outside a transaction. The full text, because a client's script may
+answer an error with the same code."""
 
 _LONGEST_WORD: Final = max(map(len, _REFUSAL_WORDS))
 
 _AT_ONCE: Final = 16 * 1024
-"""Bytes behind a line that are looked at first: mostly they show whether it is a reply."""
+"""How many bytes behind a line to look at first: mostly they show whether the line is a reply."""
 
 MOST_HELD: Final = 16 * 1024 * 1024
-"""Bytes that are held back at most while it is not clear whether a sign has been refused."""
+"""How much to hold back, in bytes, while it is not clear whether a sign has been refused."""
 
 
 _BYTES: Final = frozenset((bytes,))
 
 _MOST_STEPS: Final = 20_000
-"""Steps in which is looked how refused signs may stand among replies."""
+"""How many steps to spend on finding out how refused signs stand among replies."""
 
 _TOKENS_AT_ONCE: Final = 64
 
 _LONGEST_SIGN: Final = 256
-"""Bytes of a line in which a token stands, up to the end of the token, at most."""
+"""Longest beginning of a line, in bytes, up to the end of the token in it."""
 
 
 _tokens: list[bytes] = []
 
 
 def _token() -> bytes:
-    """Return what nobody can know before; several are made at once, as to ask the system takes longer than the rest."""
+    """Return an unpredictable token. Several are made at once, because asking the system takes longest."""
     if not _tokens:
         text = secrets.token_hex(16 * _TOKENS_AT_ONCE).encode()
         _tokens.extend(text[begin : begin + 32] for begin in range(0, len(text), 32))
@@ -86,11 +88,11 @@ def _token() -> bytes:
 
 
 class UnclearRepliesError(Exception):
-    """A sign has been refused, and it cannot be told which of the errors that have come is its own."""
+    """A sign has been refused, and nobody can tell which of several errors is its own."""
 
 
 CROWD: Final = 4096
-"""Replies outstanding from which on no more requests should be taken, so that what is remembered stays bounded."""
+"""With so many replies outstanding, take no more requests: what is remembered has to stay bounded."""
 
 
 class Passage(Protocol):
@@ -114,7 +116,7 @@ class ReplySubstitution:
         outstanding: whether there are any.
         trailed: whether something has come behind the last of them, in the same chunk.
         silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
-        echoes: whether the server is likely to answer an ECHO now: then signs are silent.
+        echoes: whether the server will probably answer an ECHO now: then signs are silent.
         deaf: whether the client's user has turned out to lack the right to ECHO.
     """
 
@@ -139,7 +141,7 @@ class ReplySubstitution:
         self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
         self._awaited = 0  # how many replies are taken aside, behind the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
-        self._doubt: bytearray | None = None  # from the line on that may say so
+        self._doubt: bytearray | None = None  # the held bytes, from the line that may be a refusal on
         self._doubt_searched = 0  # how much of it is known to have no sign
         self._doubt_framing: Replies
         self.silenced = False
@@ -152,17 +154,17 @@ class ReplySubstitution:
 
     @property
     def settled(self) -> int:
-        """How many have come, or will not come."""
+        """How many expected replies have come, or will not come."""
         return self._settled
 
     @property
     def next_number(self) -> int:
-        """How many will have come when the next that is expected has."""
+        """The number of the next reply to be expected: compare with `settled`."""
         return self._settled + len(self._expected)
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait for a reply that is asked for once more."""
+        """How many bytes wait for a read that has been sent again."""
         return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
 
     @property
@@ -187,8 +189,8 @@ class ReplySubstitution:
 
         Args:
             reply: the bytes that the client is to get, may be empty.
-            by_greeting: whether to ask by a HELLO with an option that there is not, which changes nothing and is
-                answered before a login too: some servers tell strangers nothing. Not in a transaction.
+            by_greeting: whether to ask by a HELLO with an unknown option. It changes nothing, and is answered before a
+            login too, where some servers answer nothing else. Not in a transaction.
             found: is called when the answer comes; not when a later one shows that it never will.
             silent: whether to ask by an ECHO, which leaves no error at the server. Not in a transaction, and not where
                 the client is to get anything.
@@ -252,8 +254,7 @@ class ReplySubstitution:
         return request
 
     def enter(self, passage: Way) -> None:
-        """Have the replies to what is sent next pass through something, where all that was sent has been answered, and
-        nothing comes unasked: nothing need be sent in front of it."""
+        """As `open`, but without a sign in front: everything sent before has been answered, and no pushes can come."""
         self._passage = passage
 
     def _pass(self, data: bytes, passed: list[bytes | Slot]) -> None:
@@ -508,7 +509,7 @@ class ReplySubstitution:
         return passed
 
     def _find(self, stream: bytes | bytearray, position: int) -> tuple[int, int, bytes] | None:
-        """Find the first line of ours: where it begins and ends (-1: not yet), and its token."""
+        """Find the first line with a token of ours: where it begins and ends (-1: not yet), and the token."""
         size = len(stream)
         for begin in range(position, size, _LONG):
             end = min(size, begin + _LONG + _LONGEST_SIGN)

@@ -1,5 +1,7 @@
 """Read a client's stream of requests at exactly the boundaries at which Redis reads it.
 
+Its tests: tests/test_wire.py.
+
 The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of a tidy
 protocol description, because a proxy that saw another boundary than the server would judge other requests than
 those that run. Where servers differ, the reader is as lenient as the most lenient one: a request that the server
@@ -19,13 +21,13 @@ import hiredis
 
 COUNT_LIMIT = 1024 * 1024
 BULK_LIMIT = 512 * 1024 * 1024
-"""What servers refuse, at the header, where they are not configured otherwise (`proto-max-bulk-len`)."""
+"""Longest argument that servers accept by default (`proto-max-bulk-len`), in bytes."""
 
 INLINE_LIMIT = 64 * 1024
 """Bytes that Redis buffers of a line (inline request, or a count) before it gives up (PROTO_INLINE_MAX_SIZE)."""
 
 JOINED: Final = 256 * 1024
-"""Bytes that are joined at a time to what is being read: the rest may be much, and others wait."""
+"""How many bytes to join to the buffer at a time: there may be many more, and other clients wait."""
 
 COPIED: Final = 64 * 1024
 """Bytes of an incomplete request that have been read and are still copied when more arrives."""
@@ -246,7 +248,7 @@ class RequestReader:
         return request
 
     def _shed(self) -> None:
-        """Let go of what has been returned once that is most of the buffer: so each byte is copied once, about."""
+        """Drop what has been returned once that is most of the buffer, so that each byte is copied about once."""
         position = self._position
         if 2 * position >= len(self._buffer):
             self._buffer = self._buffer[position:]
@@ -320,7 +322,7 @@ class RequestReader:
         return beginning
 
     def discard(self) -> None:
-        """Forget all that is held: nothing more is asked for."""
+        """Forget everything held: nothing more will be read."""
         self._later.clear()
         self._front.clear()
         self._buffer, self._position = b"", 0

@@ -1,7 +1,9 @@
-"""Find requests of one form in a row, and take them apart column by column: no object is made for a request.
+"""Find runs of requests of one form, and take them apart column by column, without an object for each request.
 
-In a run every request has the same command, spelled alike, and the same number of arguments, none of which is long or
-has a carriage return in it. So the lines of a run, counted, tell what they are.
+Its tests: tests/test_together.py.
+
+In a run every request has the same command in the same spelling, and the same number of arguments, none of them long or
+with a carriage return. So the position of a line in the run tells what it is.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ class Runs:
         return None if found is None else chunk[found.start() : found.end()].split(b"\r\n", 5)[4]
 
     def may_be_in(self, chunk: bytes) -> bool:
-        """Return whether there may be a run in a chunk: what looks like one may be part of an argument."""
+        """Return whether there may be a run in a chunk. What looks like one may still be part of an argument."""
         return self._least.search(chunk) is not None
 
     def at(self, chunk: bytes, begin: int = 0) -> Run | None:

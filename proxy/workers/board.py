@@ -1,4 +1,7 @@
-"""Numbers that all workers of a proxy see, in memory that they share; each number has one worker that writes it."""
+"""Numbers in shared memory that all workers of a proxy see. Each number is written by one worker only.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A worker among the others: who takes a client that has come, and what all of them together may have.
+"""One worker's view of the others: which worker takes a new client, and the limits that hold for all together.
+
+Its tests: tests/test_workers.py.
 
 The kernel spreads clients by chance, and of clients that come one by one to a Unix socket may give all to the same
 worker. So a worker that has more clients than another hands a new one over to that one, before anything is read from

@@ -1,5 +1,7 @@
 """What the supervisor and a worker tell each other: lines of JSON on a pair of sockets that nobody else has.
 
+Its tests: tests/test_workers.py.
+
 Never on a command line or in the environment: settings may hold passwords.
 """
 

@@ -1,4 +1,7 @@
-"""What tells others how all workers of a proxy are, as one."""
+"""Report the state of all workers of a proxy, as if they were one.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

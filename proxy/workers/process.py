@@ -1,4 +1,7 @@
-"""A worker as the supervisor sees it: a process, what it tells, and what it is told."""
+"""A worker as the supervisor sees it: its process, and the messages from it and to it.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

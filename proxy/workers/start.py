@@ -1,4 +1,7 @@
-"""Start a worker of the proxy: a script for an interpreter of its own, which the supervisor runs."""
+"""Start a worker of the proxy: a script for an interpreter of its own, which the supervisor runs.
+
+Its tests: tests/test_workers.py.
+"""
 
 import signal
 import sys

@@ -1,4 +1,7 @@
-"""The process that the user has started: binds the sockets, starts the workers, and is one proxy to all others."""
+"""The process that the user has started: it binds the sockets, starts the workers, and acts as one proxy.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 

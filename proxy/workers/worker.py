@@ -1,4 +1,7 @@
-"""The life of a worker: a proxy of its own that gets its sockets from the supervisor, and tells it how it is."""
+"""A worker: a proxy of its own that gets its sockets from the supervisor, and reports its state to it.
+
+Its tests: tests/test_workers.py.
+"""
 
 from __future__ import annotations
 
