@@ -30,13 +30,29 @@ def _point_to_page(_logger: object, _method: str, fields: structlog.typing.Event
     return fields
 
 
-def configure(level: str, style: Literal["console", "json"]) -> None:
+def style_of(chosen: Literal["auto", "console", "json"]) -> Literal["console", "json"]:
+    """Return for whom the log is: `auto` means people where standard error is a terminal, else machines."""
+    if chosen != "auto":
+        return chosen
+    return "console" if sys.stderr.isatty() else "json"
+
+
+def print_below(text: str) -> None:
+    """Print something for people below what has been logged; it is dropped where standard error takes no more."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.stream.write(text)
+            handler.flush()
+
+
+def configure(level: str, chosen: Literal["auto", "console", "json"]) -> None:
     """Set up logging.
 
     Args:
         level: the least severe messages to log: debug, info, warning or error.
-        style: `console` for people, `json` for one object a line.
+        chosen: `console` for people, `json` for one object a line, `auto` as `style_of`.
     """
+    style = style_of(chosen)
     threshold = logging.getLevelNamesMapping()[level.upper()]
     renderer: structlog.typing.Processor
     if style == "json":

@@ -32,6 +32,7 @@ class Outlook:
         traffic: counts bytes.
         readiness: whether clients can be served.
         look: looks at the server for the status page (`status.look`); None before there is one.
+        on_ready: called with the addresses at which clients are accepted, when they are.
     """
 
     gather: Callable[[], Awaitable[None]] | None = None
@@ -44,6 +45,7 @@ class Outlook:
         self.traffic = Traffic(self.metrics)
         self.readiness = Readiness()
         self.look: Callable[[], Awaitable[dict[str, Any]]] | None = None
+        self.on_ready: Callable[[list[str]], None] = lambda _: None
 
     def ready(self, listen: list[str], upstream: str, state: str) -> None:
         """Say that clients are accepted.
@@ -55,6 +57,7 @@ class Outlook:
         """
         self._notifier.ready()
         log.info("ready", listen=listen, upstream=upstream, upstream_state=state, version=__version__)
+        self.on_ready(listen)
 
     def draining(self) -> None:
         """Say that no more clients are accepted."""

@@ -31,6 +31,7 @@ from proxy.commands.described import ServerCommands
 from proxy.coverage.coverage import Coverage
 from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
+from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
 from proxy.expiry.caller import Caller, Listing
 from proxy.expiry.clock import ServerClock
@@ -664,6 +665,7 @@ def raise_file_limit() -> int:
 
 async def _serve(settings: Settings, files: int) -> None:
     outlook = Outlook(Notifier())
+    outlook.on_ready = partial(show_first_steps, settings)
     signals = Signals()
     signals.listen()
     async with (

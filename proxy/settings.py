@@ -260,8 +260,10 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Minimum level of messages to log."
     )
-    log_format: Literal["console", "json"] = Field(
-        default="console", description="Format of the log on standard error."
+    log_format: Literal["auto", "console", "json"] = Field(
+        default="auto",
+        description="Format of the log on standard error: console for people, json for machines; auto: for people if "
+        "that is a terminal, else for machines.",
     )
 
     @classmethod

@@ -1,8 +1,8 @@
 """Search an order of concurrent requests that explains every reply: linearizability, with deadlines of members.
 
-Each request takes effect at one moment between its invocation and its reply, by the server's clock, and a member with a
-deadline is there before that moment and not from it on. The search is Wing and Gong's with Lowe's memory, one key at a
-time: a history is right if and only if each of its keys' is.
+Each request, or transaction, takes effect at one moment between its invocation and its reply, by the server's clock,
+and a member with a deadline is there before that moment and not from it on. The search is Wing and Gong's with Lowe's
+memory, one key at a time: a history is right if and only if each of its keys' is.
 """
 
 from __future__ import annotations
@@ -251,14 +251,25 @@ class _Search:
 
     kind: str
     clients: Sequence[Sequence[Operation]]
+    passing: bool
 
-    def after(self, operation: Operation, frozen: Frozen, moment: float) -> Frozen | None:
-        """Return what a key holds after an operation that ran at a moment; None if its replies would be others."""
-        collection = _Collection(self.kind, frozen, moment, operation.invoked, operation.returned)
-        for words, reply in zip(operation.requests, operation.replies, strict=True):
+    def after(self, operation: Operation, frozen: Frozen, moment: float) -> Iterator[tuple[Frozen, float]]:
+        """Give what a key may hold after an operation that began at a moment, and when it ended; nothing if its replies
+        would be others."""
+        replies = tuple(zip(operation.requests, operation.replies, strict=True))
+        waiting = [(frozen, moment, replies)]
+        while waiting:
+            before, now, (first, *others) = waiting.pop()
+            collection = _Collection(self.kind, before, now, operation.invoked, operation.returned)
+            words, reply = first
             if not collection.explains(_unscripted(words), reply):
-                return None
-        return collection.freeze()
+                continue
+            held = collection.freeze()
+            if not others:
+                yield held, now
+                continue
+            moments = self.moments(operation, held, now, operation.returned) if self.passing else (now,)
+            waiting += [(held, later, tuple(others)) for later in moments]
 
     @staticmethod
     def moments(operation: Operation, frozen: Frozen, now: float, latest: float) -> Iterator[float]:
@@ -273,18 +284,21 @@ class _Search:
         yield from sorted(deadline for deadline in deadlines if first < deadline <= latest)
 
 
-def unexplained(kind: str, clients: Sequence[Sequence[Operation]], limit: int = 300_000) -> str | None:
+def unexplained(
+    kind: str, clients: Sequence[Sequence[Operation]], limit: int = 300_000, *, passing: bool = False
+) -> str | None:
     """Return why no order explains the history of a key; None where one does.
 
     Args:
         kind: set, hash, zset or list.
         clients: each client's operations on the key, in the order in which it sent them. The key is empty before.
+        passing: whether time passes within a transaction, as it does for scripts before Redis 7.2.
         limit: steps of the search.
 
     Raises:
         UndecidedError: neither an order nor its absence was found within the limit.
     """
-    search = _Search(kind, clients)
+    search = _Search(kind, clients, passing)
     sizes = tuple(map(len, clients))
     Place = tuple[tuple[int, ...], Frozen]  # noqa: N806 (a type)
     begin: Place = (0,) * len(clients), ((), ())
@@ -306,13 +320,11 @@ def unexplained(kind: str, clients: Sequence[Sequence[Operation]], limit: int = 
         for number, operation in sorted(heads, key=lambda head: -head[1].returned):
             for moment in search.moments(operation, frozen, now, latest):
                 steps += 1
-                after = search.after(operation, frozen, moment)
-                if after is None:
-                    continue
-                there = (*counts[:number], counts[number] + 1, *counts[number + 1 :]), after
-                if reached.get(there, math.inf) > moment:
-                    reached[there] = moment
-                    waiting.append((there, moment))
+                for after, ended in search.after(operation, frozen, moment):
+                    there = (*counts[:number], counts[number] + 1, *counts[number + 1 :]), after
+                    if reached.get(there, math.inf) > ended:
+                        reached[there] = ended
+                        waiting.append((there, ended))
         if steps > limit:
             raise UndecidedError
     return _report(clients, furthest[0], [frozen for counts, frozen in reached if counts == furthest[0]])

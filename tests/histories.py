@@ -105,10 +105,10 @@ class Recorder:
         time.sleep((max(self.plan.lifetimes) + 5) / 1000)
         self._look()
 
-    def check(self) -> None:
-        """Fail if no order explains what the clients of a key were told."""
+    def check(self, *, passing: bool) -> None:
+        """Fail if no order explains what the clients of a key were told; see `unexplained` for `passing`."""
         for kind in self.plan.kinds:
-            reason = unexplained(kind, self.histories[self._key(kind)])
+            reason = unexplained(kind, self.histories[self._key(kind)], passing=passing)
             assert reason is None, f"{self._key(kind)} of round {self.seed}\n{reason}"
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import gc
 import io
 import json
 import math
@@ -46,6 +47,7 @@ from proxy.upstream.nodes import primaries
 from tests.cluster import Cluster, slot_of
 from tests.conftest import Start, StartProxy, StartServer
 from tests.pages import page
+from tests.relay import Relay
 from tests.sentinels import Watched
 from tests.servers import KIND, ROOT, Proxy, Server, free_port, proxy_environment, until
 from tests.test_cluster import AWKWARD
@@ -796,6 +798,31 @@ def test_the_login_and_tls_are_those_of_the_proxy(
         assert status == 2
         assert "check the password in" in complained
         assert "the-wrong-one" not in complained
+
+
+@pytest.mark.one_kind
+def test_no_connection_is_left_open_though_the_server_is_slow_to_end_it(
+    files: Files, start_server: StartServer, tmp_path: Path
+) -> None:
+    """By TLS the server has a last word, for which nobody waits."""
+    server, port = tls_server(start_server, files, files.server)
+    server.command("CONFIG", "SET", "requirepass", "the-right-one")
+
+    def late(chunk: bytes) -> bytes:
+        time.sleep(0.05)
+        return chunk
+
+    with Relay(("127.0.0.1", port)) as relay:
+        relay.answers = late
+        for password, trusted, status in (
+            ("the-right-one", {}, 2),
+            ("the-wrong-one", {"tls_ca_file": files.authority.file}, 2),
+            ("the-right-one", {"tls_ca_file": files.authority.file}, 0),
+        ):
+            (tmp_path / "password").write_text(f"{password}\n")
+            options = flags(upstream_password_file=tmp_path / "password", **trusted)
+            assert run("deadlines", "--upstream", relay.url.replace("redis", "rediss"), *options)[0] == status
+            gc.collect()  # what is left open is warned of, and that fails
 
 
 def test_nobody_listens() -> None:

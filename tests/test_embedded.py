@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import stat
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -24,9 +28,10 @@ import uvloop
 from proxy.embedded import folder as data_folder
 from proxy.embedded import server as embedded
 from proxy.embedded.binaries import EmbeddedError, ServerBinaryNotFound, find_servers, identify
+from proxy.embedded.first_steps import first_steps
 from proxy.embedded.server import EmbeddedServer
 from tests.raw import Raw
-from tests.servers import BINARIES, ROOT, Process, until
+from tests.servers import BINARIES, ROOT, Process, free_port, is_ready, proxy_environment, until
 
 pytestmark = pytest.mark.start
 
@@ -619,3 +624,61 @@ def test_killed_owner_loses_nothing_and_frees_the_folder(temporary: Path, tmp_pa
         finally:
             second.kill()
             until(lambda: gone(second_pid))
+
+
+# What to try first.
+
+
+@pytest.mark.one_kind
+def test_people_are_told_what_to_try() -> None:
+    """At a terminal, in lines that do what they say; a program that reads the log gets none."""
+    port, page = free_port(), free_port()
+    command = [sys.executable, "-m", "proxy", "--embedded", "--listen", f"127.0.0.1:{port}"]
+    command += ["--admin", f"127.0.0.1:{page}"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, cwd=ROOT, env=proxy_environment(), stderr=theirs, stdin=theirs)
+    os.close(theirs)
+    said = ""
+
+    def told() -> re.Match[str] | None:
+        nonlocal said
+        while select.select([ours], [], [], 0.05)[0]:
+            said += os.read(ours, 4096).decode()
+        return re.search(r"Try it with redis-cli(.*):\r\n((?:    .*\r\n)+)Watch it at (\S+)\r\n", said)
+
+    try:
+        found = until(told, 60, lambda: said)
+        assert found is not None
+        assert found[1] == f" -p {port}"
+        with Raw(("127.0.0.1", port)) as client:
+            replies = [client.command(*line.split()) for line in found[2].splitlines()]
+        assert replies == [b":2\r\n", b":1\r\n", b":60\r\n"]
+        with urllib.request.urlopen(found[3]) as answer:
+            assert b"<title>" in answer.read()
+    finally:
+        process.terminate()
+        process.wait()
+        os.close(ours)
+    with subprocess.Popen(command, cwd=ROOT, env=proxy_environment(), stderr=subprocess.PIPE, text=True) as piped:
+        assert piped.stderr is not None
+        try:
+            until(lambda: is_ready(piped.stderr.readline()), 60)  # type: ignore[union-attr]
+        finally:
+            piped.terminate()
+        assert all(json.loads(line) for line in piped.stderr)
+
+
+@pytest.mark.parametrize(
+    ("listen", "wanted"),
+    [
+        ("127.0.0.1:6380", "redis-cli -p 6380"),
+        ("10.0.0.7:6380", "redis-cli -h 10.0.0.7 -p 6380"),
+        ("[::1]:6380", "redis-cli -h ::1 -p 6380"),
+        ("unix:///tmp/p.sock", "redis-cli -s /tmp/p.sock"),
+        ("tls://127.0.0.1:6380", "redis-cli -p 6380 --tls --insecure"),
+    ],
+)
+def test_what_to_try_says_how_to_get_there(listen: str, wanted: str) -> None:
+    assert f"Try it with {wanted}:\n" in first_steps(listen, None)
+    for admin in (None, "unix:///tmp/admin.sock", "127.0.0.1:0"):
+        assert "Watch it" not in first_steps(listen, admin)

@@ -540,8 +540,11 @@ def test_running_requests_are_answered_before_the_end(upstream: Server, start_pr
 
 
 @pytest.mark.one_kind
+@pytest.mark.parametrize("last", [b"", request("QUIT"), b"*1\r\n$-5\r\n"], ids=["", "QUIT", "protocol error"])
 @pytest.mark.parametrize("mode", ["OFF", "SKIP"])
-def test_who_wants_no_replies_does_not_delay_the_end(upstream: Server, start_proxy: StartProxy, mode: str) -> None:
+def test_who_wants_no_replies_does_not_delay_the_end(
+    upstream: Server, start_proxy: StartProxy, mode: str, last: bytes
+) -> None:
     proxy = start_proxy(upstream, "--shutdown-timeout", "60")
     with proxy.connect() as client:
         client.send(request("SET", "before", "1") + request("CLIENT", "REPLY", mode))
@@ -551,6 +554,7 @@ def test_who_wants_no_replies_does_not_delay_the_end(upstream: Server, start_pro
             until(lambda: upstream.command("EXISTS", "after") == b":1\r\n")
         else:
             until(lambda: b"cmd=client" in upstream.command("CLIENT", "LIST", "TYPE", "normal"))
+        client.send(last)
         began = time.monotonic()
         proxy.process.send_signal(signal.SIGTERM)
         assert client.rest() == b""

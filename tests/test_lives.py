@@ -1451,6 +1451,26 @@ def test_a_transaction_sees_one_moment(
     assert say(1000) in (gone, None)
 
 
+@pytest.mark.parametrize(
+    "line", ["DEL k", "RENAME k l", "COPY k l", "SUNIONSTORE l k", "SMOVE k l 7", "SREM k 7", "PERSIST k 7", "SCARD k"]
+)
+def test_no_time_passes_in_a_transaction(upstream: Server, proxy: Proxy, talk: Callable[..., Talk], line: str) -> None:
+    client, beside = talk(proxy), talk(upstream)
+    if upstream.version < (7, 2) and line.split()[0] not in ("SREM", "PERSIST", "SCARD"):
+        return  # see rule 3 of docs/semantics.md: scripts are told the time that passes
+
+    def replies() -> list[Any]:
+        client.say("DEL k l")
+        client.say("SADD k 7")
+        client.say(f"PEXPIREMEMBERAT k 7 {clock(beside) + 10}")
+        lines = ["MULTI", "SISMEMBER k 7", "DEBUG SLEEP 0.02", line, "EXEC"]
+        client.raw.send(b"".join(request(*one.split()) for one in lines))
+        return list(parse(client.raw.replies(len(lines))[-1]))
+
+    got = until(lambda: (said := replies())[0] and said)  # else it has run too late
+    assert got[2] in (1, b"OK"), got
+
+
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("type_", ["set", "hash", "zset", "list"])
 def test_a_member_whose_deadline_passes_while_adders_wait_begins_a_new_life(

@@ -750,7 +750,7 @@ def _ordinary_work(place: Place) -> None:
 
 def _histories(place: Place) -> None:
     plan = Plan(batches=25, lifetimes=SHORT_LIFETIMES_MS)
-    assert histories.check_histories(plan, [place.proxy()], "mutations", 50)
+    assert histories.check_histories(plan, place.server, [place.proxy()], "mutations", 50)
 
 
 CHECKS |= {

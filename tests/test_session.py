@@ -328,6 +328,13 @@ def test_what_must_be_read_whole_is_bounded() -> None:
         driver.feed(stream[:65_536], stream[65_536:131_072], stream[131_072:])
 
 
+@pytest.mark.parametrize("rest", [b"", b"1", b"1\r\n", b"1\r\n$", b"1\r\n$4\r\nQUIT\r\n"])
+def test_a_protocol_error_behind_a_request_is_shown_to_the_server_at_once(rest: bytes) -> None:
+    """Where a string should begin, an array does: the server closes there, and waits for nothing."""
+    sent = encode([b"SET", b"a", b"b"]) + b"*3\r\n$4\r\nSADD\r\n*" + rest
+    assert Driver().feed(sent) == sent
+
+
 def test_draining_asks_for_a_sign_behind_the_last_whole_request() -> None:
     driver = Driver()
     assert re.fullmatch(rb"\*2\r\n\$4\r\nECHO\r\n\$32\r\n[0-9a-f]{32}\r\n", driver.session.drain() or b"")

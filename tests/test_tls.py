@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 import redis
@@ -282,30 +282,34 @@ def test_half_close_over_tls_upstream_behind_a_blocking_request_loses_no_reply(
     proxy.stop()
 
 
+SKIP: Final = request("CLIENT", "REPLY", "SKIP")
+
+
 @pytest.mark.parametrize("end", [Raw.close, Raw.end_of_requests, None], ids=["close", "half", "SIGTERM"])
 @pytest.mark.parametrize(
     "last",
     [
-        [("CLIENT", "REPLY", "SKIP")],
-        [("SET", "a", "1"), ("CLIENT", "REPLY", "SKIP")],
-        [("MULTI",), ("CLIENT", "REPLY", "SKIP"), ("EXEC",)],
-        None,
+        SKIP,
+        request("SET", "a", "1") + SKIP,
+        request("MULTI") + SKIP + request("EXEC"),
+        SKIP + request("QUIT"),
+        SKIP + b"*1\r\n$-5\r\n",
+        request("SADD", "k", "v" * 300_000)[:-100_000],
     ],
-    ids=["SKIP", "SET, SKIP", "in MULTI", "half a request"],
+    ids=["SKIP", "SET, SKIP", "in MULTI", "SKIP, QUIT", "SKIP, protocol error", "half a request"],
 )
 def test_whoever_is_owed_nothing_ends_at_once_before_a_server_by_tls(
     files: Files,
     start_server: StartServer,
     start_proxy: StartProxy,
-    last: list[tuple[str, ...]] | None,
+    last: bytes,
     end: Callable[[Raw], object] | None,
 ) -> None:
     _, port = tls_server(start_server, files, files.server)
     proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
     with proxy.connect() as other, proxy.connect() as client:
         assert client.command("PING") == b"+PONG\r\n"
-        sent = b"".join(request(*words) for words in last) if last else request("SADD", "k", "v" * 300_000)[:-100_000]
-        client.send(sent)
+        client.send(last)
         if end is None:
             began = time.monotonic()
             proxy.stop()

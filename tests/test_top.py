@@ -197,13 +197,21 @@ def test_it_is_live_and_fits_the_terminal(start: Start, server: Server) -> None:
 
 
 def test_json_is_a_line_for_each_look(port: Admin) -> None:
-    process = subprocess.Popen([*TOP, at(port), "--json"], cwd=ROOT, env=proxy_environment(), stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process.stdout:
-        looks = [json.loads(process.stdout.readline())["at"] for _ in range(2)]
-        assert looks[1] > looks[0]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+    with subprocess.Popen(
+        [*TOP, at(port), "--json"],
+        cwd=ROOT,
+        env=proxy_environment(),
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
+    ) as process:
+        assert process.stdout is not None
+        try:
+            looks = [json.loads(process.stdout.readline())["at"] for _ in range(2)]
+            assert looks[1] > looks[0]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(patience(20)) == 130
+        finally:
+            process.kill()
 
 
 def test_what_cannot_be_had_is_said_in_one_line(server: Server, start_proxy: StartProxy) -> None:

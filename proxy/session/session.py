@@ -51,6 +51,7 @@ TAIL_LIMIT: Final = 16 * 1024
 """Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
 
 _STAR: Final = 0x2A
+_ARRAY: Final = b"\r\n*"
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """What may take a connection to another database, or give it another user."""
@@ -343,10 +344,10 @@ class Session:
             last_words: what the client is to get in its place, behind all replies.
 
         Returns:
-            What to send; `replies.outstanding` turns false when the sign has come. None when a request has been sent
-            in part, so that no other can be put behind it.
+            What to send; `replies.outstanding` turns false when the sign has come. None where none can come: a request
+            has been sent in part, or the server reads no further.
         """
-        if self._is_in_part:
+        if self._is_in_part or self._standing.mute:
             return None
         out = self._take_out()
         if self._standing.next is _SKIPPED:
@@ -581,11 +582,11 @@ class Session:
 
     def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
         """Keep the beginning of a request for the next chunk; `progress`: whether there was a whole one before it."""
-        if not tail or (progress and len(tail) <= TAIL_LIMIT and not self.stranger):
+        if not tail or (progress and len(tail) <= TAIL_LIMIT and not self.stranger and _ARRAY not in tail):
             self._tail = tail
             return self._take_out()
-        # Not one request was complete, or this one is long: the reader goes on where it stopped, and sees at once where
-        # the server would refuse to.
+        # Not one request was complete, or this one is long, or may have an array in it: the reader goes on where it
+        # stopped, and sees at once where the server would refuse to.
         return self._switch_to_exact(tail, now)
 
     def _switch_to_exact(self, data: bytes, now: float) -> bytes:
@@ -673,6 +674,8 @@ class Session:
                 self.question = Question(replied=True, again=True)
                 self._pending, self._replied, self._exact = request, replied, True
                 return
+            if request.kind is Kind.BROKEN and standing.next is _SKIPPED:
+                standing.mute = True
             self._pass(request, now)
             return
         if not request.arguments:
@@ -849,6 +852,8 @@ class Session:
                 ahead = self._announcing.requests_ahead
                 self._multi.clear_front(standing.transaction, command, request, ahead)
         if command is None:
+            if skips and request.arguments[0].upper() == b"QUIT":
+                standing.mute = True
             out.append(request.raw)
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
             return

@@ -89,6 +89,7 @@ class Standing:
         subscriptions: its subscriptions, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which pushes may come at any time.
         has_quit: whether nothing that follows will run.
+        mute: whether the server reads no further, without saying so, because CLIENT REPLY SKIP stood in front.
         is_link: whether a cluster node sends its slots to another over it; then nothing on it is judged.
         transaction: what is queued since its MULTI; None outside of a transaction.
         replies: finds signs in the stream of replies, and puts other replies in their place.
@@ -105,6 +106,7 @@ class Standing:
         "has_quit",
         "is_link",
         "login",
+        "mute",
         "next",
         "permits",
         "replies",
@@ -129,7 +131,7 @@ class Standing:
         self.unlike = False
         self.shares = False
         self.watched = Watched()
-        self.has_quit = False
+        self.has_quit = self.mute = False
         self.is_link = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()

@@ -491,9 +491,9 @@ class _Own(AbstractConnection):
     def send_together(self, requests: Iterable[tuple[bytes | str, ...]]) -> None:
         """Put requests behind those that were sent before, whoever waits for what; drop it if the connection is lost.
 
-        redis-py has no public way to do so: its own is a coroutine, which may be overtaken. Its writer, used here and
-        in `sever`, is all of its inside that the proxy uses, and why pyproject.toml bounds its version
-        (tests/test_packaging.py).
+        redis-py has no public way to do so: its own is a coroutine, which may be overtaken. Its writer, used here,
+        in `sever` and in `disconnect`, is all of its inside that the proxy uses, and why pyproject.toml bounds its
+        version (tests/test_packaging.py).
         """
         writer = self._writer
         if writer is not None and not writer.is_closing():
@@ -546,6 +546,13 @@ class _TLSConnection(_Own, SSLConnection):
     def __init__(self, *, context: Callable[[], SSLContext], **options: Any) -> None:
         super().__init__(**options)
         self.ssl_context = _CurrentContext(context)
+
+    async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:
+        """Close at once: the server's last word by TLS may never come."""
+        writer = self._writer
+        await super().disconnect(True, *args, **options)
+        if writer is not None:
+            writer.transport.abort()
 
 
 class _CurrentContext(RedisSSLContext):

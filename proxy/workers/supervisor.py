@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,6 +19,7 @@ import uvloop
 from proxy.admin.port import admin_port
 from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
+from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
 from proxy.listen.binding import Listener, bind_all, shown
 from proxy.loop import Loop
@@ -226,6 +228,7 @@ async def _serve(settings: Settings) -> bool:
     board = Board(shared, settings.workers)
     workers = [WorkerProcess(number, signals.stop.set) for number in range(1, settings.workers + 1)]
     overview = Overview(Notifier(), workers, board)
+    overview.on_ready = partial(show_first_steps, settings)
 
     def tell_to_reload() -> None:
         for worker in workers:

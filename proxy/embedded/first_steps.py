@@ -1,0 +1,48 @@
+"""What to try first, for people who have just started a proxy with a server of its own.
+
+Its tests: tests/test_embedded.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy import logs
+from proxy.addresses import TCPAddress, parse_address
+from proxy.settings import Settings
+
+
+def show_first_steps(settings: Settings, listen: Sequence[str]) -> None:
+    """Print them below the log, if that is for people.
+
+    Args:
+        settings: the proxy's.
+        listen: the addresses at which it accepts clients, as the log shows them.
+    """
+    if settings.embedded and logs.style_of(settings.log_format) == "console":
+        logs.print_below(first_steps(listen[0], settings.admin if settings.admin_page else None))
+
+
+def first_steps(listen: str, admin: str | None) -> str:
+    """Return the lines to print.
+
+    Args:
+        listen: an address of the proxy: host:port or unix:///path, in front of it tls:// where it is by TLS.
+        admin: the address of the status page; None: there is none.
+    """
+    where = parse_address(listen.removeprefix("tls://"), offer_tls=False)
+    if isinstance(where, TCPAddress):
+        host = "" if where.host in ("127.0.0.1", "0.0.0.0", "::") else f" -h {where.host}"  # noqa: S104
+        reach = f"{host} -p {where.port}"
+    else:
+        reach = f" -s {where}"
+    tls = " --tls --insecure" if listen.startswith("tls://") else ""
+    lines = [
+        f"Try it with redis-cli{reach}{tls}:",
+        "    SADD cart:7 apple pear",
+        "    EXPIREMEMBER cart:7 apple 60",
+        "    TTL cart:7 apple",
+    ]
+    if admin is not None and not admin.startswith("unix://") and not admin.endswith(":0"):
+        lines.append(f"Watch it at http://{admin}/")
+    return "\n".join(("", *lines, "", ""))
