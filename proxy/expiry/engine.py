@@ -330,7 +330,8 @@ class Engine:
                 error=error.decode(errors="replace"),
                 entries=told[2],
                 messages=told[3],
-                advice="see that the stream of the rule is a stream, and that the proxy's user may write to it",
+                elements=told[6],
+                advice="see that the rule's stream is a stream, its list a list, and that the proxy's user may write both",
             )
 
     async def changes(self) -> object:
