@@ -145,14 +145,13 @@ def past(beside: Talk, key: str, kind: str = "SADD", member: str = "x", ago: int
     return deadline
 
 
-def sweep(beside: Talk, *keys: str) -> Any:
+def sweep(beside: Talk, *keys: str, text: bytes | None = None) -> Any:
     names = [name for key in keys for name in (key, NAMES.shadow(key.encode()))]
-    return beside("EVAL", script("sweep"), 1 + len(names), NAMES.index, *names, 0, 1000)
+    return beside("EVAL", text or script("sweep"), 1 + len(names), NAMES.index, *names, 0, 1000)
 
 
-@pytest.mark.parametrize("ready", ["ready", "a}b", "{t}ready"], ids=["plain", "brace", "tag"])
-def test_what_is_pushed_begins_a_new_life(kind: str, start_server: StartServer, talk: Connect, ready: str) -> None:
-    beside = talk(start_server(kind))
+def check_new_life(beside: Talk, ready: str, text: bytes | None = None) -> None:
+    """See what becomes of deadlines in a list to which members are pushed. `text`: the script that sweeps."""
     shadow = NAMES.shadow(ready.encode())
     want(beside, Rule(b"k", list=ready.encode()))
     want(beside, Rule(ready.replace("{t}", "?t?").encode(), b"expired"))
@@ -163,7 +162,7 @@ def test_what_is_pushed_begins_a_new_life(kind: str, start_server: StartServer, 
         beside("ZADD", shadow, deadline, "x")
         beside("ZADD", NAMES.index, abs(deadline), ready)
         past(beside, "k")
-        assert sweep(beside, "k")[3] == 1
+        assert sweep(beside, "k", text=text)[3] == 1
         assert elements(beside, ready) == [b"stays", b"x"]
         assert beside("EXISTS", shadow) == 0
         assert beside("ZSCORE", NAMES.index, ready) is None
@@ -172,25 +171,30 @@ def test_what_is_pushed_begins_a_new_life(kind: str, start_server: StartServer, 
     beside("DEL", ready)
     beside("ZADD", shadow, int(clock(beside)) + 60_000, "x", int(clock(beside)) + 60_000, "y")
     past(beside, "k")
-    assert sweep(beside, "k")[3] == 1
+    assert sweep(beside, "k", text=text)[3] == 1
     assert (elements(beside, ready), beside("EXISTS", shadow)) == ([b"x"], 0)
     # One that is due, and still there: it has expired, and is told of; what is pushed stays.
     deadline = past(beside, ready, "RPUSH")  # two by now
     past(beside, "k")
-    tally = sweep(beside, "k")[4]
+    tally = sweep(beside, "k", text=text)[4]
     assert elements(beside, ready) == [b"x"]
     assert beside("EXISTS", shadow) == 0
     assert [(one["member"], one["count"], one["deadline"]) for one in entries(beside)] == [("x", "2", str(deadline))]
     assert (tally[0], tally[5], tally[6]) == (1, 1, 0)
-    assert sweep(beside, ready)[3] == 0
+    assert sweep(beside, ready, text=text)[3] == 0
     assert elements(beside, ready) == [b"x"]
     # One that is not due: the element has a deadline, with all its occurrences, as after RPUSH.
     later = int(clock(beside)) + 60_000
     beside("ZADD", shadow, later, "x")
     past(beside, "k")
-    sweep(beside, "k")
+    sweep(beside, "k", text=text)
     assert elements(beside, ready) == [b"x", b"x"]
     assert beside("ZSCORE", shadow, "x") == b"%d" % later
+
+
+@pytest.mark.parametrize("ready", ["ready", "a}b", "{t}ready"], ids=["plain", "brace", "tag"])
+def test_what_is_pushed_begins_a_new_life(kind: str, start_server: StartServer, talk: Connect, ready: str) -> None:
+    check_new_life(talk(start_server(kind)), ready)
 
 
 def test_lists_that_push_to_each_other_come_to_an_end(kind: str, start_server: StartServer, talk: Connect) -> None:
@@ -240,11 +244,15 @@ def test_without_the_right_to_the_list_a_client_fails_before_it_removes(
     kind: str, start_server: StartServer, talk: Connect
 ) -> None:
     server = start_server(kind)
-    beside, client = talk(server), talk(server)
+    check_rights(talk(server), talk(server), script("clear"))
+
+
+def check_rights(beside: Talk, client: Talk, text: bytes) -> None:
+    """See that a client who may not push removes nothing. `text`: the script that clears."""
     want(beside, Rule(b"*", list=b"ready"))
     past(beside, "k")
     names: list[str | bytes | int] = [NAMES.index, "k", NAMES.shadow(b"k")]
-    clear: list[str | bytes | int] = ["EVAL", script("clear"), 3, *names, 100, 0, ""]
+    clear: list[str | bytes | int] = ["EVAL", text, 3, *names, 100, 0, ""]
     beside("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-rpush")
     assert client("AUTH", "few", "x") == b"OK"
     for change in ([], ["+rpush", "resetkeys", "~k", "~__expiremember__:*"]):

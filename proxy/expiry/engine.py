@@ -331,7 +331,7 @@ class Engine:
                 entries=told[2],
                 messages=told[3],
                 elements=told[6],
-                advice="see that the rule's stream is a stream, its list a list, and that the proxy's user may write both",
+                advice="a rule's stream has to be a stream, its list a list, and the proxy's user needs +xadd +rpush",
             )
 
     async def changes(self) -> object:
