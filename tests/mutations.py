@@ -190,7 +190,12 @@ MUTATIONS = [
     Mutation(_LUA + "shared/quiet.lua", "= discard(kind, key, members)", "= 0", "keyspace when due"),
     Mutation(_LUA + "shared/lapse.lua", "or first ~= last then", "then", "own deadlines"),
     Mutation(_LUA + "shared/lapse.lua", "then whole = false end", "then whole = true end", "void and events"),
-    Mutation(_LUA + "shared/lapse.lua", "length = rule.length, value = rule.value}", "length = rule.length, value = false}", "events"),
+    Mutation(
+        _LUA + "shared/lapse.lua",
+        "length = rule.length, value = rule.value}",
+        "length = rule.length, value = false}",
+        "events",
+    ),
     Mutation(_LUA + "shared/lapse.lua", "if place == last or place % 100 == 0 then", "if false then", "trimmed"),
     Mutation(
         _LUA + "shared/lapse.lua",

@@ -405,6 +405,11 @@ class Session:
         self._tail, self._pending, self._expected = b"", None, frozenset()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a part of a request has come, and the rest has not."""
+        return self._is_in_part or self._pending is not None or bool(self._tail) or self._reader.memory > 0
+
+    @property
     def _is_in_part(self) -> bool:
         """Whether a request has been sent in part: of a head that is held up nothing has, of a last part the head."""
         if self._pending is not None:
