@@ -27,9 +27,13 @@ from proxy.settings import Settings, SettingsError
 from tests import servers
 from tests.admin import Admin
 from tests.conftest import StartProxy
+from tests.pages import page
 from tests.raw import Raw, request
 from tests.servers import Process, Proxy, Server, free_port, is_ready, proxy_environment, until
+from tests.test_docs import at, folder, one_kind
 from tests.test_tls import Files, flags
+
+__all__ = ["folder"]  # a fixture
 
 Again = Callable[..., Proxy]
 
@@ -95,6 +99,24 @@ def test_the_next_proxy_takes_the_place_of_the_one_that_runs(
         until(lambda: Admin(tmp_path / "admin").ask("/readyz")[0] == 200)
     new.stop()
     assert not [found for found in (path, tmp_path / "admin", tmp_path / "takeover") if found.exists()]
+
+
+@one_kind
+def test_the_page_says_how_to_take_over(server: Server, folder: Path) -> None:
+    """The command of the page, twice."""
+    (block,) = [block for block in page("docs/operations.md").blocks if "--takeover" in block.text]
+    port = free_port()
+    text = at(block.text, port, server.port).replace("/run/user/1000/", f"{folder}/")
+    words = ["bash", "-c", f"exec {text}"]
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(2):
+            processes.append(Process(words, proxy_environment(), folder))
+            stack.callback(processes[-1].kill)
+            processes[-1].line(is_ready)
+        assert processes[0].wait() == 0
+        with Raw(("127.0.0.1", port)) as client:
+            assert client.command("PING") == b"+PONG\r\n"
 
 
 def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> None:
@@ -186,9 +208,9 @@ def test_sockets_of_another_user_are_not_taken(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     program = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]);"
     program += "s.listen(); print('ready', flush=True); s.accept()[0].recv(1)"
-    for folder in tmp_path.parents:
-        if folder != Path("/") and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
+    for above in tmp_path.parents:
+        if not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
     other = Process([sys.executable, "-S", "-c", program, str(tmp_path / "takeover")])
     try:
         other.line(is_ready)
