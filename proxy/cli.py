@@ -19,6 +19,7 @@ from proxy.bad_settings import nearest
 from proxy.events import options as telling
 from proxy.held_signals import release
 from proxy.keydb import options as importing
+from proxy.listen.given import from_manager
 from proxy.loading import loading
 from proxy.looking import options as looking
 from proxy.settings import Settings, SettingsError
@@ -63,7 +64,7 @@ def _option(name: str, field: FieldInfo) -> click.Option:
         keywords["metavar"] = "URL"
     elif name == "admin":
         keywords["metavar"] = "ADDRESS"
-    elif name.endswith(("_dir", "_file")):
+    elif name.endswith(("_dir", "_file")) or name == "takeover":
         keywords["metavar"] = "PATH"
     elif (unit := settings.unit(field)) is not None:
         keywords["metavar"] = unit.upper()
@@ -89,6 +90,10 @@ def _run(config: Path | None, **flags: Any) -> None:
     if click.get_current_context().invoked_subcommand is not None:
         release()  # it ends by itself, or at once
         return
+    given = from_manager()
+    if given is not None:
+        flags["listen"] = tuple(given.clients)
+        flags["admin"] = next(iter(given.admin), flags["admin"])
     chosen = _load(config, flags)
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
@@ -98,7 +103,7 @@ def _run(config: Path | None, **flags: Any) -> None:
             from proxy.workers.supervisor import run
         else:
             from proxy.server import run
-    code = run(chosen)
+    code = run(chosen, given)
     if code:
         sys.exit(code)
 

@@ -6,6 +6,7 @@ Its tests: tests/test_lifecycle.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import math
@@ -46,9 +47,11 @@ from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
-from proxy.listen.binding import Listener
+from proxy.listen.binding import Listener, bind_all, by_address, claim, release
+from proxy.listen.given import Given
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.listen.others import Others
+from proxy.listen.succession import Succession
 from proxy.logs import Seldom
 from proxy.loop import Loop
 from proxy.metrics import info
@@ -88,6 +91,9 @@ _MOVES: Final = 4
 _COVER_AGAIN_SECONDS: Final = 1.0
 """How often to check whether all proxies know the prefixes in the `cover` setting."""
 
+FIRST_SECONDS: Final = 2.0
+"""How long a client that has connected may take for its first request, where others take this process's place."""
+
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
@@ -102,6 +108,8 @@ class Place:
         others: the other workers.
         held: bounds what all workers hold together.
         name: the random name sent to the upstream, by which the proxy notices that it is its own upstream.
+        patient: whether another proxy serves the clients until this one can.
+        succession: how it takes the place of another proxy, and is replaced; a worker knows nothing of that.
     """
 
     worker: int = 1
@@ -110,6 +118,8 @@ class Place:
     others: Others | None = None
     held: HeldBudget | None = None
     name: str = field(default_factory=lambda: secrets.token_hex(16))
+    patient: bool = False
+    succession: Succession = field(default_factory=Succession)
 
 
 class Server:
@@ -205,7 +215,7 @@ class Server:
         self._follower = Follower(upstream) if upstream.sentinels else None
         self._connections: set[ClientConnection] = set()
         self._empty = asyncio.Event()
-        self._finishing = False
+        self._finishing = self._relieved = False
         self._files = files
         self._limit = client_limit(settings.max_clients, files)
         self._listeners = Listeners(settings, self._limit, self._new_connection, metrics, place.others)
@@ -441,7 +451,16 @@ class Server:
         self._connections.add(connection)
         self._empty.clear()
         if self._finishing:  # it was accepted just before the proxy stopped accepting
-            asyncio.get_running_loop().call_soon(connection.finish)
+            asyncio.get_running_loop().call_soon(self._see_off, connection)
+
+    def _see_off(self, connection: ClientConnection) -> None:
+        (connection.part if self._relieved else connection.finish)()
+
+    def _see_all_off(self) -> None:
+        """Wait for nobody's first request any more."""
+        self._relieved = False
+        for connection in list(self._connections):
+            self._see_off(connection)
 
     def closed(self, connection: ClientConnection) -> None:
         """Note that a connection has ended."""
@@ -506,6 +525,12 @@ class Server:
         # First of all: other proxies may no longer wait for this one if its process was stopped.
         signal.signal(signal.SIGCONT, lambda *_: self._coverage.look())
         signals.before_end.append(self._listeners.remove_paths)
+        succession = self._place.succession
+        keeps_files = succession.given is None or succession.given.keeps_files
+        succession.offer.append(lambda: Given(by_address(self._listeners.sockets), keeps_files=keeps_files))
+        succession.at_release.append(lambda: release(self._listeners.sockets))
+        if keeps_files:
+            succession.at_claim.append(lambda: claim(self._listeners.sockets))
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
@@ -518,6 +543,8 @@ class Server:
                 outlook.stopped()
                 return
             opening.result()
+            if not self._place.patient:
+                self._listeners.accept()
             tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
             if self._follower is not None:
                 tasks.append(asyncio.create_task(self._follower.run()))
@@ -553,7 +580,15 @@ class Server:
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             if tried.done():
                 tried.result()
+            if self._place.patient and not signals.stop.is_set():
+                serving = asyncio.create_task(self._until_serving())
+                background.append(serving)
+                await asyncio.wait([serving, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    serving.result()
+                    self._listeners.accept()
             if not signals.stop.is_set():
+                await self._place.succession.begin(signals)
                 background.append(asyncio.create_task(outlook.run()))
                 outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
             # Objects that live now live until the end: keep the collector from looking at them again and again.
@@ -563,7 +598,7 @@ class Server:
             outlook.draining()
             for task in done:
                 task.result()  # they run until cancelled: one that has ended has failed
-            await self._finish()
+            await self._finish(relieved=signals.relieved or succession.outlived)
             outlook.stopped()
         finally:
             self._listeners.close()
@@ -586,6 +621,21 @@ class Server:
         if self._trail.met.is_set():
             advice = "set it to the Redis or Valkey server that the proxy is to stand in front of"
             raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
+
+    async def _until_serving(self) -> None:
+        """Wait until clients can be served as by the proxy that still serves them.
+
+        Raises:
+            SettingsError: they cannot be. That other proxy goes on.
+        """
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout):
+                for known in (self._tracker.settled, *self._all_asked):
+                    await known.wait()
+        except TimeoutError:
+            raise SettingsError(
+                f"takeover: upstream {self._upstream} is unavailable: {self._upstream.state}; the other proxy goes on"
+            ) from None
 
     async def _warn(self) -> None:
         """Warn once about limits that differ from the settings, and about data that others can reach."""
@@ -627,22 +677,35 @@ class Server:
             advice = f"renew {self._settings.listen_tls_cert_file} and send SIGHUP, or set this machine's clock"
             log.warning("certificate for clients is out of date", certificate=date, advice=advice)
 
-    async def _finish(self) -> None:
-        """Accept no more clients, wait for running requests for a bounded time, and close."""
-        self._listeners.close()
-        self._finishing = True
+    async def _finish(self, *, relieved: bool) -> None:
+        """Accept no more clients, wait for running requests for a bounded time, and close.
+
+        Args:
+            relieved: whether others go on listening. Then who has come, and has asked for nothing yet, has a moment for
+                the first request, to which the reply comes.
+        """
+        loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_timeout
+        give_up = loop.time() + seconds
+        self._place.succession.close()
+        self._listeners.close(relieved=relieved)
+        self._finishing, self._relieved = True, relieved
+        if relieved:
+            loop.call_later(min(FIRST_SECONDS, seconds), self._see_all_off)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(give_up):
+                    await self._listeners.until_made()
         if not self._connections:
             return
         log.info(
             "stopping",
             connections=len(self._connections),
-            timeout=self._settings.shutdown_timeout,
+            timeout=seconds,
             advice="a second signal ends the proxy at once",
         )
         for connection in list(self._connections):
-            connection.finish()
+            self._see_off(connection)
         try:
-            async with asyncio.timeout(self._settings.shutdown_timeout):
+            async with asyncio.timeout_at(give_up):
                 await self._empty.wait()
         except TimeoutError:
             log.warning("stopped before the server had answered", connections=len(self._connections))
@@ -663,20 +726,30 @@ def raise_file_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-async def _serve(settings: Settings, files: int) -> None:
+async def _serve(settings: Settings, files: int, succession: Succession) -> None:
     outlook = Outlook(Notifier())
     outlook.on_ready = partial(show_first_steps, settings)
     signals = Signals()
     signals.listen()
-    async with (
-        admin_port(settings, outlook, signals.stop, signals.before_end),
-        upstream_url(settings, signals.stop) as url,
-    ):
-        await Server(settings, Upstream(settings, url), files, outlook).run(signals)
+    signals.before_end.append(succession.remove_path)
+    try:
+        async with (
+            admin_port(settings, outlook, signals.stop, signals.before_end, succession),
+            upstream_url(settings, signals.stop) as url,
+        ):
+            listeners = (await bind_all(settings, given=succession.given))[0] if succession.given is not None else None
+            place = Place(listeners=listeners, patient=succession.patient, succession=succession)
+            await Server(settings, Upstream(settings, url), files, outlook, place).run(signals)
+    finally:
+        succession.close()
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, given: Given | None = None) -> int:
     """Run the proxy until a signal ends it.
+
+    Args:
+        settings: the settings.
+        given: sockets that systemd has bound.
 
     Returns:
         The exit status: 0 after SIGTERM or SIGINT, 1 when the embedded server cannot be started or has ended by itself.
@@ -687,7 +760,7 @@ def run(settings: Settings) -> int:
     """
     files = raise_file_limit()
     try:
-        uvloop.run(_serve(settings, files), loop_factory=Loop)
+        uvloop.run(_serve(settings, files, Succession.of(settings, given)), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1

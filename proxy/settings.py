@@ -115,6 +115,11 @@ class Settings(BaseSettings):
         "system's default, about 15 minutes.",
         json_schema_extra=_SECONDS,
     )
+    takeover: Path | None = Field(
+        default=None,
+        description="Path of a Unix socket by which restarts refuse nobody. A proxy that is started with the path of a "
+        "running one gets its listening sockets, and takes its place as soon as it can serve clients.",
+    )
     admin: str | None = Field(
         default=None,
         description="Address for probes, metrics and the status page over HTTP (/, /livez, /readyz, /metrics, "
@@ -336,6 +341,8 @@ class Settings(BaseSettings):
             raise ValueError("embedded_dir needs embedded")
         if self.embedded and self.upstream != type(self).model_fields["upstream"].default:
             raise ValueError("use either embedded or upstream, not both")
+        if self.embedded and self.takeover is not None:
+            raise ValueError("use either embedded or takeover, not both: an embedded server ends with its proxy")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("set both tls_cert_file and tls_key_file")
         self._check_listen_tls()

@@ -25,12 +25,14 @@ class Signals:
 
     Attributes:
         stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
+        relieved: whether that is another process that has taken this one's place, so that others go on listening.
         before_end: functions to call when a second one ends the process at once.
         reload: called on SIGHUP.
     """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
+        self.relieved = False
         self._signalled = False
         self.before_end: list[Callable[[], None]] = []
         self.reload: Callable[[], None] = lambda: None

@@ -75,9 +75,9 @@ class Node(Server):
         said = self.command("CLUSTER", "MYID")
         self.identity = said.split(b"\r\n")[1].decode()
 
-    def start(self) -> None:
+    def start(self, seconds: float = 10) -> None:
         self.port = self._own_port
-        super().start()
+        super().start(seconds)
 
     @property
     def address(self) -> Address:

@@ -193,7 +193,12 @@ MUTATIONS = [
     Mutation(_LUA + "shared/quiet.lua", "= discard(kind, key, members)", "= 0", "keyspace when due"),
     Mutation(_LUA + "shared/lapse.lua", "or first ~= last then", "then", "own deadlines"),
     Mutation(_LUA + "shared/lapse.lua", "then whole = false end", "then whole = true end", "void and events"),
-    Mutation(_LUA + "shared/lapse.lua", "value = rule.value}", "value = false}", "events"),
+    Mutation(
+        _LUA + "shared/lapse.lua",
+        "length = rule.length, value = rule.value}",
+        "length = rule.length, value = false}",
+        "events",
+    ),
     Mutation(_LUA + "shared/lapse.lua", "if place == last or place % 100 == 0 then", "if false then", "trimmed"),
     Mutation(
         _LUA + "shared/lapse.lua",
@@ -204,6 +209,19 @@ MUTATIONS = [
     Mutation(_LUA + "shared/lapse.lua", "if type(reply) == 'table' then", "if false then", "no stream"),
     Mutation(_LUA + "shared/lapse.lua", "#key .. ':' .. key", "key", "messages"),
     Mutation(_LUA + "shared/lapse.lua", "and not seen[rule.stream]", "", "several rules"),
+    Mutation(_LUA + "shared/lapse.lua", "and rule.list ~= key and", "and", "own list"),
+    Mutation(_LUA + "shared/lapse.lua", "and not seen[rule.shadow]", "", "rules for a list"),
+    Mutation(
+        _LUA + "shared/lapse.lua",
+        "target.value and (kind == 'hash' or kind == 'zset') and values or gone",
+        "gone",
+        "pushed",
+    ),
+    Mutation(_LUA + "shared/lapse.lua", "tally[7], tally[5] = tally[7] + #words, reply.err", "failed()", "no list"),
+    Mutation(_LUA + "shared/lapse.lua", "if deadline and not there then", "if false then", "a new life in a list"),
+    Mutation(_LUA + "shared/lapse.lua", "{word}, strict)\n      there = false", "{}, strict)", "a new life in a list"),
+    Mutation(_LUA + "shared/lapse.lua", "if changed then refresh(", "if false then refresh(", "a new life in a list"),
+    Mutation(_LUA + "shared/lapse.lua", "need('rpush', one.list, '')", "", "the right to push"),
     Mutation(_LUA + "shared/quiet.lua", "if asked then", "if false then", "the first rule"),
     Mutation(_LUA + "traces.lua", "KEYS[1], KEYS[2])", "KEYS[1])", "rules do not show"),
     Mutation(

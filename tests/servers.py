@@ -290,14 +290,14 @@ class Server:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Start it, the first time or again, and wait until it answers."""
+    def start(self, seconds: float = 10) -> None:
+        """Start it, the first time or again, and wait until it answers; `seconds`: how long at most."""
         assert self.process is None
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder.name, "--daemonize", "no"]
         options += ["--save", "", "--enable-debug-command", "yes"] if self.version >= (7,) else ["--save", ""]
         options += ["--lua-time-limit", "30000"]  # a script of one second takes many on a busy machine
         self.process = Process([str(BINARIES[self.kind].path), *options, *self.args], self.env)
-        until(self._answers, what=f"an answer from {self.kind}")
+        until(self._answers, seconds, f"an answer from {self.kind}")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End it, in order or with another signal; its files stay."""

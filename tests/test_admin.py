@@ -28,6 +28,7 @@ from proxy import __version__
 from proxy.admin import server as admin_server
 from proxy.admin.pages import Pages
 from proxy.admin.turns import Turns
+from proxy.listen.succession import Succession
 from proxy.loop import Loop
 from proxy.metrics.kinds import Kind
 from proxy.metrics.table import DECLARATIONS, PREFIX, Metrics
@@ -612,7 +613,7 @@ async def alone(pages: Pages) -> AsyncIterator[Callable[[str], Coroutine[None, N
     """Serve pages in this process; gives what sends a GET for a path and returns the answer."""
     address = f"127.0.0.1:{free_port()}"
     admin = admin_server.AdminServer(address, pages)
-    await admin.open()
+    await admin.open(Succession())
 
     async def get(path: str) -> bytes:
         reader, writer = await asyncio.open_connection(*address.split(":"))

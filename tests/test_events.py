@@ -111,13 +111,18 @@ def test_every_script_removes_what_has_expired_by_the_one_piece_that_tells() -> 
     [
         Rule(b"cart:*", b"expired"), Rule(b"*", b"", letters="SV"), Rule(b"a b: 3:-", b"with space", value=True),
         Rule(b"\xff\n*", b"\x00\n", maxlen=0, database=15),
+        Rule(b"*", list=b"ready"), Rule(b"*", b"s", list=b"a}b", value=True),
+        Rule(b"*", list=b"{t}\xff", letters="I", database=3), Rule(b"*", list=b"}"),
+        Rule(b"1 0", b"s 1:", list=b"1:k:{x}"),
     ],
 )  # fmt: skip
 def test_a_rule_is_read_as_it_was_kept(rule: Rule) -> None:
     assert decode(rule.encode()) == rule
 
 
-@pytest.mark.parametrize("text", [b"", b"x", b"1 0 0 - 9:ab", b"1 2 0 - 1:ab"])
+@pytest.mark.parametrize(
+    "text", [b"", b"x", b"1 0 0 - 9:ab", b"1 2 0 - 1:ab", b"1 0 0 -9 1:ab", b"1 0 0 -2 1:aXY", b"1 0 0 -x 1:ab"]
+)
 def test_what_is_no_rule_is_read_as_none(text: bytes) -> None:
     assert decode(text) is None
 
@@ -129,7 +134,9 @@ def test_what_is_no_rule_is_read_as_none(text: bytes) -> None:
         (Rule(b"*", b"s", maxlen=-1), "--maxlen"), (Rule(b"*", letters="SX"), "STIV"),
         (Rule(b"*", letters="SS"), "once"),
         (Rule(b"*", NAMES.index), "reserved"), (Rule(b"*" * 1025, b"s"), "1024"),
-        (Rule(b"{orders}:*", b"expired"), "{orders}:expired"), (Rule(b"{orders}:*", b"{order}:expired"), "hash tag"),
+        (Rule(b"{orders}:*", b"expired"), "{orders}:expired"), (Rule(b"*", list=NAMES.index), "reserved"),
+        (Rule(b"*", list=b"l" * 1025), "1024"), (Rule(b"*", b"same", list=b"same"), "both"),
+        (Rule(b"{orders}:*", list=b"ready"), "{orders}:ready"), (Rule(b"{orders}:*", b"{order}:expired"), "hash tag"),
     ],
 )  # fmt: skip
 def test_a_rule_that_cannot_be_is_refused(rule: Rule, said: str) -> None:
@@ -330,8 +337,8 @@ def test_a_client_that_removes_what_is_due_while_the_proxy_is_blind_leaves_the_e
     assert client("HGETALL", "h") == [b"b", b"2"]
     assert [(entry["member"], entry["value"]) for entry in entries(beside)] == [("a", "1")]
     section = client("INFO", "expiremember").decode()
-    assert "expiry_events_total:entry=1,message=4" in section
-    assert "expiry_events_lost_total:entry=0,message=0" in section
+    assert "expiry_events_total:entry=1,message=4,element=0" in section
+    assert "expiry_events_lost_total:entry=0,message=0,element=0" in section
 
 
 def test_without_the_right_to_the_stream_a_client_fails_before_it_removes(
@@ -489,8 +496,8 @@ def test_a_stream_that_is_none_stops_no_removal(server: Server, start: Start, ta
     assert "WRONGTYPE" in warning
     assert '"entries": 1' in warning
     section = client("INFO", "expiremember").decode()
-    assert "expiry_events_lost_total:entry=1,message=0" in section
-    assert "expiry_events_total:entry=1,message=1" in section
+    assert "expiry_events_lost_total:entry=1,message=0,element=0" in section
+    assert "expiry_events_total:entry=1,message=1,element=0" in section
     # Nor does something else in the place of the rules, or a rule that is none.
     beside("DEL", NAMES.events)
     beside("SET", NAMES.events, "spoilt")

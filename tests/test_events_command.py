@@ -63,9 +63,9 @@ def test_a_rule_is_set_replaced_listed_and_removed(upstream: Server, proxy: Prox
     until(lambda: entries(talk(upstream, 3), "gone"), what="an entry")
     rows = [row.split() for row in events("list", *at)[1].splitlines()]
     assert rows == [
-        ["database", "pattern", "stream", "entries", "kept", "value", "publish"],
-        ["0", "cart:?", "-", "-", "-", "no", "I"],
-        ["3", "cart:*", "gone", "1", "all", "no", "ST"],
+        ["database", "pattern", "stream", "entries", "kept", "list", "elements", "value", "publish"],
+        ["0", "cart:?", "-", "-", "-", "-", "-", "no", "I"],
+        ["3", "cart:*", "gone", "1", "all", "-", "-", "no", "ST"],
     ]
     assert events("remove", "cart:*", *at)[0] == 0
     assert events("remove", "cart:*", *at) == (

@@ -75,7 +75,7 @@ def fill(client: Any, plan: Plan, first: int, chance: random.Random) -> Iterator
     each = plan.members // plan.keys
     for number in range(plan.keys):
         key = f"{('set', 'hash', 'zset')[number % 3]}:{number}"
-        names = [f"m{place}" for place in range(each)]
+        names = [f"{number}.{place}" for place in range(each)]
         with client.pipeline(transaction=False) as p:
             if key.startswith("set"):
                 p.sadd(key, *names)

@@ -26,6 +26,7 @@ from tests import test_deadlines as deadlines
 from tests import test_dialects as dialects
 from tests import test_ends as ends
 from tests import test_events as events
+from tests import test_events_list as lists
 from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
@@ -606,6 +607,22 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "several rules": lambda place: events.test_several_rules_write_one_entry_into_each_stream(
         place.server, place.proxy, place.talk
+    ),
+    "pushed": lambda place: lists.test_a_member_that_expires_lands_in_the_list(
+        place.server, place.proxy(), place.talk, "hash"
+    ),
+    "own list": lambda place: lists.test_what_expires_in_a_list_is_not_pushed_to_it_again(
+        place.server, place.proxy, place.talk
+    ),
+    "rules for a list": lambda place: lists.test_of_several_rules_for_a_list_the_longest_pattern_counts(
+        place.server, place.proxy, place.talk
+    ),
+    "no list": lambda place: lists.test_a_list_that_is_none_stops_no_removal(place.server, place.proxy, place.talk),
+    "a new life in a list": lambda place: lists.check_new_life(
+        place.talk(place.server), "{t}ready", place.script("sweep")
+    ),
+    "the right to push": lambda place: lists.check_rights(
+        place.talk(place.server), place.talk(place.server), place.script("clear")
     ),
     "the first rule": lambda place: events.test_the_first_rule_counts_at_once_and_the_short_scripts_come_back(
         place.server, place.proxy, place.talk

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from proxy.addresses import DEFAULT_LISTEN
 from proxy.notify import Notifier
 from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
@@ -24,6 +25,7 @@ from tests.servers import BINARIES, ROOT, Proxy, Server, until
 pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
 UNIT = ROOT / "config" / "systemd" / "expiremember-proxy.service"
+SOCKET = UNIT.with_suffix(".socket")
 PROGRAM = "/opt/expiremember-proxy/bin/expiremember-proxy"
 
 
@@ -198,6 +200,14 @@ def analyze(*args: str) -> subprocess.CompletedProcess[str]:
 def test_systemd_finds_nothing_wrong_with_the_unit(unit: Path) -> None:
     done = analyze("verify", "--man=no", str(unit))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_systemd_finds_nothing_wrong_with_the_socket(unit: Path) -> None:
+    shutil.copy(SOCKET, unit.parent)
+    done = analyze("verify", "--man=no", str(unit.parent / SOCKET.name))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    lines = [line for line in SOCKET.read_text(encoding="utf-8").splitlines() if line.startswith("ListenStream=")]
+    assert lines == [f"ListenStream={address}" for address in DEFAULT_LISTEN]
 
 
 def test_systemd_finds_the_unit_well_confined(unit: Path) -> None:

@@ -566,7 +566,9 @@ def test_settings_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> 
     )
     monkeypatch.setenv("EXPIREMEMBER_SWEEP_BATCH", "88")
     monkeypatch.setenv("EXPIREMEMBER_PREFIX", "other:")
-    sent = Assignment(1, 2, pack_settings(given), "redis://x", [(5, False), (6, True)], 7, 8, {2: 9})
+    sent = Assignment(
+        1, 2, pack_settings(given), "redis://x", [(5, False, "a:1"), (6, True, "tls://b:2")], 7, 8, {2: 9}
+    )
     got = Assignment.unpack(sent.pack())
     assert got == sent
     settings = unpack_settings(got.settings)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
+from proxy.listen.succession import Succession
 from proxy.outlook import Outlook
 from proxy.settings import Settings
 
@@ -19,7 +20,11 @@ log = structlog.get_logger("proxy.admin")
 
 @contextlib.asynccontextmanager
 async def admin_port(
-    settings: Settings, outlook: Outlook, stop: asyncio.Event, before_end: list[Callable[[], None]]
+    settings: Settings,
+    outlook: Outlook,
+    stop: asyncio.Event,
+    before_end: list[Callable[[], None]],
+    succession: Succession,
 ) -> AsyncIterator[None]:
     """Open the admin port, if there is to be one: before anything that may take long, and until the very end.
 
@@ -28,6 +33,7 @@ async def admin_port(
         outlook: what is told there.
         stop: set to drain.
         before_end: functions to call when the process is about to end at once; one is added.
+        succession: how the port is taken over from another process, and left to the next.
 
     Raises:
         SettingsError: the address cannot be listened on.
@@ -65,7 +71,7 @@ async def admin_port(
     admin = AdminServer(settings.admin, pages)
     before_end.append(admin.remove_path)
     try:
-        await admin.open()
+        await admin.open(succession)
         if board is not None:
             board.open()
         yield

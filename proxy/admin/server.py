@@ -23,7 +23,9 @@ import structlog
 from proxy.admin.http import READ, BadRequestError, Conversation, Request, Response, State
 from proxy.admin.pages import Answer, Pages
 from proxy.admin.turns import Turns
+from proxy.listen.given import Given
 from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket
+from proxy.listen.succession import Succession
 from proxy.logs import Seldom
 from proxy.loop import look_up
 from proxy.settings import SettingsError, parse_address
@@ -78,18 +80,31 @@ class AdminServer:
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
         self._say_internal = Seldom(log.error, "admin connection closed: internal error")
 
-    async def open(self) -> None:
+    async def open(self, succession: Succession) -> None:
         """Listen.
+
+        Args:
+            succession: may have the socket; is told how to hand it on.
 
         Raises:
             SettingsError: the address cannot be listened on.
         """
         where = parse_address(self._address)
+        given = succession.given
+        there = given.admin.pop(self._address, None) if given is not None else None
+        keeps_files = given is None or given.keeps_files
+        self._path = where if isinstance(where, Path) else None
+        succession.offer.append(partial(self._offer, keeps_files))
+        succession.at_release.append(self.release)
         try:
-            if isinstance(where, Path):
+            if there is not None:
+                self._listener = there
+                if keeps_files:
+                    succession.at_claim.append(self._claim)
+            elif isinstance(where, Path):
                 await clear_socket(where)
                 self._listener = bind_path(where)
-                self._path, self._file = where, SocketFile(where)
+                self._claim()
             else:
                 self._listener = bind(await look_up(where.host, where.port))
             self._listener.listen(_BACKLOG)
@@ -104,6 +119,22 @@ class AdminServer:
             return f"unix://{self._path}"
         host, port = self._listener.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _claim(self) -> None:
+        if self._path is not None and self._file is None:
+            self._file = SocketFile(self._path)
+
+    def _offer(self, keeps_files: bool) -> Given:
+        there = {} if self._listener is None else {self._address: self._listener}
+        return Given(admin=there, keeps_files=keeps_files)
+
+    def release(self) -> None:
+        """Leave the port to another process: nobody is accepted any more, and those who are there go on."""
+        self._file = None
+        listener, self._listener = self._listener, None
+        if self._accepting is not None and listener is not None:
+            self._accepting.add_done_callback(lambda _: listener.close())  # when the loop waits for it no more
+            self._accepting.cancel()
 
     def remove_path(self) -> None:
         """Remove the file of a Unix socket, and nothing else: the process is about to end."""

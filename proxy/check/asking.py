@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import statistics
 import time
@@ -41,6 +42,7 @@ PINGS: Final = 5
 _STEPS: Final = 3
 """How many times its own timeout the server gets for all answers together."""
 
+_REFUSED_COMMAND: Final = re.compile(r" run the '([^'|]+)")
 _OF_ONE_COMMAND: Final = (NoPermissionError, UnknownCommandError)
 """Errors that concern one command, and are told with the rights."""
 
@@ -173,8 +175,9 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
         if not isinstance(reply, NoPermissionError):
             continue
         # Each version has words of its own; all say "run" of a command, and none of a key or a channel.
-        if " run the '" in str(reply):
-            refused.add(name)
+        if of_command := _REFUSED_COMMAND.search(str(reply)):
+            if of_command[1] == name:  # else it is EVAL, for a script that would have told
+                refused.add(name)
         elif name in ("publish", "subscribe"):
             facts.channels_refused = True
         else:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from proxy.scripts.calls import script
+
 KEY: Final = b"{key}"
 CHANNEL: Final = b"{channel}"
 """What stands for a key that there is not, and for a channel on which nobody listens."""
@@ -64,6 +66,7 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "lrem": (b"LREM", KEY, b"0", b"m"),
     "lset": (b"LSET", KEY, b"0", b"m"),
     "xadd": (b"XADD", KEY, b"NOMKSTREAM", b"*", b"f", b"v"),
+    "rpush": (b"RPUSH", KEY),
 }
 """Command → the request. Servers judge the command, then the key or the channel, and only then run it."""
 
@@ -80,6 +83,7 @@ _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("publish", (b"PUBLISH", EVENTS, b"")),
     ("exists", (b"EXISTS", *_KEYS)),
     ("unlink", (b"UNLINK", *_KEYS)),
+    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # the trial above tells only whether the server has it
 )
 """Further requests, for users who may run some forms of a command only, or use some keys and channels."""
 

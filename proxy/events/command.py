@@ -9,19 +9,20 @@ import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import click
 
 from proxy.events.rules import Rule, RuleError
-from proxy.events.store import Fields, Found, Store, StoreError, opened
+from proxy.events.store import Fields, Found, Store, StoreError, Target, opened
 from proxy.scripts.naming import Names
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 
 _SHOWN: Final = 60
-_COLUMNS: Final = ("database", "pattern", "stream", "entries", "kept", "value", "publish")
+_COLUMNS: Final = ("database", "pattern", "stream", "entries", "kept", "list", "elements", "value", "publish")
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
 _NAMED: Final = (b"key", b"type", b"member", b"deadline", b"value", b"count")
 
@@ -33,7 +34,7 @@ def set_rule(settings: Settings, rule: Rule) -> int:
         SettingsError: the rule, or a setting, cannot be.
     """
     upstream = Upstream(settings, settings.upstream)
-    rule = Rule(rule.pattern, rule.stream, rule.value, rule.maxlen, rule.letters, upstream.database)
+    rule = replace(rule, database=upstream.database)
     try:
         rule.check(settings.prefix.encode())
     except RuleError as error:
@@ -53,7 +54,7 @@ def remove_rule(settings: Settings, pattern: bytes) -> int:
     async def work(store: Store) -> None:
         if not await store.remove(upstream.database, pattern):
             raise StoreError(f"no rule for {show(pattern)} in database {upstream.database}; see events list")
-        click.echo(f"removed: {show(pattern)} in database {upstream.database}; its stream stays as it is")
+        click.echo(f"removed: {show(pattern)} in database {upstream.database}; what it wrote stays as it is")
 
     return _run(settings, upstream, work)
 
@@ -142,6 +143,8 @@ def _in_words(rule: Rule) -> str:
         kept = f"about {rule.maxlen:,} entries kept, read or not" if rule.maxlen else "all entries kept"
         value = ", with values" if rule.value else ""
         parts.append(f"are appended to the stream {show(rule.stream)} ({kept}{value})")
+    if rule.list:
+        parts.append(f"are pushed to the list {show(rule.list)}{' (their values)' if rule.value else ''}")
     if rule.letters:
         parts.append(f"are published ({rule.letters})")
     return f"{parts[0]} {' and '.join(parts[1:])}"
@@ -150,19 +153,23 @@ def _in_words(rule: Rule) -> str:
 def _row(found: Found) -> tuple[str, ...]:
     rule = found.rule
     if rule is None:
-        return (str(found.database), "not a rule: written by another version, or by hand", "", "", "", "", "")
-    if not rule.stream:
-        entries = "-"
-    elif not found.is_stream:
-        entries = "NOT A STREAM"
-    else:
-        entries = "?" if found.entries is None else f"{found.entries:,}"
+        return (str(found.database), "not a rule: written by another version, or by hand", *[""] * (len(_COLUMNS) - 2))
     return (
         str(found.database),
         show(rule.pattern),
         show(rule.stream) if rule.stream else "-",
-        entries,
+        _size(rule.stream, found.stream, "NOT A STREAM"),
         ("all" if not rule.maxlen else f"{rule.maxlen:,}") if rule.stream else "-",
+        show(rule.list) if rule.list else "-",
+        _size(rule.list, found.list, "NOT A LIST"),
         "yes" if rule.value else "no",
         rule.letters or "-",
     )
+
+
+def _size(name: bytes, target: Target, wrong: str) -> str:
+    if not name:
+        return "-"
+    if not target.is_one:
+        return wrong
+    return "?" if target.size is None else f"{target.size:,}"

@@ -23,6 +23,7 @@ HELP: Final = """Say who is told of members that expire, and look at what was to
 
 \b
   expiremember-proxy events set 'cart:*' --stream expired --value
+  expiremember-proxy events set delayed --list ready
   expiremember-proxy events list
   expiremember-proxy events tail expired --follow
   expiremember-proxy events remove 'cart:*'
@@ -35,8 +36,9 @@ _SET: Final = """Tell of members that expire in keys that match PATTERN. It is a
 pattern is replaced.
 
 --stream appends an entry for each member to a stream, in the same script that removes the member: exactly one entry.
+--list pushes each member to a list in the same way, for workers that pop it: exactly one element.
 --publish sends messages, which whoever does not listen at that moment misses."""
-_REMOVE: Final = "Remove the rule for PATTERN. Its stream stays as it is."
+_REMOVE: Final = "Remove the rule for PATTERN. Its stream and its list stay as they are."
 _LIST: Final = "List the rules of all databases."
 _TAIL: Final = """Print the last entries of STREAM. A line has the time (UTC), key, member, value or count,
 and how long after the deadline the member was removed."""
@@ -65,12 +67,15 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
         )
 
     def set_(
-        config: Path | None, pattern: str, stream: str | None, value: bool, maxlen: int,
+        config: Path | None, pattern: str, stream: str | None, pushed_to: str | None, value: bool, maxlen: int,
         publish: str, **flags: Any,
     ) -> None:  # fmt: skip
         from proxy.events.command import set_rule
 
-        rule = Rule(os.fsencode(pattern), os.fsencode(stream or ""), value, maxlen, publish.upper())
+        rule = Rule(
+            os.fsencode(pattern), os.fsencode(stream or ""), value, maxlen, publish.upper(),
+            list=os.fsencode(pushed_to or ""),
+        )  # fmt: skip
         sys.exit(set_rule(_chosen(load(config, flags)), rule))
 
     def remove(config: Path | None, pattern: str, **flags: Any) -> None:
@@ -94,7 +99,11 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
         of(
             "set", _SET, set_, click.Argument(["pattern"]),
             click.Option(["--stream"], metavar="NAME", help="Append an entry for each member to this stream."),
-            click.Option(["--value"], is_flag=True, help="With a hash field's value, a sorted set member's score."),
+            click.Option(["--list", "pushed_to"], metavar="NAME", help="Push each member to this list."),
+            click.Option(
+                ["--value"], is_flag=True,
+                help="Entries with a hash field's value, a sorted set member's score; push that, not the member.",
+            ),
             click.Option(
                 ["--maxlen"], type=click.IntRange(0, MOST_ENTRIES), default=1_000_000, metavar="N",
                 help="Keep about N entries, read or not; older ones are lost. 0 keeps all. [default: 1000000]",

@@ -4,7 +4,10 @@ Its tests: tests/test_events.py.
 
 A rule is a member of a sorted set (`Names.events`) of its database, with the score 0:
 
-    <maxlen> <0 or 1: with values> <database> <letters>- <size of the pattern>:<pattern><stream>
+    <maxlen> <0 or 1: with values> <database> <letters>-<l> <size of the pattern>:<pattern><list><stream>
+
+The list stands there as the name of its shadow without the prefix, of which the script needs both; l is its size, empty
+where there is no list.
 
 `proxy/scripts/lua/shared/lapse.lua` reads it.
 """
@@ -15,21 +18,22 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.scripts.naming import hash_tag, slot
+from proxy.scripts.naming import Names, hash_tag, slot
 
 LETTERS: Final = "STIV"
 """The kinds of messages, by the letters of Redis's notify-keyspace-events: subkeyspace, subkeyevent, subkeyspaceitem,
 subkeyspaceevent."""
 
 LONGEST: Final = 1024
-"""Bytes of a pattern or the name of a stream."""
+"""Bytes of a pattern, or the name of a stream or list."""
 
 MOST: Final = 64
 """Rules of a database: each is compared with each key that something expires in."""
 
 MOST_ENTRIES: Final = 1 << 53
 
-_ENCODED: Final = re.compile(rb"(\d+) ([01]) (\d+) ([A-Z]*)- (\d+):(.*)", re.DOTALL)
+_ENCODED: Final = re.compile(rb"(\d+) ([01]) (\d+) ([A-Z]*)-(\d*) (\d+):(.*)", re.DOTALL)
+_NAMES: Final = Names(b"-")  # whose prefix does not matter
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
 
 
@@ -44,10 +48,11 @@ class Rule:
     Attributes:
         pattern: the keys, as of KEYS.
         stream: the stream that gets an entry for each member; empty for none.
-        value: whether an entry has the value of a hash's field, the score of a sorted set's member.
+        value: whether an entry has the value of a hash's field, the score of a sorted set's member, and a list gets it.
         maxlen: how many entries the stream keeps, about; 0 for all.
         letters: the kinds of messages that are published, of `LETTERS`.
         database: the database of the keys and the stream, for the names of channels.
+        list: the list to which each member is pushed; empty for none.
     """
 
     pattern: bytes
@@ -56,6 +61,7 @@ class Rule:
     maxlen: int = 1_000_000
     letters: str = ""
     database: int = 0
+    list: bytes = b""
 
     def check(self, prefix: bytes) -> None:
         """See whether the rule can be.
@@ -68,31 +74,39 @@ class Rule:
         """
         if not self.pattern:
             raise RuleError("the pattern is empty; * fits every key")
-        if max(len(self.pattern), len(self.stream)) > LONGEST:
-            raise RuleError(f"a pattern and a stream's name have at most {LONGEST} bytes")
-        if not self.stream and not self.letters:
-            raise RuleError("say what to do: --stream NAME, --publish LETTERS, or both")
-        if self.value and not self.stream:
-            raise RuleError("--value is for the entries of a stream: give --stream too")
+        if max(len(self.pattern), len(self.stream), len(self.list)) > LONGEST:
+            raise RuleError(f"a pattern and the name of a stream or list have at most {LONGEST} bytes")
+        if not self.stream and not self.list and not self.letters:
+            raise RuleError("say what to do: --stream NAME, --list NAME, --publish LETTERS, or several of these")
+        if self.value and not self.stream and not self.list:
+            raise RuleError(
+                "--value is for the entries of a stream, or what is pushed to a list: give --stream or --list"
+            )
+        if self.stream and self.stream == self.list:
+            raise RuleError("--stream and --list: a key cannot be both")
         if not 0 <= self.maxlen <= MOST_ENTRIES:
             raise RuleError("--maxlen: 0 for all entries, or how many to keep")
         if not set(self.letters) <= set(LETTERS) or len(set(self.letters)) < len(self.letters):
             raise RuleError(f"--publish: letters of {LETTERS}, each once")
-        if self.stream.startswith(prefix):
+        if any(name.startswith(prefix) for name in (self.stream, self.list)):
             raise RuleError(f"names that begin with '{prefix.decode(errors='replace')}' are reserved")
         tag = literal_tag(self.pattern)
-        if tag is not None and self.stream and slot(self.stream) != slot(b"{%b}" % tag):
+        for name, noun, instead in ((self.stream, "stream", "expired"), (self.list, "list", "ready")):
+            if tag is None or not name or slot(name) == slot(b"{%b}" % tag):
+                continue
             shown = tag.decode(errors="replace")
             raise RuleError(
-                f"the keys have the hash tag {{{shown}}}, so the stream needs it too, to be in their cluster slot:"
-                f" {{{shown}}}:expired, for instance"
+                f"the keys have the hash tag {{{shown}}}, so the {noun} needs it too, to be in their cluster slot:"
+                f" {{{shown}}}:{instead}, for instance"
             )
 
     def encode(self) -> bytes:
         """Return the rule as it is kept."""
         letters = "".join(letter for letter in LETTERS if letter in self.letters).encode()
-        return b"%d %d %d %b- %b%b" % (
-            self.maxlen, self.value, self.database, letters, key_part(self.pattern), self.stream,
+        shadow = _NAMES.shadow(self.list).removeprefix(_NAMES.prefix) if self.list else b""
+        return b"%d %d %d %b-%b %b%b%b" % (
+            self.maxlen, self.value, self.database, letters, b"%d" % len(shadow) if shadow else b"",
+            key_part(self.pattern), shadow, self.stream,
         )  # fmt: skip
 
 
@@ -104,11 +118,16 @@ def key_part(pattern: bytes) -> bytes:
 def decode(text: bytes) -> Rule | None:
     """Return the rule that is kept so; None where it is none."""
     found = _ENCODED.fullmatch(text)
-    if found is None or int(found[5]) > len(found[6]):
+    if found is None:
         return None
-    size = int(found[5])
-    pattern, stream = found[6][:size], found[6][size:]
-    return Rule(pattern, stream, found[2] == b"1", int(found[1]), found[4].decode(), int(found[3]))
+    size, shadow_size = int(found[6]), int(found[5] or 0)
+    if size + shadow_size > len(found[7]):
+        return None
+    pattern, shadow, stream = found[7][:size], found[7][size : size + shadow_size], found[7][size + shadow_size :]
+    name = _NAMES.key(_NAMES.prefix + shadow) if shadow else b""
+    if name is None:
+        return None
+    return Rule(pattern, stream, found[2] == b"1", int(found[1]), found[4].decode(), int(found[3]), name)
 
 
 def literal_tag(pattern: bytes) -> bytes | None:

@@ -33,20 +33,33 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What a rule writes to.
+
+    Attributes:
+        size: how many entries or elements it has; None where that cannot be told.
+        is_one: whether the key is of the right type, or not there yet.
+    """
+
+    size: int | None = None
+    is_one: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A rule that there is.
 
     Attributes:
         database: where.
         rule: the rule; None where nothing sensible stands there.
-        entries: how many entries its stream has; None where that cannot be told.
-        is_stream: whether the stream is one, or not there yet.
+        stream: its stream.
+        list: its list.
     """
 
     database: int
     rule: Rule | None
-    entries: int | None
-    is_stream: bool
+    stream: Target
+    list: Target
 
 
 class Store:
@@ -67,10 +80,13 @@ class Store:
 
     async def put(self, rule: Rule) -> bool:
         """Set a rule; return whether there was one for the pattern before."""
-        kind = await self._ask("TYPE", rule.stream) if rule.stream else b"none"
-        if kind not in (b"stream", b"none"):
-            shown = rule.stream.decode(errors="replace")
-            raise StoreError(f"{self._upstream}: {shown} is a {kind.decode()} already; give the stream another name")
+        for name, noun in ((rule.stream, "stream"), (rule.list, "list")):
+            kind = await self._ask("TYPE", name) if name else b"none"
+            if kind.decode() not in (noun, "none"):
+                shown = name.decode(errors="replace")
+                raise StoreError(
+                    f"{self._upstream}: {shown} is a {kind.decode()} already; give the {noun} another name"
+                )
         had = await self._replace(rule.database, rule.encode(), rule.pattern)
         if had == -1:
             raise StoreError(f"{self._upstream}: database {rule.database} has {MOST} rules already; remove one first")
@@ -105,15 +121,21 @@ class Store:
         return found
 
     async def _look(self, database: int, rule: Rule | None) -> Found:
-        if rule is None or not rule.stream:
-            return Found(database, rule, None, is_stream=True)
-        kind = await self._ask("TYPE", rule.stream)
-        if kind != b"stream":
-            return Found(database, rule, 0 if kind == b"none" else None, is_stream=kind == b"none")
+        stream, list_ = (b"", b"") if rule is None else (rule.stream, rule.list)
+        return Found(
+            database, rule, await self._target(stream, b"stream", "XLEN"), await self._target(list_, b"list", "LLEN")
+        )
+
+    async def _target(self, name: bytes, wanted: bytes, ask: str) -> Target:
+        if not name:
+            return Target()
+        kind = await self._ask("TYPE", name)
+        if kind != wanted:
+            return Target(0) if kind == b"none" else Target(is_one=False)
         try:
-            return Found(database, rule, int(await self._say("XLEN", rule.stream)), is_stream=True)
+            return Target(int(await self._say(ask, name)))
         except ResponseError:  # the user may not
-            return Found(database, rule, None, is_stream=True)
+            return Target()
 
     async def last(self, stream: bytes, count: int) -> list[tuple[bytes, Fields]]:
         """Return the last entries of a stream, the oldest first."""

@@ -335,7 +335,8 @@ class Engine:
                 error=error.decode(errors="replace"),
                 entries=told[2],
                 messages=told[3],
-                advice="see that the stream of the rule is a stream, and that the proxy's user may write to it",
+                elements=told[6],
+                advice="a rule's stream has to be a stream, its list a list, and the proxy's user needs +xadd +rpush",
             )
 
     async def changes(self) -> object:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from proxy.listen.given import Given
 from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket
 from proxy.loop import look_up
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
@@ -32,12 +33,14 @@ class Listener:
         socket: the socket.
         tls: whether clients speak TLS there.
         file: what to remove in the end, if it is a Unix socket and this process's to remove.
+        name: the address, as in the settings.
         pause: the end of a pause in accepting, while there is one.
     """
 
     socket: socket.socket
     tls: bool = False
     file: SocketFile | None = None
+    name: str = ""
     pause: asyncio.TimerHandle | None = field(default=None)
 
     @property
@@ -63,7 +66,7 @@ def shown(address: str, listener: Listener) -> str:
     return address
 
 
-async def bind_all(settings: Settings, processes: int = 1) -> list[list[Listener]]:
+async def bind_all(settings: Settings, processes: int = 1, given: Given | None = None) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
     Several processes have a socket each on a TCP address, over which the kernel spreads clients (SO_REUSEPORT); where
@@ -72,31 +75,70 @@ async def bind_all(settings: Settings, processes: int = 1) -> list[list[Listener
     Args:
         settings: the settings.
         processes: how many are to accept clients.
+        given: sockets that listen already. They are taken out.
 
     Returns:
-        For each process its listeners, in the order of the addresses. The paths of Unix sockets are the first one's.
+        For each process its listeners, in the order of the addresses; behind them those of addresses for which there
+        are more. The paths of Unix sockets that are bound here are the first one's.
 
     Raises:
         SettingsError: an address cannot be listened on.
     """
     made: list[list[Listener]] = [[] for _ in range(processes)]
+    more: list[Listener] = []
     try:
         for address in dict.fromkeys(settings.listen):
+            where = parse_address(address)
+            tls = isinstance(where, TCPAddress) and where.tls
+            there = given.clients.pop(address, []) if given is not None else []
             try:
-                sockets = await _bind(address, processes, settings.tcp_keepalive)
+                sockets = _share_out(there, processes, settings.tcp_keepalive) if there else None
+                sockets = sockets or await _bind(address, processes, settings.tcp_keepalive)
             except OSError as error:
                 raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
-            where = parse_address(address)
-            for number, (listeners, bound) in enumerate(zip(made, sockets, strict=True)):
-                if isinstance(where, TCPAddress):
-                    listeners.append(Listener(bound, tls=where.tls))
-                else:
-                    listeners.append(Listener(bound, file=None if number else SocketFile(where)))
+            for number, (listeners, bound) in enumerate(zip(made, sockets, strict=False)):
+                file = SocketFile(where) if isinstance(where, Path) and not (there or number) else None
+                listeners.append(Listener(bound, tls, file, address))
+            more += [Listener(bound, tls, name=address) for bound in sockets[processes:]]
+        for number, listener in enumerate(more):
+            made[number % processes].append(listener)
     except BaseException:
-        for listeners in made:
+        for listeners in (*made, more):
             close_all(listeners)
         raise
     return made
+
+
+def claim(listeners: Iterable[Listener]) -> None:
+    """Have the files of Unix sockets that another process has bound removed in the end by this one."""
+    for listener in listeners:
+        where = parse_address(listener.name)
+        if isinstance(where, Path):
+            listener.file = listener.file or SocketFile(where)
+
+
+def release(listeners: Iterable[Listener]) -> None:
+    """Leave the files of Unix sockets to another process."""
+    for listener in listeners:
+        listener.file = None
+
+
+def by_address(listeners: Iterable[Listener]) -> dict[str, list[socket.socket]]:
+    """Return the sockets of each address."""
+    found: dict[str, list[socket.socket]] = {}
+    for listener in listeners:
+        found.setdefault(listener.name, []).append(listener.socket)
+    return found
+
+
+def _share_out(there: list[socket.socket], processes: int, keepalive: int) -> list[socket.socket]:
+    """Return sockets that listen already, in at least as many objects as there are processes. None is closed here:
+    those who wait in its queue would be lost."""
+    for listener in there:
+        if listener.family != socket.AF_UNIX:
+            tcp.configure(listener, keepalive)
+        listener.listen(BACKLOG)
+    return [*there, *(there[number % len(there)].dup() for number in range(len(there), processes))]
 
 
 def close_all(listeners: Iterable[Listener]) -> None:

@@ -100,6 +100,7 @@ class Listeners:
         self._others = others or Others(limit)
         self._balancers = networks(settings.listen_proxy_protocol)
         self._listeners: list[Listener] = []
+        self._places: list[int] = []  # of the address of each, as all workers count them
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()  # and those that wait for a PROXY header
@@ -112,7 +113,7 @@ class Listeners:
         self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
     async def open(self, given: list[Listener] | None = None) -> None:
-        """Accept clients at all addresses.
+        """Listen at all addresses.
 
         Args:
             given: the sockets, if they have been bound already.
@@ -123,6 +124,11 @@ class Listeners:
         if self._settings.listen_tls_cert_file is not None:
             self._context = listening_context(self._settings)
         self._listeners = given if given is not None else (await bind_all(self._settings))[0]
+
+    def accept(self) -> None:
+        """Accept clients at all addresses."""
+        places = {listener.name: place for place, listener in reversed(list(enumerate(self._listeners)))}
+        self._places = [places[listener.name] for listener in self._listeners]
         for number in range(len(self._listeners)):
             self._resume(number)
         self._others.begin(self._receive)
@@ -130,23 +136,38 @@ class Listeners:
     @property
     def addresses(self) -> list[str]:
         """The addresses as the log shows them."""
-        pairs = zip(dict.fromkeys(self._settings.listen), self._listeners, strict=True)
+        pairs = zip(dict.fromkeys(self._settings.listen), self._listeners, strict=False)
         return [shown(address, listener) for address, listener in pairs]
 
-    def close(self) -> None:
-        """Accept no more. Harmless when closed already."""
+    @property
+    def sockets(self) -> list[Listener]:
+        """All that is listened on."""
+        return self._listeners
+
+    def close(self, *, relieved: bool = False) -> None:
+        """Accept no more. Harmless when closed already.
+
+        Args:
+            relieved: whether others go on listening. Then who has been accepted here loses nothing: PROXY headers and
+                TLS handshakes that are under way go on.
+        """
         loop = asyncio.get_running_loop()
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
+        for listener in self._listeners:
             if listener.pause is not None:
                 listener.pause.cancel()
             loop.remove_reader(listener.socket)
-        close_all(listeners)
         self._others.end()
-        for task in self._handshakes:
+        listeners, self._listeners = self._listeners, []
+        close_all(listeners)
+        for task in () if relieved else self._handshakes:
             task.cancel()
         for refused in list(self._refused):
             self._dismiss(refused)
+
+    async def until_made(self) -> None:
+        """Wait until every client that was let in has its connection, or has none."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def remove_paths(self) -> None:
         """Remove the files of Unix sockets, and nothing else: the process is about to end."""
@@ -202,7 +223,7 @@ class Listeners:
             client.setblocking(False)
             if self._is_proxied(listener) and not is_among(address[0], self._balancers):
                 self._refuse_unlisted(client, listener, address)
-            elif not self._others.hand_over(client, number, len(self.clients)):
+            elif not self._others.hand_over(client, self._places[number], len(self.clients)):
                 self._admit(client, listener)
 
     def _receive(self, client: socket.socket, number: int) -> None:

@@ -204,6 +204,7 @@ def _told(rules: Sequence[Rule] | None) -> str:
 
 def _to(rule: Rule) -> str:
     parts = [f"stream {show(rule.stream)}"] if rule.stream else []
+    parts += [f"list {show(rule.list)}"] if rule.list else []
     return " and ".join([*parts, *([f"messages {rule.letters}"] if rule.letters else [])])
 
 
@@ -228,8 +229,13 @@ def _if_there(facts: Facts) -> str:
 
 def _of_absent(facts: Facts, what: str) -> str:
     if facts.score is None:
-        streams = [show(rule.stream) for rule in facts.rules or () if rule.stream]
-        told = f" If it expired, the stream {streams[0]} has an entry." if streams else ""
+        streams = [
+            f" If it expired, the stream {show(rule.stream)} has an entry." for rule in facts.rules or () if rule.stream
+        ]
+        lists = [
+            f" If it expired, it was pushed to the list {show(rule.list)}." for rule in facts.rules or () if rule.list
+        ]
+        told = next(iter([*streams, *lists]), "")
         return f"The {what} has expired, was removed, or has never been there: nothing is stored of it.{told}"
     return f"Something removed it before its deadline, which is void now: if the {what} is added again, it stays."
 
@@ -262,4 +268,6 @@ def _of_present(facts: Facts, what: str) -> str:
 
 def _announced(facts: Facts) -> str:
     streams = dict.fromkeys(show(rule.stream) for rule in facts.rules or () if rule.stream)
-    return f" An entry then goes to {' and '.join(streams)}." if streams else ""
+    lists = dict.fromkeys(show(rule.list) for rule in facts.rules or () if rule.list)
+    entry = f" An entry then goes to {' and '.join(streams)}." if streams else ""
+    return entry + (f" It is then pushed to {' and '.join(lists)}." if lists else "")

@@ -15,18 +15,19 @@ def count_told(metrics: Metrics, told: Sequence[int | bytes]) -> bytes:
 
     Args:
         metrics: where to count.
-        told: entries written, messages published, entries and messages that could not be, the last error.
+        told: entries written, messages published, entries and messages that could not be, the last error, elements
+            pushed, elements that could not be.
 
     Returns:
         The error; empty where there was none.
     """
-    for place, (counter, what) in enumerate(
-        (
-            (metrics.expiry_events_total, "entry"),
-            (metrics.expiry_events_total, "message"),
-            (metrics.expiry_events_lost_total, "entry"),
-            (metrics.expiry_events_lost_total, "message"),
-        )
+    for place, counter, what in (
+        (0, metrics.expiry_events_total, "entry"),
+        (1, metrics.expiry_events_total, "message"),
+        (2, metrics.expiry_events_lost_total, "entry"),
+        (3, metrics.expiry_events_lost_total, "message"),
+        (5, metrics.expiry_events_total, "element"),
+        (6, metrics.expiry_events_lost_total, "element"),
     ):
         count = told[place]
         assert isinstance(count, int)

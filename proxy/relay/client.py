@@ -200,6 +200,8 @@ class ClientConnection(asyncio.Protocol):
         self._rests = False  # others are served first
         self._leaves = False  # upstream is still to come to the end of what it was sent
         self._made = False
+        self._is_fresh = True  # it has asked for nothing yet
+        self._parts = False  # it is to end when it has been answered
         self._input_ended = False
         self._last_words = b""  # for a client that is turned away, when its requests have been answered
         self._undelivered = sys.maxsize  # bytes that a client that parts has still to take, as last looked at
@@ -304,8 +306,12 @@ class ClientConnection(asyncio.Protocol):
         self._start(self._connect())
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes before upstream is there."""
-        self._judge(data)
+        """Take what comes first, before or after upstream is there."""
+        self._is_fresh = False
+        self.rebind()
+        vars(self).get("data_received", self._judge)(data)
+        if self._parts:
+            self.part()
 
     def eof_received(self) -> bool:
         """Let the client's half close reach upstream behind its last request; replies may still come."""
@@ -440,10 +446,12 @@ class ClientConnection(asyncio.Protocol):
         elif self._input_ended:
             self._end_input()
         self.rebind()
+        if self._parts:
+            self.part()
 
     def rebind(self) -> None:
         """Judge what comes by the check that is right now."""
-        if self._state not in (State.RELAYING, State.HELD) or self._upstream is None:
+        if self._is_fresh or self._state not in (State.RELAYING, State.HELD) or self._upstream is None:
             return
         session, is_plain = self._session, self._surroundings.is_plain
         upstream, judge, lengthen, now = self._upstream, self._judge, session.lengthen, self._surroundings.now
@@ -1033,6 +1041,22 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()  # TLS would wait for the other side's word, and that may never come
             return
         self._after(LINGER_SECONDS, self._transport.abort)
+
+    def part(self) -> None:
+        """Finish, once there is something to answer: another process serves those that come from now on."""
+        waits = self._state in (State.CONNECTING, State.RELAYING) and not self._input_ended
+        if waits and (self._is_fresh or (self._parts and (self._upstream is None or self._session.has_begun))):
+            self._parts = True
+            if self._upstream is not None and not self._is_fresh:
+                self._receive_by(self._take_rest)
+        else:
+            self._parts = False
+            self.finish()
+
+    def _take_rest(self, data: bytes) -> None:
+        """Take what comes of the first request, and finish behind it."""
+        self._judge(data)
+        self.part()
 
     def finish(self) -> None:
         """Take no more requests; close when all that have come have been answered."""

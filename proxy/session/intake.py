@@ -172,6 +172,11 @@ class Intake:
         return self.reader.within
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a part of a request has come, and the rest has not."""
+        return self.is_in_part or self._judge.pending is not None or bool(self._tail) or self.reader.memory > 0
+
+    @property
     def waits(self) -> bool:
         """Whether something that has come waits for its turn."""
         return bool(self._waiting.pieces)

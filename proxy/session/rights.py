@@ -28,7 +28,7 @@ _SCRIPTED: Final = (SPARED - {Effect.IMPORT}) | {Effect.REPLACE, Effect.RENAME, 
 
 _INNER: Final = (
     b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"
-    b" zrangebyscore zrevrangebyscore sismember smismember srem hexists hmget hdel lpos lindex lrem xadd"
+    b" zrangebyscore zrevrangebyscore sismember smismember srem hexists hmget hdel lpos lindex lrem xadd rpush"
 )
 """What the scripts run beside the client's request."""
 

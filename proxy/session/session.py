@@ -336,6 +336,11 @@ class Session:
         """Return what the client has sent of a request that will not be completed: its stream has ended."""
         return self._intake.rest()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of a request has come, and the rest has not."""
+        return self._intake.has_begun
+
     def discard(self) -> None:
         """Forget what has come and has not been sent: the client is turned away, and only replies matter."""
         self._intake.discard()

@@ -164,6 +164,8 @@ class ServerLook:
                 pattern=shown(rule.pattern) if self._with_names else None,
                 stream=shown(rule.stream) if self._with_names and rule.stream else None,
                 streams=bool(rule.stream),
+                list=shown(rule.list) if self._with_names and rule.list else None,
+                lists=bool(rule.list),
                 publishes=rule.letters,
                 maxlen=rule.maxlen,
             )

@@ -132,6 +132,8 @@ class Rule(Shape):
     pattern: str | None = Field(description="The keys that it is for; null: names are not shown.")
     stream: str | None = Field(description="The stream that gets an entry; null: none, or names are not shown.")
     streams: bool = Field(description="Whether a stream gets an entry for each member.")
+    list: str | None = Field(description="The list that each member is pushed to; null: none, or names are not shown.")
+    lists: bool = Field(description="Whether each member is pushed to a list.")
     publishes: str = Field(description="The kinds of messages that are published, as letters.")
     maxlen: int = Field(description="How many entries the stream keeps, about; 0 for all.")
 

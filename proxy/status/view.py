@@ -169,6 +169,7 @@ def _rules(status: Status) -> Section:
     rows: list[Row] = []
     for rule in status.rules.listed:
         acts = [f"stream {rule.stream}" if rule.stream is not None else "a stream"] if rule.streams else []
+        acts += [f"list {rule.list}" if rule.list is not None else "a list"] if rule.lists else []
         acts += [f"messages {rule.publishes}"] if rule.publishes else []
         rows.append(
             (rule.pattern if rule.pattern is not None else "name not shown", str(rule.database), ", ".join(acts))

@@ -10,6 +10,7 @@ it. Nothing is sent on behalf of a client between workers after that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Mapping
@@ -61,11 +62,13 @@ class Fellows(Others):
         self._inbox = inbox
         self._fellows = dict(fellows)
         self._most = most
+        self._take: Take | None = None
         for connection in (inbox, *fellows.values()):
             connection.setblocking(False)
 
     def begin(self, take: Take) -> None:
         """Begin to take clients from other workers."""
+        self._take = take
         asyncio.get_running_loop().add_reader(self._inbox, self._receive, take)
 
     def end(self) -> None:
@@ -73,6 +76,11 @@ class Fellows(Others):
         if self._inbox.fileno() < 0:
             return
         asyncio.get_running_loop().remove_reader(self._inbox)
+        if self._take is not None:  # those that others have sent meanwhile; from now on they cannot
+            with contextlib.suppress(OSError):
+                self._inbox.shutdown(socket.SHUT_RD)
+            while self._receive(self._take):
+                pass
         for connection in (self._inbox, *self._fellows.values()):
             connection.close()
         self._fellows.clear()
@@ -111,20 +119,22 @@ class Fellows(Others):
         client.close()
         return True
 
-    def _receive(self, take: Take) -> None:
+    def _receive(self, take: Take) -> bool:
+        """Take clients that others have sent; return whether there may be more."""
         for _ in range(_AT_ONCE):
             try:
                 number, descriptors, _, _ = socket.recv_fds(self._inbox, 16, 1)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             if not number:  # there are no others any more
                 asyncio.get_running_loop().remove_reader(self._inbox)
-                return
+                return False
             self._board.receive(self._worker)
             for descriptor in descriptors:  # none, where this process is out of files: the client has been closed
                 client = socket.socket(fileno=descriptor)
                 client.setblocking(False)
                 take(client, int(number))
+        return True
 
 
 class SharedBudget(HeldBudget):

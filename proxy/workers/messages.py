@@ -25,10 +25,16 @@ LONGEST: Final = 1 << 20
 """Bytes of a line at most."""
 
 
+STARTING: Final = "starting"
+"""What is in the way of serving clients before a worker has told anything."""
+
+
 class Order(Enum):
     """What the supervisor tells a worker."""
 
     STOP = "stop"
+    LEAVE = "leave"
+    """Stop; others go on listening."""
     RELOAD = "reload"
     METRICS = "metrics"
     REPORT = "report"
@@ -63,22 +69,25 @@ class Assignment:
         workers: how many there are.
         settings: the settings, as `pack_settings` makes them.
         upstream: the address of the upstream server.
-        listeners: for each listening socket its descriptor, and whether clients speak TLS there.
+        listeners: for each listening socket its descriptor, whether clients speak TLS there, and its address as in the
+            settings.
         board: the descriptor of the memory that all share.
         inbox: the descriptor of the socket on which other workers send clients.
         fellows: number → descriptor of the socket on which to send them clients, of the others.
         name: what all workers tell the upstream (`Place.name`).
+        patient: whether another proxy serves the clients until this one can.
     """
 
     worker: int
     workers: int
     settings: dict[str, Any]
     upstream: str
-    listeners: list[tuple[int, bool]]
+    listeners: list[tuple[int, bool, str]]
     board: int
     inbox: int
     fellows: dict[int, int]
     name: str = ""
+    patient: bool = False
 
     def pack(self) -> bytes:
         """Return the line."""
@@ -94,7 +103,7 @@ class Assignment:
         try:
             found = json.loads(line)
             found["fellows"] = {int(number): descriptor for number, descriptor in found["fellows"].items()}
-            found["listeners"] = [(descriptor, tls) for descriptor, tls in found["listeners"]]
+            found["listeners"] = [(descriptor, tls, name) for descriptor, tls, name in found["listeners"]]
             return cls(**found)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError("not an assignment") from error

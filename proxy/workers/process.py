@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from proxy.metrics.table import Sample
 from proxy.status.report import Report
-from proxy.workers.messages import LONGEST, Assignment, News, Order, pack_order, unpack_metrics, unpack_news
+from proxy.workers.messages import LONGEST, STARTING, Assignment, News, Order, pack_order, unpack_metrics, unpack_news
 
 START: Final = Path(__file__).with_name("start.py")
 
@@ -46,7 +46,7 @@ class WorkerProcess:
     def __init__(self, number: int, stop: Callable[[], None]) -> None:
         self.number = number
         self.ready = asyncio.Event()
-        self.obstacle: str | None = "starting"
+        self.obstacle: str | None = STARTING
         self.upstream_state = ""
         self.unusable: str | None = None
         self.ended = False

@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -21,7 +22,9 @@ from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
 from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
-from proxy.listen.binding import Listener, bind_all, shown
+from proxy.listen.binding import Listener, bind_all, claim, release, shown
+from proxy.listen.given import Given
+from proxy.listen.succession import Succession
 from proxy.loop import Loop
 from proxy.notify import Notifier
 from proxy.settings import Settings, SettingsError
@@ -58,16 +61,24 @@ class Supervisor:
         workers: the workers, not started yet.
         board: what they have in common.
         overview: what tells others how they are.
+        succession: how this proxy takes the place of another, and is replaced.
     """
 
     def __init__(
-        self, settings: Settings, signals: Signals, workers: Sequence[WorkerProcess], board: Board, overview: Overview
+        self,
+        settings: Settings,
+        signals: Signals,
+        workers: Sequence[WorkerProcess],
+        board: Board,
+        overview: Overview,
+        succession: Succession,
     ) -> None:
         self._settings = settings
         self._signals = signals
         self._workers = workers
         self._board = board
         self._overview = overview
+        self._succession = succession
         self._running: dict[asyncio.Task[int], WorkerProcess] = {}
         self._draining = False
         self._failed = False
@@ -88,15 +99,16 @@ class Supervisor:
         Raises:
             SettingsError: a worker cannot use a setting.
         """
-        files = [listener.file for listener in listeners[0] if listener.file is not None]
         addresses = [
             shown(address, listener)
-            for address, listener in zip(dict.fromkeys(self._settings.listen), listeners[0], strict=True)
+            for address, listener in zip(dict.fromkeys(self._settings.listen), listeners[0], strict=False)
         ]
+        kept = self._offer(listeners)
 
         def remove_paths() -> None:
-            for file in files:
-                file.remove()
+            for listener in listeners[0]:
+                if listener.file is not None:
+                    listener.file.remove()
 
         self._signals.before_end.append(remove_paths)
         stopped = asyncio.create_task(self._signals.stop.wait())
@@ -109,17 +121,36 @@ class Supervisor:
             await self._until(stopped, watching, ready)
             if ready.done() and not self._draining and not stopped.done():
                 background.append(asyncio.create_task(self._overview.run()))
+                await self._succession.begin(self._signals)
                 self._overview.ready(addresses, str(upstream), self._upstream_state())
                 await self._until(stopped, watching)
         finally:
             self._draining = True
             self._overview.draining()
+            self._succession.close()
+            for one in kept:
+                one.close()
             remove_paths()
             await self._drain()
             await end(background)
         if self._unusable is not None:
             raise SettingsError(self._unusable)
         return not self._failed
+
+    def _offer(self, listeners: list[list[Listener]]) -> list[socket.socket]:
+        """Say what another proxy gets that takes this one's place; return the sockets that are kept for it."""
+        succession, given = self._succession, self._succession.given
+        if not succession.wanted:
+            return []
+        keeps_files = given is None or given.keeps_files
+        kept: dict[str, list[socket.socket]] = {}
+        for listener in (one for some in listeners for one in some):
+            kept.setdefault(listener.name, []).append(listener.socket.dup())
+        succession.offer.append(lambda: Given(kept, keeps_files=keeps_files))
+        succession.at_release.append(lambda: release(listeners[0]))
+        if keeps_files:
+            succession.at_claim.append(lambda: claim(listeners[0]))
+        return [one for some in kept.values() for one in some]
 
     async def _start(self, url: str, listeners: list[list[Listener]], shared: int) -> None:
         count = len(self._workers)
@@ -128,12 +159,13 @@ class Supervisor:
         try:
             for place, worker in enumerate(self._workers):
                 fellows = {other + 1: inboxes[other][1].fileno() for other in range(count) if other != place}
-                own = [(listener.socket.fileno(), listener.tls) for listener in listeners[place]]
+                own = [(listener.socket.fileno(), listener.tls, listener.name) for listener in listeners[place]]
                 mine = inboxes[place][0].fileno()
                 assignment = Assignment(
-                    worker.number, count, pack_settings(self._settings), url, own, shared, mine, fellows, name
-                )
-                descriptors = [shared, mine, *fellows.values(), *(descriptor for descriptor, _ in own)]
+                    worker.number, count, pack_settings(self._settings), url, own, shared, mine, fellows, name,
+                    self._succession.patient,
+                )  # fmt: skip
+                descriptors = [shared, mine, *fellows.values(), *(descriptor for descriptor, _, _ in own)]
                 await worker.start(assignment, descriptors)
                 self._running[asyncio.create_task(worker.run())] = worker
         except OSError as error:
@@ -210,7 +242,7 @@ class Supervisor:
     async def _drain(self) -> None:
         """Have all workers end: in order, and after a time by force."""
         for worker in self._running.values():
-            worker.tell(Order.STOP)
+            worker.tell(Order.LEAVE if self._signals.relieved or self._succession.outlived else Order.STOP)
         for patience in (self._settings.shutdown_timeout + GRACE, _KILLED_SECONDS):
             if self._running:
                 await asyncio.wait(self._running, timeout=patience)
@@ -221,9 +253,17 @@ class Supervisor:
                 worker.kill()
 
 
-async def _serve(settings: Settings) -> bool:
+async def _serve(settings: Settings, succession: Succession) -> bool:
+    try:
+        return await _supervise(settings, succession)
+    finally:
+        succession.close()
+
+
+async def _supervise(settings: Settings, succession: Succession) -> bool:
     signals = Signals()
     signals.listen()
+    signals.before_end.append(succession.remove_path)
     shared = Board.make(settings.workers)
     board = Board(shared, settings.workers)
     workers = [WorkerProcess(number, signals.stop.set) for number in range(1, settings.workers + 1)]
@@ -241,26 +281,27 @@ async def _serve(settings: Settings) -> bool:
     signals.reload = tell_to_reload
     signals.before_end.append(kill)
     async with (
-        admin_port(settings, overview, signals.stop, signals.before_end),
+        admin_port(settings, overview, signals.stop, signals.before_end, succession),
         upstream_url(settings, signals.stop) as url,
     ):
         # What cannot be used is told before anything else starts.
         upstream = Upstream(settings, url)
         if settings.listen_tls_cert_file is not None:
             listening_context(settings)
-        listeners = await _bind(settings, signals)
+        listeners = await _bind(settings, signals, succession.given)
         if listeners is None:
             overview.stopped()
             return True
-        fine = await Supervisor(settings, signals, workers, board, overview).run(upstream, url, listeners, shared)
+        supervisor = Supervisor(settings, signals, workers, board, overview, succession)
+        fine = await supervisor.run(upstream, url, listeners, shared)
         if fine:
             overview.stopped()
         return fine
 
 
-async def _bind(settings: Settings, signals: Signals) -> list[list[Listener]] | None:
+async def _bind(settings: Settings, signals: Signals, given: Given | None) -> list[list[Listener]] | None:
     """Bind all sockets; None if told to stop while a name is still being looked up."""
-    binding = asyncio.create_task(bind_all(settings, settings.workers))
+    binding = asyncio.create_task(bind_all(settings, settings.workers, given))
     stopped = asyncio.create_task(signals.stop.wait())
     await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not binding.done():
@@ -270,8 +311,12 @@ async def _bind(settings: Settings, signals: Signals) -> list[list[Listener]] | 
     return binding.result()
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, given: Given | None = None) -> int:
     """Run the proxy, of several workers, until a signal ends it.
+
+    Args:
+        settings: the settings.
+        given: sockets that systemd has bound.
 
     Returns:
         The exit status: 0 after SIGTERM or SIGINT, 1 when a worker or the embedded server could not be started or has
@@ -281,7 +326,7 @@ def run(settings: Settings) -> int:
         SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.
     """
     try:
-        fine = uvloop.run(_serve(settings), loop_factory=Loop)
+        fine = uvloop.run(_serve(settings, Succession.of(settings, given)), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1

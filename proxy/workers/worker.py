@@ -39,6 +39,7 @@ from proxy.workers.board import BEAT_SECONDS, Board
 from proxy.workers.fellows import Fellows, SharedBudget
 from proxy.workers.messages import (
     LONGEST,
+    STARTING,
     Assignment,
     News,
     Order,
@@ -73,7 +74,7 @@ class WorkerOutlook(Outlook):
     def __init__(self, worker: int, writer: asyncio.StreamWriter) -> None:
         super().__init__(Notifier({}), worker)
         self._writer = writer
-        self._obstacle: str | None = None
+        self._obstacle: str | None = STARTING  # as the supervisor supposes
         self._turns = Turns()
         self._telling: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -189,10 +190,11 @@ def _place(assignment: Assignment, settings: Settings, board: Board, limit: int)
     return Place(
         worker=assignment.worker,
         workers=assignment.workers,
-        listeners=[Listener(_adopt(descriptor), tls=tls) for descriptor, tls in assignment.listeners],
+        listeners=[Listener(_adopt(descriptor), tls, name=name) for descriptor, tls, name in assignment.listeners],
         others=Fellows(board, own, _adopt(assignment.inbox), fellows, limit, settings.max_clients),
         held=SharedBudget(settings.held_limit, settings.request_limit, board, own),
         name=assignment.name,
+        patient=assignment.patient,
     )
 
 
@@ -221,7 +223,8 @@ async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: S
     try:
         while line := await reader.readline():
             order = unpack_order(line)
-            if order is Order.STOP:
+            if order in (Order.STOP, Order.LEAVE):
+                signals.relieved = order is Order.LEAVE
                 signals.stop.set()
             elif order is Order.RELOAD:
                 signals.reload()

@@ -33,6 +33,7 @@ else
   try('zadd', key, 'xx', 1, 'm')
   try('xadd', key, 'nomkstream', '*', 'f', 'v')
   try('zscore', index, 'm')
+  if redis.pcall('type', index).ok == 'zset' then try('rpush', index, '') end
   try('lindex', key, 0)
   try('scan', 0, 'count', 1)
   try('select', 0)

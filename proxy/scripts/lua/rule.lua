@@ -9,7 +9,7 @@ if redis.pcall('select', ARGV[1]).err then return -2 end
 mend(KEYS[1])
 local had, rules = 0, call('zrangebyscore', KEYS[1], '-inf', '+inf')
 for _, rule in ipairs(rules) do
-  local from = select(2, string.find(rule, '^%d+ [01] %d+ %a*%- '))
+  local from = select(2, string.find(rule, '^%d+ [01] %d+ %a*%-%d* '))
   if from and string.sub(rule, from + 1, from + #ARGV[3]) == ARGV[3] then had = had + call('zrem', KEYS[1], rule) end
 end
 if ARGV[2] ~= '' then

@@ -2,14 +2,15 @@
 -- All removals at a deadline go this way. Needs glob, discard and need before it.
 --
 -- heeded: whether somebody is told of a key; elsewhere: another database is selected; tally: entries written, messages published, entries and messages that could not
--- be, the last error; lapse: removes members (at most some hundred, in order of deadline), which still have their deadlines
+-- be, the last error, elements pushed, elements that could not be; lapse: removes members (at most some hundred, in order of deadline), which still have their deadlines
 -- in the shadow, and gives how many there were. Removal comes first: at maxmemory the server allows no other write before
 -- it. `strict`: the script runs as a client, who may lack the right to write entries; it fails then, in the server's words,
 -- before anything has been done. The messages of such a script are sent if the client may send them. Any other script
 -- removes in any case.
--- O(1) for each member, O(log n) in a sorted set, O(n) in a list; O(r) for each key for r rules.
+-- O(1) for each member, O(log n) in a sorted set, O(n) in a list, also in one that it is pushed to and that has a deadline
+-- for it; O(r) for each key for r rules.
 local rules
-local tally = {0, 0, 0, 0, ''}
+local tally = {0, 0, 0, 0, '', 0, 0}
 local few = {}  -- of the last hash: how many values are read together
 local function elsewhere() rules, few = nil, {} end
 local function read_rules(index)
@@ -17,15 +18,18 @@ local function read_rules(index)
   rules = {}
   if failed(found) then return end  -- something else stands in its place
   for _, text in ipairs(found) do
-    local length, value, database, letters, size, names = text:match('^(%d+) ([01]) (%d+) (%a*)%- (%d+):(.*)$')
+    local length, value, database, letters, list, size, names = text:match('^(%d+) ([01]) (%d+) (%a*)%-(%d*) (%d+):(.*)$')
     if length then
+      local shadow = names:sub(size + 1, size + (tonumber(list) or 0))
       rules[#rules + 1] = {
         length = length == '0' and '9007199254740991' or length, value = value == '1', database = database,
-        letters = letters, glob = glob(names:sub(1, tonumber(size))), stream = names:sub(size + 1),
+        letters = letters, glob = glob(names:sub(1, tonumber(size))), stream = names:sub(size + #shadow + 1),
+        list = shadow:match('^k:{(.*)}$') or shadow:match('^t:(.*)$') or shadow:match('^s:{%d*}(.*)$') or '',
+        shadow = string.sub(index, 1, -6) .. shadow,
       }
     end
   end
-  -- Of several rules for one stream the most exact counts.
+  -- Of several rules for one stream, or one list, the most exact counts.
   table.sort(rules, function(one, other)
     local pattern, another = one.glob.pattern, other.glob.pattern
     if #pattern ~= #another then return #pattern > #another end
@@ -35,9 +39,13 @@ end
 local function audience(key, index)
   if not rules then read_rules(index) end
   if #rules == 0 then return nil end
-  local found, seen = {letters = ''}, {}
+  local found, seen = {letters = '', lists = {}}, {}
   for _, rule in ipairs(rules) do
     if matches(rule.glob, key) then
+      if rule.list ~= '' and rule.list ~= key and not seen[rule.shadow] then
+        seen[rule.shadow] = true
+        found.lists[#found.lists + 1] = {list = rule.list, shadow = rule.shadow, value = rule.value}
+      end
       if rule.stream ~= '' and not seen[rule.stream] then
         seen[rule.stream] = true
         found[#found + 1] = {stream = rule.stream, length = rule.length, value = rule.value}
@@ -46,10 +54,32 @@ local function audience(key, index)
       found.database = rule.database
     end
   end
-  return (#found > 0 or found.letters ~= '') and found or nil
+  return (#found > 0 or #found.lists > 0 or found.letters ~= '') and found or nil
 end
-local function permitted(streams)
-  for _, one in ipairs(streams) do
+-- What may be needed of a list that has deadlines, and of whom its rules name, too: see `renew_in`.
+local function permitted(wanted, shadow, index, seen)
+  for _, one in ipairs(wanted.lists) do
+    if redis.acl_check_cmd then
+      need('rpush', one.list, '')
+    else
+      -- Redis before 7.0 has to be seen doing it: a shadow is no list.
+      local reply = redis.pcall('rpush', shadow, '')
+      if failed(reply) and string.find(reply.err, "can't", 1, true) then call('rpush', shadow, '') end
+    end
+    need('type', one.shadow)
+    call('type', one.list)
+    if not seen[one.list] and call('type', one.shadow).ok == 'zset' then
+      seen[one.list] = true
+      for _, name in ipairs({'zscore', 'zrem', 'zmscore'}) do need(name, one.shadow, '') end
+      need('unlink', one.shadow)
+      need('lpos', one.list, '')
+      need('lrem', one.list, 0, '')
+      need_refresh(one.shadow)
+      local more = audience(one.list, index)
+      if more then permitted(more, shadow, index, seen) end
+    end
+  end
+  for _, one in ipairs(wanted) do
     if redis.acl_check_cmd then
       need('xadd', one.stream, '*', 'key', '')
     else
@@ -86,6 +116,40 @@ local function append(target, key, kind, members, deadlines, extra, values)
   end
   tally[1] = tally[1] + written
 end
+-- Makes way in a list for elements that are about to be pushed to it: they begin a new life, as behind RPUSH (renew.lua).
+-- One that is due there has expired, and goes first; its own rules tell of it. It ends where lists push to each other: an
+-- element whose deadline has been seen to has none.
+local lapse
+local function renew_in(target, words, index, strict)
+  if call('type', target.shadow).ok ~= 'zset' then return end
+  local kind, moment, changed = call('type', target.list).ok, (now()), false
+  if kind == 'none' then return drop(target.list, target.shadow, index) end
+  if kind ~= 'list' then return end
+  for _, word in ipairs(words) do
+    local deadline = tonumber(call('zscore', target.shadow, word) or nil)
+    local there = deadline and deadline > 0 and call('lpos', target.list, word)
+    if there and deadline <= moment then
+      lapse('list', target.list, target.shadow, index, {word}, strict)
+      there = false
+    end
+    if deadline and not there then
+      call('zrem', target.shadow, word)
+      changed = true
+    end
+  end
+  if changed then refresh(target.list, target.shadow, index) end
+end
+local function push(target, words, index, strict)
+  if #words == 0 then return end
+  -- Whatever keeps deadlines from being seen to (spoilt keys): what is gone has to be pushed.
+  if not pcall(renew_in, target, words, index, strict) then failure = nil end
+  local reply = redis.pcall('rpush', target.list, unpack(words))
+  if failed(reply) then
+    tally[7], tally[5] = tally[7] + #words, reply.err
+  else
+    tally[6] = tally[6] + #words
+  end
+end
 local function publish(letter, wanted, channel, words)
   if string.find(wanted.letters, letter, 1, true) then
     local reply = redis.pcall('publish', channel, words)
@@ -115,8 +179,10 @@ local function notify(wanted, key, kind, members)
 end
 -- witness: removes members and tells of them; gives how many there were, and the bytes of the values that it has read.
 local function values_wanted(wanted)
-  for _, target in ipairs(wanted) do
-    if target.value then return true end
+  for _, targets in ipairs({wanted, wanted.lists}) do
+    for _, target in ipairs(targets) do
+      if target.value then return true end
+    end
   end
   return false
 end
@@ -137,7 +203,7 @@ local function read_deadlines(read, shadow, members)
   for place = 1, #members do all[place] = first end
   return all
 end
-local function witness(wanted, kind, key, shadow, members, strict)
+local function witness(wanted, kind, key, shadow, index, members, strict)
   local read = strict and call or redis.pcall
   local deadlines, found = read_deadlines(read, shadow, members), nil
   if kind == 'set' then
@@ -149,7 +215,8 @@ local function witness(wanted, kind, key, shadow, members, strict)
   end
   if failed(deadlines) or failed(found) then
     local count = discard(kind, key, members)
-    tally[3], tally[5] = tally[3] + count * #wanted, failed(deadlines) and deadlines.err or found.err
+    tally[3], tally[7] = tally[3] + count * #wanted, tally[7] + count * #wanted.lists
+    tally[5] = failed(deadlines) and deadlines.err or found.err
     return count, 0
   end
   local bytes = 0
@@ -182,21 +249,24 @@ local function witness(wanted, kind, key, shadow, members, strict)
     local extra = kind == 'list' and 'count' or target.value and kind ~= 'set' and 'value' or nil
     append(target, key, kind, gone, times, extra, values)
   end
+  for _, target in ipairs(wanted.lists) do
+    push(target, target.value and (kind == 'hash' or kind == 'zset') and values or gone, index, strict)
+  end
   if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
   return #gone, bytes
 end
 local function heeded(key, index) return audience(key, index) ~= nil end
-local function lapse(kind, key, shadow, index, members, strict)
+function lapse(kind, key, shadow, index, members, strict)
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end
-  if strict then permitted(wanted) end
-  if kind ~= 'hash' then return witness(wanted, kind, key, shadow, members, strict) end
+  if strict then permitted(wanted, shadow, index, {}) end
+  if kind ~= 'hash' then return witness(wanted, kind, key, shadow, index, members, strict) end
   -- Values may be large: few are held at a time, and the first ones of a key tell how few.
   if few.key ~= key then few.key, few.size = key, values_wanted(wanted) and 1 or 100 end
   local count, first, size = 0, 1, few.size
   while first <= #members do
     local last = math.min(first + size - 1, #members)
-    local gone, bytes = witness(wanted, kind, key, shadow, {unpack(members, first, last)}, strict)
+    local gone, bytes = witness(wanted, kind, key, shadow, index, {unpack(members, first, last)}, strict)
     count, first = count + gone, last + 1
     size = math.max(1, math.min(100, 8 * size, math.floor(size * 65536 / math.max(1, bytes))))
     few.size = size

@@ -1,0 +1,90 @@
+"""Listening sockets that somebody else has bound: systemd (LISTEN_FDS), or the proxy whose place this one takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from proxy.settings import SettingsError
+
+_FIRST: Final = 3
+_ADMIN: Final = "admin"
+_TLS: Final = "tls"
+
+
+@dataclass(slots=True)
+class Given:
+    """Sockets that listen already.
+
+    Attributes:
+        clients: by their address, as in the settings; several of one address share its clients.
+        admin: the admin port's, likewise.
+        keeps_files: whether the files of Unix sockets are for the proxy to remove in the end.
+    """
+
+    clients: dict[str, list[socket.socket]] = field(default_factory=dict)
+    admin: dict[str, socket.socket] = field(default_factory=dict)
+    keeps_files: bool = True
+
+    def close(self) -> None:
+        """Close those that nobody has taken."""
+        for one in (*(one for some in self.clients.values() for one in some), *self.admin.values()):
+            one.close()
+        self.clients.clear()
+        self.admin.clear()
+
+
+def from_manager(environment: MutableMapping[str, str] = os.environ) -> Given | None:
+    """Take the sockets that systemd has bound for this process; None if there are none.
+
+    Args:
+        environment: the process's; its variables are taken out, so that no process that is started takes them too.
+
+    Raises:
+        SettingsError: one of them cannot be used.
+    """
+    pid, count, names = (environment.pop(f"LISTEN_{name}", "") for name in ("PID", "FDS", "FDNAMES"))
+    if pid != str(os.getpid()) or not (count.isascii() and count.isdecimal()) or count == "0":
+        return None
+    given = Given(keeps_files=False)
+    named = names.split(":")
+    for place in range(int(count)):
+        name = named[place] if place < len(named) else ""
+        one = _listening(_FIRST + place, name)
+        address = _address(one, name)
+        if name == _ADMIN:
+            given.admin[address] = one
+        else:
+            given.clients.setdefault(f"tls://{address}" if name == _TLS else address, []).append(one)
+    if not given.clients:
+        raise SettingsError("listen: systemd has bound a socket for the admin port only; add one for clients")
+    if len(given.admin) > 1:
+        raise SettingsError("admin: systemd has bound several sockets for the admin port; there can be one")
+    return given
+
+
+def _listening(descriptor: int, name: str) -> socket.socket:
+    try:
+        os.set_inheritable(descriptor, False)
+        one = socket.socket(fileno=descriptor)
+        listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and one.type == socket.SOCK_STREAM
+    except OSError as error:
+        raise SettingsError(f"listen: file {descriptor} ({name}) from systemd: {error.strerror or error}") from None
+    if not listens or one.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+        raise SettingsError(f"listen: file {descriptor} ({name}) from systemd is no socket of ListenStream=")
+    one.setblocking(False)
+    return one
+
+
+def _address(one: socket.socket, name: str) -> str:
+    where = one.getsockname()
+    if one.family == socket.AF_UNIX:
+        if not isinstance(where, str) or not Path(where).is_absolute():
+            raise SettingsError(f"listen: the Unix socket {where!r} ({name}) from systemd has no absolute path")
+        return f"unix://{where}"
+    host, port = where[:2]
+    return f"[{host}]:{port}" if one.family == socket.AF_INET6 else f"{host}:{port}"

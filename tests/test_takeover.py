@@ -1,0 +1,494 @@
+"""A proxy takes the place of one that runs, or of one that systemd starts anew, and nobody is refused meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import redis
+
+from proxy.embedded.server import GUARD
+from proxy.listen.given import from_manager
+from proxy.listen.succession import Succession
+from proxy.settings import Settings, SettingsError
+from tests import servers
+from tests.admin import Admin
+from tests.conftest import StartProxy
+from tests.pages import page
+from tests.raw import Raw, request
+from tests.servers import Process, Proxy, Server, free_port, is_ready, proxy_environment, until
+from tests.test_docs import at, folder, one_kind
+from tests.test_tls import Files, flags
+
+__all__ = ["folder"]  # a fixture
+
+Again = Callable[..., Proxy]
+
+
+@pytest.fixture
+def again(server: Server, start_proxy: StartProxy, tmp_path: Path) -> Again:
+    """Starts a proxy at the same address, which takes over from the one before."""
+    listen = f"127.0.0.1:{free_port()}"
+    takeover = str(tmp_path / "takeover")
+
+    def start(*arguments: str, ready: bool = True) -> Proxy:
+        if "--listen" not in arguments:
+            arguments = ("--listen", listen, *arguments)
+        if "--upstream" not in arguments:
+            arguments = ("--upstream", server.url, *arguments)
+        return start_proxy(None, "--takeover", takeover, *arguments, ready=ready)
+
+    return start
+
+
+def ended_well(proxy: Proxy) -> bool:
+    """Whether a proxy has ended, as it should."""
+    if not proxy.process.ended:
+        return False
+    assert proxy.process.wait() == 0, proxy.process.output
+    assert "Traceback" not in proxy.process.output, proxy.process.output
+    return True
+
+
+def said(proxy: Proxy, event: str) -> bool:
+    return any(line["event"] == event for line in proxy.log())
+
+
+# Hand-over.
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (3, 1), (2, 2)])
+def test_the_next_proxy_takes_the_place_of_the_one_that_runs(
+    again: Again, tmp_path: Path, before: int, after: int
+) -> None:
+    admin, path = f"unix://{tmp_path / 'admin'}", tmp_path / "clients"
+    more = ("--listen", f"127.0.0.1:{free_port()}", "--listen", f"unix://{path}", "--admin", admin)
+    old = again(*more, "--workers", str(before))
+    assert stat.S_IMODE((tmp_path / "takeover").stat().st_mode) == 0o600
+    with ExitStack() as stack:
+        blocked, idle, fresh, at_path = (stack.enter_context(old.connect()) for _ in range(4))
+        for client in (blocked, idle, at_path):
+            assert client.command("PING") == b"+PONG\r\n"
+        blocked.send_command("BLPOP", "jobs", 60)
+        until(lambda: b"cmd=blpop" in idle.command("CLIENT", "LIST"))
+        new = again(*more, "--workers", str(after))
+        assert new.command("RPUSH", "jobs", "one") == b":1\r\n"
+        assert blocked.reply() == b"*2\r\n$4\r\njobs\r\n$3\r\none\r\n"
+        assert fresh.command("ECHO", "first") == b"$5\r\nfirst\r\n"  # of who had only connected
+        assert fresh.some() == b""
+        assert idle.some() == b""
+        until(lambda: ended_well(old))
+        assert said(old, "taken over by another process")
+        assert said(new, "listening sockets taken over")
+        for place in (new.address, path):
+            with Raw(place, 20) as client:
+                assert b"\r\nprocess_id:" in client.command("INFO", "expiremember")
+        until(lambda: Admin(tmp_path / "admin").ask("/readyz")[0] == 200)
+    new.stop()
+    assert not [found for found in (path, tmp_path / "admin", tmp_path / "takeover") if found.exists()]
+
+
+@one_kind
+def test_the_page_says_how_to_take_over(server: Server, folder: Path) -> None:
+    """The command of the page, twice."""
+    (block,) = [block for block in page("docs/operations.md").blocks if "--takeover" in block.text]
+    port = free_port()
+    text = at(block.text, port, server.port).replace("/run/user/1000/", f"{folder}/")
+    words = ["bash", "-c", f"exec {text}"]
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(2):
+            processes.append(Process(words, proxy_environment(), folder))
+            stack.callback(processes[-1].kill)
+            processes[-1].line(is_ready)
+        assert processes[0].wait() == 0
+        with Raw(("127.0.0.1", port)) as client:
+            assert client.command("PING") == b"+PONG\r\n"
+
+
+def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> None:
+    path = f"unix://{tmp_path / 'clients'}"
+    old = again("--listen", path)
+    nowhere = f"redis://127.0.0.1:{free_port()}"
+    for workers in ("1", "2"):
+        new = again(
+            "--listen", path, "--upstream", nowhere, "--connect-timeout", "1", "--workers", workers, ready=False
+        )
+        assert new.process.wait() == 2
+        assert "the other proxy goes on" in new.process.output
+        assert old.command("PING") == b"+PONG\r\n"
+    assert (tmp_path / "clients").exists()
+    killed = again("--listen", path, "--upstream", nowhere, "--connect-timeout", "60", ready=False)
+    until(lambda: said(killed, "no control connection to the upstream"))
+    killed.process.kill()
+    assert old.command("PING") == b"+PONG\r\n"
+    new = again("--listen", path)
+    until(lambda: ended_well(old))
+    assert new.command("PING") == b"+PONG\r\n"
+
+
+def test_a_first_request_in_parts_is_answered(again: Again) -> None:
+    old = again()
+    with old.connect() as client, old.connect() as silent:
+        until(lambda: b"connected_clients" in old.command("INFO", "clients"))
+        again()
+        until(lambda: said(old, "taken over by another process"))
+        words = request("SET", "k", "v" * 100)
+        for part in (words[:1], words[1:30], words[30:-1], words[-1:]):
+            assert client.silent(0.1)
+            client.send(part)
+        assert client.reply() == b"+OK\r\n"
+        assert client.some() == b""
+        silent.close()
+        until(lambda: ended_well(old))
+
+
+def test_what_a_killed_proxy_has_left_is_no_hindrance(again: Again, tmp_path: Path) -> None:
+    again("--listen", f"unix://{tmp_path / 'clients'}").close()
+    new = again("--listen", f"unix://{tmp_path / 'clients'}")
+    assert new.command("PING") == b"+PONG\r\n"
+
+
+def test_something_else_at_the_path_is_said(again: Again, tmp_path: Path) -> None:
+    (tmp_path / "takeover").write_text("mine")
+    proxy = again(ready=False)
+    assert proxy.process.wait() == 2
+    assert "expiremember-proxy: takeover: " in proxy.process.output
+    assert (tmp_path / "takeover").read_text() == "mine"
+
+
+def talks(path: Path, answers: list[bytes]) -> threading.Thread:
+    """Answer one visitor as no proxy would."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as visitor:
+            for answer in answers:
+                visitor.recv(1)
+                visitor.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([], "hands nothing over"), ([b"nonsense"], "no proxy"), ([b"{}"], "no proxy"), ([b"[]"], "no proxy"),
+        ([b'{"is": "takeover"}'], "no proxy"), ([b'{"is": "all"}'], "no proxy"),
+        ([b'{"is": "all", "version": 2, "keeps_files": true}'], "another version"),
+    ],
+)  # fmt: skip
+def test_what_is_no_proxy_of_this_version_is_refused(tmp_path: Path, answers: list[bytes], told: str) -> None:
+    thread = talks(tmp_path / "takeover", answers)
+    with pytest.raises(SettingsError, match=told):
+        Succession.of(Settings(takeover=tmp_path / "takeover"), None)
+    thread.join(10)
+
+
+def test_sockets_of_another_user_are_not_taken(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        return  # nobody else's socket can be made
+    tmp_path.chmod(0o777)
+    program = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]);"
+    program += "s.listen(); print('ready', flush=True); s.accept()[0].recv(1)"
+    for above in tmp_path.parents:
+        if not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
+    other = Process([sys.executable, "-S", "-c", program, str(tmp_path / "takeover")])
+    try:
+        other.line(is_ready)
+        with pytest.raises(SettingsError, match="another user"):
+            Succession.of(Settings(takeover=tmp_path / "takeover"), None)
+    finally:
+        other.kill()
+
+
+# Under load.
+
+
+class Load:
+    """Clients that connect all the time, some that block, and some that stay.
+
+    Args:
+        port: of the proxy.
+        clients: how many.
+    """
+
+    def __init__(self, port: int, clients: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self.troubles: list[str] = []
+        self._port = port
+        self._clients = clients
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def has_passed(self, count: int) -> bool:
+        return self.counts["short"] > count
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stopped.set()
+            self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    async def _run(self) -> None:
+        kinds = [self._short] * 7 + [self._blocks] * 2 + [self._stays]
+        await asyncio.gather(*(kinds[number % 10](number) for number in range(self._clients)))
+
+    async def _short(self, number: int) -> None:
+        turn = 0
+        while not self._stopped.is_set():
+            turn += 1
+            token = b"%d-%d" % (number, turn)
+            await self._once(request("ECHO", token), b"$%d\r\n%b\r\n" % (len(token), token), "short")
+            await asyncio.sleep(0.05)
+
+    async def _blocks(self, number: int) -> None:
+        while not self._stopped.is_set():
+            await self._once(request("BLPOP", f"none:{number}", 1), b"*-1\r\n", "blocked")
+
+    async def _once(self, words: bytes, wanted: bytes, kind: str) -> None:
+        """Connect, ask, and see that the reply comes."""
+        reply = b""
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(words)
+            reply = await asyncio.wait_for(reader.readexactly(len(wanted)), 30)
+            writer.close()
+        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            self.troubles.append(f"{kind}: {error!r}")
+        if reply not in (wanted, b""):
+            self.troubles.append(f"{kind}: {reply!r} for {words!r}")
+        self.counts[kind] += 1
+
+    async def _stays(self, number: int) -> None:
+        """Stay connected; who is disconnected between two requests comes back, as after any restart."""
+        turn = 0
+        while not self._stopped.is_set():
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            except OSError as error:
+                self.troubles.append(f"stays: {error!r}")
+                continue
+            while not self._stopped.is_set():
+                turn += 1
+                token = b"%d+%d" % (number, turn)
+                wanted = b"$%d\r\n%b\r\n" % (len(token), token)
+                try:
+                    writer.write(request("ECHO", token))
+                    reply = await asyncio.wait_for(reader.readexactly(len(wanted)), 30)
+                except (OSError, asyncio.IncompleteReadError):
+                    self.counts["came back"] += 1
+                    break
+                if reply != wanted:
+                    self.troubles.append(f"stays: {reply!r} for {token!r}")
+                self.counts["stayed"] += 1
+                await asyncio.sleep(0.02)
+            writer.close()
+
+
+def check_restarts(again: Again, restarts: int, clients: int, *arguments: str) -> None:
+    """Restart a proxy under load; print figures."""
+    proxies = [again(*arguments)]
+    assert not isinstance(proxies[0].address, Path)
+    load = Load(proxies[0].address[1], clients)
+    with load.running():
+        until(lambda: load.counts["short"] > clients)
+        began = time.monotonic()
+        for number in range(restarts):
+            count = load.counts["short"]
+            proxies.append(again(*arguments))
+            until(partial(ended_well, proxies[number]), 30, "an end of the old proxy")
+            until(partial(load.has_passed, count), 30, "replies of the new one")
+        seconds = time.monotonic() - began
+    print(f"{restarts} restarts in {seconds:.0f} s, {clients} clients: {dict(load.counts)}, {load.troubles[:5]}")
+    assert load.troubles == []
+
+
+def test_restarts_under_load_refuse_nobody(again: Again) -> None:
+    check_restarts(again, 4, 60)
+
+
+def test_restarts_of_workers_under_load_refuse_nobody(again: Again) -> None:
+    check_restarts(again, 1, 30, "--workers", "2")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_fifty_restarts_under_load_refuse_nobody(again: Again, workers: str) -> None:
+    check_restarts(again, 50, 200, "--workers", workers)
+
+
+# systemd's sockets.
+
+
+class Guarded(servers.Guarded):
+    """A command that inherits files, with its guard."""
+
+    def __init__(self, command: list[str], env: dict[str, str], files: list[int]) -> None:
+        words = [sys.executable, "-I", "-S", str(GUARD), "0", "", *command]
+        pipe = subprocess.PIPE
+        subprocess.Popen.__init__(
+            self, words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env, pass_fds=files
+        )  # fmt: skip
+
+
+def activated(server: Server, sockets: list[tuple[str, socket.socket]], *arguments: str) -> Process:
+    """Start a proxy that gets its sockets as systemd gives them.
+
+    Args:
+        server: the upstream.
+        sockets: names and sockets, in their order.
+        arguments: of the proxy.
+    """
+    # They become the files 3 and so on of the process, whose number only a shell knows that it is to run in.
+    files = [fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 50) for _, one in sockets]
+    moves = " ".join(f"{3 + place}<&{file} {file}<&-" for place, file in enumerate(files))
+    names = ":".join(name for name, _ in sockets)
+    env = proxy_environment({"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": names})
+    words = [sys.executable, "-m", "proxy", "--upstream", server.url, "--log-format", "json", *arguments]
+    command = ["bash", "-c", f'exec {moves}; LISTEN_PID=$$ exec "$@"', "bash", *words]
+    try:
+        return Process(command, env, guard=Guarded(command, env, files))
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def bound(path: Path | None = None) -> socket.socket:
+    """A socket that listens."""
+    one = socket.socket(socket.AF_INET if path is None else socket.AF_UNIX)
+    one.bind(("127.0.0.1", free_port()) if path is None else str(path))
+    one.listen(1024)
+    return one
+
+
+@pytest.fixture
+def units(server: Server) -> Iterator[Callable[..., Process]]:
+    """Starts proxies as `activated` does."""
+    with ExitStack() as stack:
+
+        def start(sockets: list[tuple[str, socket.socket]], *arguments: str) -> Process:
+            process = activated(server, sockets, *arguments)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_proxy_serves_at_the_sockets_that_systemd_has_bound(
+    units: Callable[..., Process], tmp_path: Path, workers: str
+) -> None:
+    """Instead of at what its settings say; the files of Unix sockets are systemd's."""
+    with bound() as tcp, bound(tmp_path / "clients") as path, bound() as admin:
+        given = [("expiremember-proxy.socket", tcp), ("expiremember-proxy.socket", path), ("admin", admin)]
+        process = units(given, "--workers", workers, "--listen", "127.0.0.1:1")
+        line = process.line(is_ready)
+        assert f'"listen": ["127.0.0.1:{tcp.getsockname()[1]}", "unix://{tmp_path}/clients"]' in line
+        for place in (tcp.getsockname(), tmp_path / "clients"):
+            with Raw(place) as client:
+                assert client.command("PING") == b"+PONG\r\n"
+        until(lambda: Admin(admin.getsockname()).ask("/readyz")[0] == 200)
+        assert process.end() == 0
+        assert (tmp_path / "clients").exists()
+        # Nobody is refused while none runs: who comes waits for the next one.
+        with Raw(tcp.getsockname()) as client:
+            client.send_command("PING")
+            assert client.silent(0.1)
+            units(given, "--workers", workers)
+            assert client.reply() == b"+PONG\r\n"
+
+
+def test_clients_speak_tls_at_a_socket_of_that_name(units: Callable[..., Process], tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    mine = flags(listen_tls_cert_file=files.server.file, listen_tls_key_file=files.server.key)
+    with bound() as plain, bound() as tls:
+        process = units([("x", plain), ("tls", tls)], *mine)
+        assert f"tls://127.0.0.1:{tls.getsockname()[1]}" in process.line(is_ready)
+        host, port = tls.getsockname()
+        with redis.Redis(host, port, ssl=True, ssl_ca_certs=str(files.authority.file)) as client:
+            assert client.ping()
+
+
+@pytest.mark.parametrize("case", ["admin alone", "two for admin", "no socket", "datagrams", "abstract"])
+def test_sockets_of_systemd_that_cannot_be_used_are_refused(
+    units: Callable[..., Process], tmp_path: Path, case: str
+) -> None:
+    with (
+        bound() as one, bound() as two, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        socket.socket() as silent, socket.socket(socket.AF_UNIX) as abstract,
+    ):  # fmt: skip
+        abstract.bind(f"\0expiremember-{os.getpid()}")
+        abstract.listen()
+        given, told = {
+            "admin alone": ([("admin", one)], "admin port only"),
+            "two for admin": ([("x", one), ("admin", two), ("admin", one)], "several sockets"),
+            "no socket": ([("x", silent)], "ListenStream="), "datagrams": ([("x", datagrams)], "ListenStream="),
+            "abstract": ([("x", abstract)], "no absolute path"),
+        }[case]  # fmt: skip
+        process = units(given)
+        assert process.wait() == 2, process.output
+        assert told in process.output
+        assert "\n" not in process.output
+
+
+def test_a_socket_that_is_not_for_this_process_is_left() -> None:
+    own = str(os.getpid())
+    for environment in ({}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": own, "LISTEN_FDS": "0"}):
+        assert from_manager(environment) is None
+        assert environment == {}
+
+
+def check_restarts_of_units(units: Callable[..., Process], restarts: int, clients: int, *arguments: str) -> None:
+    """Restart a unit under load, as `systemctl restart` does: the next starts when the one before has ended."""
+    with bound() as listener:
+        given = [("expiremember-proxy.socket", listener)]
+        process = units(given, *arguments)
+        process.line(is_ready)
+        load = Load(listener.getsockname()[1], clients)
+        with load.running():
+            until(lambda: load.counts["short"] > clients)
+            began = time.monotonic()
+            for _ in range(restarts):
+                count = load.counts["short"]
+                assert process.end() == 0
+                process = units(given, *arguments)
+                process.line(is_ready)
+                until(partial(load.has_passed, count), 30, "replies of the new one")
+            seconds = time.monotonic() - began
+    print(
+        f"{restarts} restarts of a unit in {seconds:.0f} s, {clients} clients: {dict(load.counts)}, {load.troubles[:5]}"
+    )
+    assert load.troubles == []
+
+
+def test_restarts_of_a_unit_under_load_refuse_nobody(units: Callable[..., Process]) -> None:
+    check_restarts_of_units(units, 2, 40)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_fifty_restarts_of_a_unit_under_load_refuse_nobody(units: Callable[..., Process], workers: str) -> None:
+    check_restarts_of_units(units, 50, 200, "--workers", workers)
