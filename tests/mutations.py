@@ -255,6 +255,11 @@ MUTATIONS = [
     Mutation("scripts/calls.py", 'return b"#!lua\\n" if terms.takes_memory else', "return", "refusals without memory"),
     Mutation("scripts/calls.py", 'else b"#!lua flags=no-writes\\n"', 'else b""', "paused writes"),
     Mutation("scripts/calls.py", "text = _head(terms) + script(", "text = script(", "no half"),
+    # Shortened scripts.
+    Mutation("scripts/shortening.py", 'begins and self.tokens[place + 1] == "="', "False", "TTL"),
+    Mutation("scripts/shortening.py", 'if before in (".", ":"):', 'if before == ":":', "TTL"),
+    Mutation("scripts/shortening.py", "if all(begin <= place < end for place in self._left(name)):", "if True:", "TTL"),
+    Mutation("scripts/shortening.py", '"\\n" if fresh else " "', '""', "TTL"),
     Mutation("session/rights.py", "self.confinement = frame", "pass", "a subscriber"),
     Mutation("session/outgoing.py", "self._asides.precede()", "pass", "lives within a transaction"),
     Mutation(
@@ -557,6 +562,7 @@ MUTATIONS = [
     Mutation("relay/upstream.py", "if self._transport.get_write_buffer_size():", "if True:", "no job"),
     # In front of a cluster node.
     Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
+    Mutation("expiry/tracker.py", "meet(clustered=clustered)", "meet(clustered=False)", "a key on its way"),
     Mutation(
         "session/rewrite.py",
         "return self._names.declared(keys) if keys else None",

@@ -215,12 +215,12 @@ class Rewriter:
     @property
     def removing(self) -> Terms:
         """The terms of a script that writes, but takes no memory."""
-        return Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+        return self._server.own_terms(writes=True, takes_memory=False)
 
     @property
     def reading(self) -> Terms:
         """The terms of a script that writes nothing."""
-        return Terms(writes=False, takes_memory=False, declared=self._server.declares_terms)
+        return self._server.own_terms(writes=False, takes_memory=False)
 
     def reads(self, name: bytes) -> bool:
         """Return whether the server says of a command that it writes nothing."""
@@ -247,7 +247,8 @@ class Rewriter:
             key: the key.
             members: the members that may be about to be added; None for all, of which `WITHIN` or so are looked at.
         """
-        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        terms = self._server.own_terms(writes=True, takes_memory=False)
+        terms = terms._replace(declared=False)  # refused when it writes, not before
         if members is None or sum(map(len, members)) > COPIED:
             arguments = [b"", b"0", b"%d" % WITHIN]
             return evaluation(terms, "void_page", self._triple(key), arguments, declared=self._declared([key]))
@@ -261,7 +262,8 @@ class Rewriter:
         A cluster node sees none of them: it would refuse the whole transaction for one that is not there, or that is
         no key but an argument.
         """
-        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        terms = self._server.own_terms(writes=True, takes_memory=False)
+        terms = terms._replace(declared=False)  # refused when it writes, not before
         front = self._pairs(list(keys))
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
@@ -272,7 +274,7 @@ class Rewriter:
         if command.effect is not Effect.IMPORT or not keys or not self._concerns(keys):
             return []
         self._metrics.requests_rewritten_total["bracket"] += 1
-        terms = Terms(writes=True, takes_memory=True, declared=self._server.declares_terms)
+        terms = self._server.own_terms(writes=True, takes_memory=True)
         names, declared, field = self._triple(keys[0]), self._declared(keys), secrets.token_hex(8).encode()
         present = "" if declared is None else self._shadows(names)
         return [
@@ -285,7 +287,7 @@ class Rewriter:
         if self._names.slots is None and waiting == b"WAIT":
             return encode([b"PUBLISH", self._names.written, b""])
         # No message is in an append-only file. From Redis 8.0 and Valkey 8.0 on a cluster node sends none to replicas.
-        terms = Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+        terms = self._server.own_terms(writes=True, takes_memory=False)
         return evaluation(terms, "write", [self._names.written], [])
 
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
