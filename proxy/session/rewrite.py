@@ -683,7 +683,8 @@ class Rewriter:
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
         terms = terms._replace(takes_memory=deadline > now)
-        return self._script(terms, "expire_members", self._triple(key), [what, *asked.members])
+        does = ("1" if len(asked.members) == 1 else "n") + ("x" if asked.condition else "")
+        return self._script(terms, "expire_members", self._triple(key), [what, *asked.members], does=does)
 
     def _lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
         name, size = command.name, len(arguments)
@@ -710,17 +711,19 @@ class Rewriter:
         *,
         named: Sequence[bytes] = (),
         sets: bool = False,
+        does: str = "",
     ) -> bytes:
         """Return the script that replaces a request, and count it; as `evaluation`.
 
         Args:
             named: the request's keys, where the script's are only those of them that have deadlines.
             sets: whether it sets deadlines, though its script need not.
+            does: as of `script`.
         """
         self._metrics.requests_rewritten_total[name] += 1
         declared = None if sets or name in _SETTING else self._declared([*named, *keys])
         present = "" if declared is None else self._shadows(keys)
-        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
+        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present, does=does)
 
     def _shadows(self, keys: list[bytes]) -> str:
         """Return the places, from 1 on, of the shadows among a script's keys that have to be at the node."""
