@@ -22,7 +22,7 @@ _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
-_PART: Final = re.compile(r"^ *-- For (\w+)(?:; uses: ?(.*))?$", re.MULTILINE)
+_PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
 _ALL, _CLUSTERED, _ALONE_THERE = "all", "c", "-"
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
@@ -33,13 +33,14 @@ def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
     """Leave out the parts of a script that are for other things than it is to do; return what parts left out use alone.
 
     Args:
-        text: the script, in which lines of comment with `For` and letters stand in front of such parts.
+        text: the script, in which lines of comment with `For` and letters stand in front of such parts: any of them
+            is enough, of those with a plus between them all are needed.
         does: the letters of what it is to do.
     """
     front, *parts = _PART.split(text)
     kept, used, unused = [front], set[str](), set[str]()
     for letters, uses, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        wanted = letters == _ALL or not set(does).isdisjoint(letters)
+        wanted = letters == _ALL or not any(set(does).isdisjoint(some) for some in letters.split("+"))
         if wanted:
             kept.append(part)
         (used if wanted else unused).update(filter(None, re.split(r",\s*", uses or "")))

@@ -106,6 +106,11 @@ def _batch(
     )
 
 
+def _terms_of(condition: bytes, *, later: bool) -> str:
+    """Return the letters of what a script has to be able to do, as of expire.lua. `later`: by whatever clock."""
+    return ("x" if condition else "") + ("" if later else "d")
+
+
 def _is_cleared(key: bytes, transaction: Transaction | None) -> bool:
     return transaction is not None and key in transaction.cleared
 
@@ -600,7 +605,11 @@ class Rewriter:
         # One that has passed removes the member: for that there is always memory.
         removes = deadline <= now
         return self._script(
-            self._server.terms(name)._replace(takes_memory=not removes), "expire", self._triple(key), [member, terms]
+            self._server.terms(name)._replace(takes_memory=not removes),
+            "expire",
+            self._triple(key),
+            [member, terms],
+            does="e" + _terms_of(lifetime.condition, later=lifetime.is_relative and lifetime.milliseconds > 0),
         )
 
     def may_set(self, command: Command, arguments: list[bytes]) -> bool:
@@ -683,7 +692,9 @@ class Rewriter:
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
         terms = terms._replace(takes_memory=deadline > now)
-        does = ("1" if len(asked.members) == 1 else "n") + ("x" if asked.condition else "")
+        does = ("1" if len(asked.members) == 1 else "n") + _terms_of(
+            asked.condition, later=asked.relative and asked.milliseconds > 0
+        )
         return self._script(terms, "expire_members", self._triple(key), [what, *asked.members], does=does)
 
     def _lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:

@@ -7,7 +7,7 @@
 --   time that does not fit, the latest deadline, the types of which the key has to have one, the result for a member that is
 --   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key
 --   (clear_front.lua) ' cleared' behind it; then the members
--- What it does: 1 of one member; n of several; x with a condition
+-- What it does: 1 of one member; n of several; x with a condition; d where the deadline may have passed
 -- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
 --   for another type
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them, and walked for each that is removed)
@@ -29,27 +29,51 @@ if not there then
   for place = 1, #ARGV - 1 do replies[place] = -2 end
   return replies
 end
-local removes = deadline <= moment
-local plain = nothing_due and condition == '' and not removes
 need_refresh(shadow)
+local removes = deadline <= moment
+-- For d
 if removes then
   for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   need('zrem', shadow, ARGV[2])
 end
+-- For x
+-- present: the deadline of a member. One without lives forever: nothing is greater, everything is less.
+local function holds(present)
+  if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return false end
+  local order = condition:sub(-2)
+  if order == 'GT' and (not present or deadline <= present) then return false end
+  return order ~= 'LT' or not present or deadline < present
+end
+-- For all
 -- least: the earliest deadline that has gone or has been replaced.
 local score, removed, given, least = string.format('%.1f', deadline - 0.5), false, false, math.huge
--- state: a member's deadline, true for none, false where it is not there.
-local function judge(state)
-  if not state then return -2 end
-  -- For x
-  -- A member without a deadline lives forever: nothing is greater, everything is less.
-  local present, order = state ~= true and state, condition:sub(-2)
-  if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return 0 end
-  if order == 'GT' and (not present or deadline <= present) then return 0 end
-  if order == 'LT' and present and deadline >= present then return 0 end
-  -- For all
-  return removes and 2 or 1
+-- For 1
+if #ARGV == 2 then
+  local member = ARGV[2]
+  local lives = has(kind, key, member)
+  local stored = lives and tonumber(call('zscore', shadow, member) or nil)
+  local present = stored and stored > 0 and math.ceil(stored)
+  if not lives or present and stored <= moment
+    and passed(kind, key, shadow, index, {member}, cleared, stored, moment) then
+    return {-2}
+  end
+  -- For 1+x
+  if not holds(present) then return {0} end
+  -- For 1+d
+  if removes then
+    discard(kind, key, {member})
+    removed, replies[1] = true, tonumber(code)
+    if call('exists', key) == 1 then call('zrem', shadow, member) end
+  end
+  -- For 1
+  if not removed then
+    call('zadd', shadow, score, member)
+    given, replies[1], least = true, 1, stored and math.abs(stored) or least
+  end
 end
+-- For n
+local plain = nothing_due and condition == '' and not removes
+-- Gives the state of a member that is there: its deadline, true for none, false if it has passed.
 local function found(member, stored)
   stored = tonumber(stored or nil)
   if not stored then return true end
@@ -57,26 +81,6 @@ local function found(member, stored)
   if stored < 0 then return true end
   return not (stored <= moment and passed(kind, key, shadow, index, {member}, cleared, stored, moment)) and math.ceil(stored)
 end
-local function change(gone, new)
-  if gone[1] then
-    discard(kind, key, gone)
-    removed = true
-    if call('exists', key) == 1 then call('zrem', shadow, unpack(gone)) end
-  end
-  if new[1] then
-    -- Not all of them are new: one may have had the earliest deadline.
-    if call('zadd', shadow, unpack(new)) < #new / 2 and plain then least = 0 end
-    given = true
-  end
-end
--- For 1
-if #ARGV == 2 then
-  local member = ARGV[2]
-  local reply = judge(has(kind, key, member) and found(member, call('zscore', shadow, member)))
-  change(reply == 2 and {member} or {}, reply == 1 and {score, member} or {})
-  replies[1] = reply == 2 and tonumber(code) or reply
-end
--- For n
 for first = 2, #ARGV == 2 and 0 or #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
   local each, new, gone, size = has_each(kind, key, members), {}, {}, 0
@@ -92,10 +96,14 @@ for first = 2, #ARGV == 2 and 0 or #ARGV, 500 do
   else
     local states, scores = {}, score_each(shadow, members)
     for place, member in ipairs(members) do
-      local state = states[member]
+      local state, reply = states[member], removes and 2 or 1
       if state == nil then state = each[place] and found(member, scores[place]) end
-      local reply = judge(state)
-      if reply == 2 then
+      -- For n+x
+      if state and not holds(state ~= true and state) then reply = 0 end
+      -- For n
+      if not state then
+        reply = -2
+      elseif reply == 2 then
         gone[#gone + 1], state = member, false
       elseif reply == 1 then
         new[#new + 1], new[#new + 2], state = score, member, deadline
@@ -103,12 +111,25 @@ for first = 2, #ARGV == 2 and 0 or #ARGV, 500 do
       states[member], replies[first + place - 2] = state, reply == 2 and tonumber(code) or reply
     end
   end
-  change(gone, new)
+  -- For n+d
+  if gone[1] then
+    discard(kind, key, gone)
+    removed = true
+    if call('exists', key) == 1 then call('zrem', shadow, unpack(gone)) end
+  end
+  -- For n
+  if new[1] then
+    -- Not all of them are new: one may have had the earliest deadline.
+    if call('zadd', shadow, unpack(new)) < #new / 2 and plain then least = 0 end
+    given = true
+  end
 end
--- For all
+-- For d
 if removed then
   if call('exists', key) == 0 then drop(key, shadow, index) else refresh(key, shadow, index) end
-elseif given then
+end
+-- For all
+if given and not removed then
   local before = redis.pcall('zscore', index, key)
   if type(before) ~= 'string' or deadline - 0.5 < tonumber(before) then
     redis.pcall('zadd', index, score, key)
