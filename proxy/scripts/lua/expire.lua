@@ -8,7 +8,7 @@
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
 local term, mode, name, condition, cleared = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)(.*)')
-local deadline, moment = tonumber(term), (now())
+local deadline, moment = tonumber(term), now()
 if mode == 'relative' then deadline = deadline + moment end
 if deadline > 9007199254740992 or deadline < -9007199254740992 then
   return redis.error_reply("ERR invalid expire time in '" .. name .. "' command")

@@ -13,7 +13,7 @@
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them, and walked for each that is removed)
 local term, mode, name, latest, wanted, code, condition, cleared =
   ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
-local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), (now())
+local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
 cleared = cleared ~= ''
 local kind, replies, nothing_due = call('type', key).ok, {}, false
 local there = kind ~= 'none'

@@ -4,7 +4,7 @@
 -- Gives whether it has seen that nothing is due. O(log n) for each member removed (O(n) in a list), some thousand at most.
 local function settle(key, shadow, index, cleared)
   for _ = 1, cleared and 0 or 4 do
-    local due = redis.pcall('zrangebyscore', shadow, '(0', (now()), 'limit', 0, 500)
+    local due = redis.pcall('zrangebyscore', shadow, '(0', now(), 'limit', 0, 500)
     if not due[1] then return not failed(due) end
     passed(call('type', key).ok, key, shadow, index, due)
     if #due < 500 then return end
