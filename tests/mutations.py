@@ -276,6 +276,11 @@ MUTATIONS = [
     Mutation("scripts/calls.py", 'return b"#!lua\\n" if terms.takes_memory else', "return", "refusals without memory"),
     Mutation("scripts/calls.py", 'else b"#!lua flags=no-writes\\n"', 'else b""', "paused writes"),
     Mutation("scripts/calls.py", "text = _head(terms) + script(", "text = script(", "no half"),
+    # Shortened scripts.
+    Mutation("scripts/shortening.py", 'begins and self.tokens[place + 1] == "="', "False", "TTL"),
+    Mutation("scripts/shortening.py", 'if before in (".", ":"):', 'if before == ":":', "TTL"),
+    Mutation("scripts/shortening.py", "if all(begin <= place < end for place in self._left(name)):", "if True:", "TTL"),
+    Mutation("scripts/shortening.py", '"\\n" if fresh else " "', '""', "TTL"),
     Mutation("session/rights.py", "self.confinement = frame", "pass", "a subscriber"),
     Mutation("session/outgoing.py", "self._asides.precede()", "pass", "lives within a transaction"),
     Mutation(
@@ -449,7 +454,7 @@ MUTATIONS = [
     Mutation("relay/client.py", 'else {"client": self.source}', "else {}", "a client by its header"),
     Mutation("tls.py", "raise ConnectionResetError(_LOST)  # of that end", "pass  # of that end", "ends"),
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
-    Mutation("relay/client.py", "self._transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
+    Mutation("relay/farewell.py", "transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),
     Mutation("relay/client.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
@@ -457,7 +462,7 @@ MUTATIONS = [
         "session/intake.py", "if self._standing.is_stranger and not reader.within and", "if False and", "before a login"
     ),
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),
-    Mutation("relay/client.py", "self._surroundings.held.account(self._held, 0)", "pass", "held limit"),
+    Mutation("relay/budget.py", "self._budget.account(self.bytes, 0)", "pass", "held limit"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
@@ -542,7 +547,10 @@ MUTATIONS = [
     ),
     # What waits behind a late reply.
     Mutation(
-        "relay/client.py", "(self._held or self._session.replies.waiting)", "self._session.replies.waiting", "waited"
+        "relay/client.py",
+        "self._holding.bytes or self._session.replies.waiting",
+        "self._session.replies.waiting",
+        "waited",
     ),
     Mutation("relay/client.py", "self._refuse_for_room(at_once=True)", "self._refuse_for_room()", "waits for too much"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
@@ -586,6 +594,7 @@ MUTATIONS = [
     Mutation("relay/upstream.py", "if self._transport.get_write_buffer_size():", "if True:", "no job"),
     # In front of a cluster node.
     Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
+    Mutation("expiry/tracker.py", "meet(clustered=clustered)", "meet(clustered=False)", "a key on its way"),
     Mutation(
         "session/script_calls.py",
         "return self._names.declared(keys) if keys else None",

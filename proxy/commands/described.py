@@ -34,12 +34,14 @@ class Terms(NamedTuple):
         declared: whether the server reads the terms in a script's first line. Older ones find out when the script calls
         something.
         across: whether the script may look at keys of several slots of a cluster node.
+        clustered: whether the server may be a cluster node.
     """
 
     writes: bool
     takes_memory: bool
     declared: bool
     across: bool = False
+    clustered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class ServerCommands:
         strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
         declares_terms: whether it reads in a script's first line on which terms to run it.
         quoting: how it splits an inline request into arguments.
+        clustered: whether it may be a cluster node.
         is_valkey: whether it is a Valkey, whose commands for lifetimes of fields differ from Redis's.
         worked_out: a cache for what others derive from all this; cleared when it is read again.
     """
@@ -112,6 +115,7 @@ class ServerCommands:
         self.empty_counts = True
         self.takes_many_arguments = True
         self.declares_terms = False
+        self.clustered = True
         self.is_valkey = False
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
@@ -130,6 +134,13 @@ class ServerCommands:
         self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
         self._terms.clear()
         self.worked_out.clear()
+
+    def meet(self, *, clustered: bool) -> None:
+        """Take over whether the server is a cluster node."""
+        if clustered != self.clustered:
+            self.clustered = clustered
+            self._terms.clear()
+            self.worked_out.clear()
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
         """Take over the server's reply to `HELLO`: its name, its version, …"""
@@ -189,8 +200,14 @@ class ServerCommands:
         if terms is None:
             described = self._described.get(name)
             flags = described.flags if described is not None else () if self._reads_itself(name) else (b"write",)
-            terms = self._terms[name] = Terms(b"write" in flags, b"denyoom" in flags, self.declares_terms)
+            terms = self._terms[name] = Terms(
+                b"write" in flags, b"denyoom" in flags, self.declares_terms, clustered=self.clustered
+            )
         return terms
+
+    def own_terms(self, *, writes: bool, takes_memory: bool) -> Terms:
+        """Return the terms of a script that stands in for no command."""
+        return Terms(writes, takes_memory, self.declares_terms, clustered=self.clustered)
 
     def may_block(self, name: bytes) -> bool:
         """Return whether the command of that upper-case name may block its connection.

@@ -207,6 +207,7 @@ class Tracker:
 
     async def _meet(self, connection: Any, *, clustered: bool) -> None:
         """See which slots the server has, if it is a node of a cluster."""
+        self._commands.meet(clustered=clustered)
         if not clustered:
             self._indexes.clustered.clear()
             self._names.slots = None

@@ -1,4 +1,7 @@
-"""Listening sockets that somebody else has bound: systemd (LISTEN_FDS), or the proxy whose place this one takes."""
+"""Listening sockets that somebody else has bound: systemd (LISTEN_FDS), or the proxy whose place this one takes.
+
+Its tests: tests/test_systemd.py.
+"""
 
 from __future__ import annotations
 

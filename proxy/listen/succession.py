@@ -1,5 +1,7 @@
 """How a proxy takes the place of one that runs, and refuses nobody: by a Unix socket at which that hands sockets over.
 
+Its tests: tests/test_takeover.py.
+
 The one that comes gets the very sockets that the other listens on, so clients that wait in their queues are lost to
 neither. A socket of its own beside the other's (SO_REUSEPORT) would lose those that the kernel has given to the other.
 While it starts, the other serves. When it serves itself, it says so: then the other accepts no more, answers what has

@@ -5,11 +5,15 @@ Its tests: tests/test_hostile.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 ALWAYS_ALLOWED: Final = 64 * 1024
 """Bytes that each client may make the proxy hold, whatever others do: so ordinary requests always get through."""
+
+RECOUNT_SECONDS: Final = 0.1
+"""How often to see whether the server has taken what it was sent, where that is much."""
 
 
 class HeldBudget:
@@ -54,3 +58,48 @@ class HeldBudget:
         self.total += after - before
         if before > after:
             self.on_freed(before - after)
+
+
+class Holding:
+    """What one connection holds of its requests, as last accounted.
+
+    Args:
+        budget: of all connections.
+
+    Attributes:
+        bytes: how many.
+    """
+
+    __slots__ = ("_budget", "_recount", "bytes")
+
+    def __init__(self, budget: HeldBudget) -> None:
+        self.bytes = 0
+        self._budget = budget
+        self._recount: asyncio.TimerHandle | None = None  # sees whether the server has taken what it was sent
+
+    def account(self, waiting: int, unsent: int, again: Callable[[], object]) -> bool:
+        """Account for it; return whether that is still allowed.
+
+        Args:
+            waiting: bytes that wait in the proxy.
+            unsent: bytes that are on their way, and that the server has not taken.
+            again: accounts for it anew.
+        """
+        if unsent <= ALWAYS_ALLOWED:
+            unsent = 0
+        elif self._recount is None:
+            # The loop tells when it has been taken only where it has told that it is much.
+            self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count, again)
+        before, self.bytes = self.bytes, waiting + unsent
+        return self._budget.account(before, self.bytes, unsent)
+
+    def _count(self, again: Callable[[], object]) -> None:
+        self._recount = None
+        again()
+
+    def end(self) -> None:
+        """Hold nothing any more."""
+        self._budget.account(self.bytes, 0)
+        self.bytes = 0
+        if self._recount is not None:
+            self._recount.cancel()

@@ -6,7 +6,6 @@ Its tests: tests/test_states.py.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,14 +17,15 @@ import structlog
 
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
-from proxy.relay.budget import ALWAYS_ALLOWED, HeldBudget
+from proxy.relay.budget import HeldBudget, Holding
+from proxy.relay.farewell import Farewell
 from proxy.relay.fence import Fence
-from proxy.relay.hangup import has_hung_up, undelivered
+from proxy.relay.hangup import has_hung_up
 from proxy.relay.lanes import Lanes
 from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
 from proxy.relay.turns import TurnQueue
-from proxy.relay.upstream import LINGER_SECONDS, Hold, UpstreamConnection
+from proxy.relay.upstream import Hold, UpstreamConnection
 from proxy.relay.vigil import Vigil
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
@@ -42,12 +42,6 @@ log = structlog.get_logger("proxy.relay")
 LARGE: Final = 32 * 1024
 """Bytes of a chunk behind which others are served before the client is read again: the loop would read on, many times,
 from a client that sends without pause, and judging takes longer than passing on."""
-
-FAREWELL_SECONDS: Final = 1.0
-"""How often to look whether a client that has been told its last has taken it: then its connection is closed."""
-
-RECOUNT_SECONDS: Final = 0.1
-"""How often to see whether the server has taken what it was sent, where that is much."""
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a client that is turned away waits for the replies to what it has sent before."""
@@ -194,8 +188,7 @@ class ClientConnection(asyncio.Protocol):
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
         self._early = b""  # came before upstream was there
-        self._held = 0  # bytes, as last accounted
-        self._recount: asyncio.TimerHandle | None = None  # sees whether the server has taken what it was sent
+        self._holding = Holding(surroundings.held)
         self._clogged = False  # upstream takes no more at present
         self._rests = False  # others are served first
         self._leaves = False  # upstream is still to come to the end of what it was sent
@@ -204,8 +197,6 @@ class ClientConnection(asyncio.Protocol):
         self._parts = False  # it is to end when it has been answered
         self._input_ended = False
         self._last_words = b""  # for a client that is turned away, when its requests have been answered
-        self._undelivered = sys.maxsize  # bytes that a client that parts has still to take, as last looked at
-        self._looks_in_vain = 0
 
     # The state.
 
@@ -235,13 +226,14 @@ class ClientConnection(asyncio.Protocol):
             return
         wanted = self._state in _READING and not self._input_ended
         if self._state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
-            wanted = wanted and self._reads_on and not self._rests and not self._clogged and self._held < self._most()
+            wanted = wanted and self._reads_on and not (self._rests or self._clogged)
+            wanted = wanted and self._holding.bytes < self._most()
         elif self._sharing is not None and self._sharing.leaving:
             wanted = False  # what has come already is kept; the loop reads once before it can be told to pause
         elif self._state in (State.HELD, State.FINISHING):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()
-            wanted = awaiting and not self._input_ended and self._held < self._most()
+            wanted = awaiting and not self._input_ended and self._holding.bytes < self._most()
         if wanted != self._transport.is_reading():
             if wanted:
                 self._transport.resume_reading()
@@ -369,10 +361,7 @@ class ClientConnection(asyncio.Protocol):
 
         The session goes at once, by its last reference: until the collector finds it others may need what it holds.
         """
-        self._surroundings.held.account(self._held, 0)
-        self._held = 0
-        if self._recount is not None:
-            self._recount.cancel()
+        self._holding.end()
         self._early = b""
         upstream, self._upstream = self._upstream, None
         if self._sharing is not None:
@@ -645,17 +634,7 @@ class ClientConnection(asyncio.Protocol):
         waiting = len(self._early) + (self._session.held if upstream is not None else 0)
         waiting += len(sharing.kept) if sharing is not None else 0
         unsent = upstream.unsent if upstream is not None else 0
-        if unsent <= ALWAYS_ALLOWED:
-            unsent = 0
-        elif self._recount is None:
-            # The loop tells when it has been taken only where it has told that it is much.
-            self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count_again)
-        before, self._held = self._held, waiting + unsent
-        return self._surroundings.held.account(before, self._held, unsent)
-
-    def _count_again(self) -> None:
-        self._recount = None
-        self._account()
+        return self._holding.account(waiting, unsent, self._account)
 
     def _proceed(self) -> None:
         """Do what is next where no question is open: judge on, take more, or see to the end."""
@@ -747,7 +726,8 @@ class ClientConnection(asyncio.Protocol):
         sends = self._state in _SENDING or self._state is State.DRAINING
         if sends and (late := self._session.reads.take_late()):
             self._start_beside(self._read_again(self._session, late))
-        if (self._held or self._session.replies.waiting) and not self._account() and self._state in _COLLECTING:
+        holds = self._holding.bytes or self._session.replies.waiting
+        if holds and not self._account() and self._state in _COLLECTING:
             self._refuse_for_room(at_once=True)
             return
         if self._session.replies.wants_probe and sends:
@@ -970,8 +950,8 @@ class ClientConnection(asyncio.Protocol):
         `at_once`: it is replies that wait for another one in front, and to wait for that would be to take in more.
         """
         self._surroundings.metrics.requests_refused_total["held_limit"] += 1
-        log.warning("client closed: held_limit reached", bytes=self._held, **self.who)
-        line = _ALONE if self._held > self._surroundings.held.limit else _TOGETHER
+        log.warning("client closed: held_limit reached", bytes=self._holding.bytes, **self.who)
+        line = _ALONE if self._holding.bytes > self._surroundings.held.limit else _TOGETHER
         if at_once and self._state is State.ORPHANED:
             self._close()
             return
@@ -1015,32 +995,7 @@ class ClientConnection(asyncio.Protocol):
         self._receive_by(_drop)
         if self._transport.is_closing():
             return
-        if line:
-            self._transport.write(line)
-        has_written = not self._transport.get_write_buffer_size()  # else a slow client may take longer than it lingers
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        elif has_written:
-            self._transport.close()  # TLS says so, and reads on until the other side has
-        if self._input_ended and has_written:
-            self._transport.close()
-            self._after(LINGER_SECONDS, self._transport.abort)
-        else:
-            self._after(FAREWELL_SECONDS, self._part)
-
-    def _part(self) -> None:
-        """Close when everything has been delivered, or the client takes no more of it."""
-        left, before = undelivered(self._transport), self._undelivered
-        self._undelivered = left
-        self._looks_in_vain = self._looks_in_vain + 1 if left >= before else 0
-        if left and self._looks_in_vain < LINGER_SECONDS / FAREWELL_SECONDS:
-            self._after(FAREWELL_SECONDS, self._part)
-            return
-        self._transport.close()
-        if not self._transport.can_write_eof() and not self._transport.get_write_buffer_size():
-            self._transport.abort()  # TLS would wait for the other side's word, and that may never come
-            return
-        self._after(LINGER_SECONDS, self._transport.abort)
+        Farewell(self._transport, self._after).say(line, ended=self._input_ended)
 
     def part(self) -> None:
         """Finish, once there is something to answer: another process serves those that come from now on."""

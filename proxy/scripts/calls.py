@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Final
 
 from proxy.commands.described import Terms
+from proxy.scripts.shortening import shorten
 from proxy.wire.request import bulk, bulks
 
 _FOLDER: Final = files("proxy.scripts") / "lua"
@@ -24,54 +25,42 @@ _TELLING: Final = ("need", "glob")  # what `lapse` alone needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
-_PART: Final = re.compile(r"^-- For (\w+)(?:; uses: ?(.*))?$", re.MULTILINE)
-_ALL: Final = "all"
+_PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
+_ALL, _CLUSTERED, _ALONE_THERE = "all", "c", "-"
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
 `CLIENT PAUSE … WRITE`. Other flags are those of a script without such a line."""
-
-
-def _code(text: str) -> str:
-    """Take comments, indentation and blank lines out: the server reads a script's text at each call."""
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("--"))
 
 
 def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
     """Leave out the parts of a script that are for other things than it is to do; return what parts left out use alone.
 
     Args:
-        text: the script, in which lines of comment with `For` and letters stand in front of such parts.
+        text: the script, in which lines of comment with `For` and letters stand in front of such parts: any of them
+            is enough, of those with a plus between them all are needed.
         does: the letters of what it is to do.
     """
     front, *parts = _PART.split(text)
     kept, used, unused = [front], set[str](), set[str]()
     for letters, uses, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        wanted = letters == _ALL or not set(does).isdisjoint(letters)
+        wanted = letters == _ALL or not any(set(does).isdisjoint(some) for some in letters.split("+"))
         if wanted:
             kept.append(part)
         (used if wanted else unused).update(filter(None, re.split(r",\s*", uses or "")))
     return "".join(kept), unused - used
 
 
-@cache
-def script(name: str, *, quiet: bool = False, undeclared: bool = False, does: str = "") -> bytes:
-    """Return the text of a script as it is sent.
+def composed(
+    name: str, *, quiet: bool = False, undeclared: bool = False, does: str = "", clustered: bool = True
+) -> str:
+    """Return the whole text of a script, as it is written; as `script`.
 
-    Args:
-        name: its file's name without the ending, such as "expire".
-        quiet: of a script that removes what has expired, whether to send the short form, which ends with `TELL` where
-            somebody has to be told of it.
-        undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
-        does: of one that can do several things, the letters of those that it is to do.
-
-    Returns:
-        The shared pieces that its `-- uses:` line names, then its own code, without comments; what it raises is
-        returned, because the server adds the script's name and line to an error that is raised.
+    The shared pieces that its `-- uses:` line names, then its own code. What it raises is returned, because the server
+    adds the script's name and line to an error that is raised.
     """
-    text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    text = _read(name)
     if _ALONE.search(text) and not undeclared:
-        return b"local call = redis.call\n" + _code(text).encode()
+        return f"local call = redis.call\n{text}"
     uses = _USES.search(text)
     pieces = [] if uses is None else re.split(r",\s*", uses[1])
     if does:
@@ -79,17 +68,37 @@ def script(name: str, *, quiet: bool = False, undeclared: bool = False, does: st
         pieces = [piece for piece in pieces if piece not in unused]
     if quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
-    call, *texts = [(_FOLDER / "shared" / f"{piece}.lua").read_text(encoding="utf-8") for piece in ("call", *pieces)]
-    front = "local undeclared = false" if "index" in pieces else ""
-    if undeclared:
-        front = _code((_FOLDER / "shared" / "undeclared.lua").read_text(encoding="utf-8"))
-    return "\n".join(filter(None, (front, _code(call), _BEGIN, *map(_code, (*texts, text)), _END))).encode()
+    front = _read("shared/undeclared") if undeclared else "local undeclared = false"
+    where = _CLUSTERED if clustered else _ALONE_THERE
+    call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))
+    return "\n".join((front, call, _BEGIN, *parts, text, _END))
+
+
+@cache
+def script(
+    name: str, *, quiet: bool = False, undeclared: bool = False, does: str = "", clustered: bool = True
+) -> bytes:
+    """Return the text of a script as it is sent: short, as the server hashes it at each call.
+
+    Args:
+        name: its file's name without the ending, such as "expire".
+        quiet: of a script that removes what has expired, whether to send the short form, which ends with `TELL` where
+            somebody has to be told of it.
+        undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
+        does: of one that can do several things, the letters of those that it is to do.
+        clustered: whether the server may be a cluster node.
+    """
+    return shorten(composed(name, quiet=quiet, undeclared=undeclared, does=does, clustered=clustered)).encode()
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
 @cache
 def reads_only(name: str) -> bool:
     """Return whether a script never writes; from Redis 7.0 on the server is told so, and holds it to that."""
-    return _READS.search((_FOLDER / f"{name}.lua").read_text(encoding="utf-8")) is not None
+    return _READS.search(_read(name)) is not None
 
 
 def control_script(name: str, *, declares: bool, quiet: bool = False, undeclared: bool = False) -> bytes:
@@ -113,12 +122,12 @@ def _head(terms: Terms) -> bytes:
 
 @cache
 def _guard() -> bytes:
-    return _code((_FOLDER / "shared" / "guard.lua").read_text(encoding="utf-8")).encode() + b"\n"
+    return shorten(_read("shared/guard")).encode() + b"\n"
 
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    text = _head(terms) + script(name, undeclared=undeclared, does=does)
+    text = _head(terms) + script(name, undeclared=undeclared, does=does, clustered=terms.clustered)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()
         return b"%b%b%b" % (bulk(b"EVALSHA"), bulk(digest), bulk(b"%d" % keys))

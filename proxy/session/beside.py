@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.described import ServerCommands
 from proxy.commands.table import Command, Effect
 from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
@@ -67,7 +67,8 @@ class Beside:
             key: the key.
             members: the members that may be about to be added; None for all, of which `WITHIN` or so are looked at.
         """
-        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        terms = self._server.own_terms(writes=True, takes_memory=False)
+        terms = terms._replace(declared=False)  # refused when it writes, not before
         if members is None or sum(map(len, members)) > COPIED:
             arguments = [b"", b"0", b"%d" % WITHIN]
             return evaluation(
@@ -83,7 +84,8 @@ class Beside:
         The keys are not declared to a cluster node. It would refuse the whole transaction for one that it does not
         have, or that is only an argument and no key.
         """
-        terms = Terms(writes=True, takes_memory=False, declared=False)  # refused when it writes, not before
+        terms = self._server.own_terms(writes=True, takes_memory=False)
+        terms = terms._replace(declared=False)  # refused when it writes, not before
         front = self._calls.pairs(list(keys))
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
@@ -94,7 +96,7 @@ class Beside:
         if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
             return []
         self._metrics.requests_rewritten_total["bracket"] += 1
-        terms = Terms(writes=True, takes_memory=True, declared=self._server.declares_terms)
+        terms = self._server.own_terms(writes=True, takes_memory=True)
         names, declared, field = self._calls.triple(keys[0]), self._calls.declared(keys), secrets.token_hex(8).encode()
         present = "" if declared is None else self._calls.shadows(names)
         return [
@@ -107,7 +109,7 @@ class Beside:
         if self._names.slots is None and waiting == b"WAIT":
             return encode([b"PUBLISH", self._names.written, b""])
         # No message is in an append-only file. From Redis 8.0 and Valkey 8.0 on a cluster node sends none to replicas.
-        terms = Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+        terms = self._server.own_terms(writes=True, takes_memory=False)
         return evaluation(terms, "write", [self._names.written], [])
 
     def trial(self, keys: list[bytes], answer: bytes) -> bytes:

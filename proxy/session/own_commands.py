@@ -28,6 +28,11 @@ def is_cleared(key: bytes, transaction: Transaction | None) -> bool:
     return transaction is not None and key in transaction.cleared
 
 
+def _terms_of(condition: bytes, *, later: bool) -> str:
+    """Return the letters of what a script has to be able to do, as of expire.lua. `later`: by whatever clock."""
+    return ("x" if condition else "") + ("" if later else "d")
+
+
 class OwnCommands:
     """Puts a script in the place of a command that the server does not have.
 
@@ -106,7 +111,8 @@ class OwnCommands:
         # A deadline that has passed removes the member. That needs no memory.
         removes = deadline <= now
         run = self._server.terms(name)._replace(takes_memory=not removes)
-        return self._calls.replacing(run, "expire", self._calls.triple(key), [member, terms])
+        does = "e" + _terms_of(lifetime.condition, later=lifetime.is_relative and lifetime.milliseconds > 0)
+        return self._calls.replacing(run, "expire", self._calls.triple(key), [member, terms], does=does)
 
     def by_word(
         self,
@@ -168,7 +174,12 @@ class OwnCommands:
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
         terms = terms._replace(takes_memory=deadline > now)
-        return self._calls.replacing(terms, "expire_members", self._calls.triple(key), [what, *asked.members])
+        does = ("1" if len(asked.members) == 1 else "n") + _terms_of(
+            asked.condition, later=asked.relative and asked.milliseconds > 0
+        )
+        return self._calls.replacing(
+            terms, "expire_members", self._calls.triple(key), [what, *asked.members], does=does
+        )
 
     def lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
         """Return what does a TTL, PTTL or PERSIST of a member; None where the request is about a key."""

@@ -67,12 +67,12 @@ class ScriptCalls:
     @property
     def removing(self) -> Terms:
         """The terms of a script that writes, but takes no memory."""
-        return Terms(writes=True, takes_memory=False, declared=self._server.declares_terms)
+        return self._server.own_terms(writes=True, takes_memory=False)
 
     @property
     def reading(self) -> Terms:
         """The terms of a script that writes nothing."""
-        return Terms(writes=False, takes_memory=False, declared=self._server.declares_terms)
+        return self._server.own_terms(writes=False, takes_memory=False)
 
     def triple(self, key: bytes) -> list[bytes]:
         """Return a key, its shadow and its index."""
@@ -105,17 +105,19 @@ class ScriptCalls:
         *,
         named: Sequence[bytes] = (),
         sets: bool = False,
+        does: str = "",
     ) -> bytes:
         """Return the script that replaces a request, and count it; as `evaluation`.
 
         Args:
             named: the request's keys, where the script's are only those of them that have deadlines.
             sets: whether it sets deadlines, though its script need not.
+            does: what the script has to be able to do, as of `calls.script`.
         """
         self._metrics.requests_rewritten_total[name] += 1
         declared = None if sets or name in _SETTING else self.declared([*named, *keys])
         present = "" if declared is None else self.shadows(keys)
-        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present)
+        return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present, does=does)
 
     def wrapping(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
         """Return a script that runs the client's own request, whose bytes are appended as they came if they are

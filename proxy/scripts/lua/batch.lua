@@ -14,7 +14,7 @@
 -- Result: each request's own; in front of them the number of a key whose list is so long that its members had better be
 --   looked for one by one
 -- Complexity: O(log n) for each member, beside the requests' own (O(n) more for a list)
-local index, moment = KEYS[1], (now())
+local index, moment = KEYS[1], now()
 -- What is known of a key: its type; its earliest deadline or a lower bound of it, false where it has none, nil if that has
 -- to be looked up. `lower`: its new earliest deadline; `stale`: its place in the index is to be found anew. Both are
 -- written in the end, once for each key.

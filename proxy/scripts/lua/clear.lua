@@ -8,7 +8,7 @@
 --   that were looked ahead, of each key as many as may be removed at most; how many members there were; what was told of them (lapse); each list that is left
 --   to weed.lua, followed by its database. Writes only where something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
-local moment, exactly = now()
+local moment, exactly = clock()
 local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0
 for place = 1, (#KEYS - 1) / 2 do found[place] = '' end
 for position = 3, #ARGV do

@@ -5,7 +5,7 @@
 -- ARGV: how many members to remove from each key at most, some hundred
 -- Result: nothing
 -- Complexity: O(log n) for each member removed (O(n) for each from a list)
-local moment = (now())
+local moment = now()
 for place = 1, #KEYS - 1, 2 do
   local key, shadow = KEYS[place], KEYS[place + 1]
   local due = call('zrangebyscore', shadow, '(0', moment, 'limit', 0, ARGV[1])

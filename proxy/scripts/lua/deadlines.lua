@@ -5,7 +5,7 @@
 -- Result: the clock in µs; for each key its earliest deadline in any of the databases, in ms ('' for none)
 -- Reads only
 -- Complexity: O(d k) for d databases and k keys
-local _, exactly = now()
+local _, exactly = clock()
 local found, count = {}, tonumber(ARGV[1])
 for place = count + 2, #ARGV do found[#found + 1] = '' end
 for position = 2, count + 1 do

@@ -5,7 +5,7 @@
 -- Result: as deadlines.lua's; -1 for a key of which the node tells nothing
 -- Reads only
 -- Complexity: O(d k) for d databases and k keys
-local _, exactly = now()
+local _, exactly = clock()
 local found = {}
 for place = 1, #KEYS / 3 do found[place] = '' end
 -- Where the index is at another node, or something else in its place, the shadow tells, if it is here.

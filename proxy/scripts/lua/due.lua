@@ -6,7 +6,7 @@
 --   index), its due keys in order, each with its deadline; the databases where something else stands in the index's place
 -- Reads only
 -- Complexity: O(d log n + k) for d databases and k keys named
-local moment, exactly = now()
+local moment, exactly = clock()
 local room, found, spoilt = tonumber(ARGV[1]), {}, {}
 for position = 2, #ARGV do
   if not redis.pcall('select', ARGV[position]).err then

@@ -4,10 +4,11 @@
 -- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the
 --   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen
 --   to what is due in the key (clear_front.lua) ' cleared' behind it
+-- What it does: x with a condition; d where the deadline may have passed
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
 local term, mode, name, condition, cleared = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)(.*)')
-local deadline, moment = tonumber(term), (now())
+local deadline, moment = tonumber(term), now()
 if mode == 'relative' then deadline = deadline + moment end
 if deadline > 9007199254740992 or deadline < -9007199254740992 then
   return redis.error_reply("ERR invalid expire time in '" .. name .. "' command")
@@ -24,6 +25,7 @@ local present = stored and stored >= 0 and math.ceil(stored) or nil
 if present and present <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', present, moment) then
   return 0
 end
+-- For x
 if condition ~= '' then
   if condition == 'NX' and present then return 0 end
   if condition:sub(1, 2) == 'XX' and not present then return 0 end
@@ -32,7 +34,9 @@ if condition ~= '' then
   if order == 'GT' and (not present or deadline <= present) then return 0 end
   if order == 'LT' and present and deadline >= present then return 0 end
 end
+-- For all
 need_refresh(shadow)
+-- For d
 if deadline <= moment then
   for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
   need('zrem', shadow, member)
@@ -44,6 +48,7 @@ if deadline <= moment then
   end
   return 1
 end
+-- For all
 local before = redis.pcall('zscore', index, key)
 call('zadd', shadow, deadline, member)
 if type(before) ~= 'string' or deadline < tonumber(before) then

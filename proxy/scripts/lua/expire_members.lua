@@ -5,21 +5,22 @@
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
 --   time that does not fit, the latest deadline, the types of which the key has to have one, the result for a member that is
---   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key (clear_front.lua) ' cleared' behind it; then the
---   members
+--   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key
+--   (clear_front.lua) ' cleared' behind it; then the members
+-- What it does: 1 of one member; n of several; x with a condition; d where the deadline may have passed
 -- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
 --   for another type
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them, and walked for each that is removed)
 local term, mode, name, latest, wanted, code, condition, cleared =
   ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
-local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), (now())
+local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
 cleared = cleared ~= ''
-local kind, replies = call('type', key).ok, {}
-local there, single = kind ~= 'none', #ARGV == 2
-if there and not (single and fits(kind, wanted)) then
-  settle(key, shadow, index, cleared)
+local kind, replies, nothing_due = call('type', key).ok, {}, false
+local there = kind ~= 'none'
+if there and not (#ARGV == 2 and fits(kind, wanted)) then
+  nothing_due = settle(key, shadow, index, cleared)
   kind = call('type', key).ok
-  there = kind ~= 'none' and alive(kind, key, shadow, moment)
+  there = kind ~= 'none' and (nothing_due or alive(kind, key, shadow, moment))
   if there and not fits(kind, wanted) then return misfit(wanted) end
 end
 if mode == 'relative' then deadline = deadline + moment end
@@ -28,72 +29,112 @@ if not there then
   for place = 1, #ARGV - 1 do replies[place] = -2 end
   return replies
 end
-local removes, order, score = deadline <= moment, condition:sub(-2), deadline - 0.5
-local removed, given, had = false, false, false
-local function judge(state)
-  if not state then return -2 end
-  -- A member without a deadline lives forever: nothing is greater, everything is less.
-  local present = state ~= true and state
-  if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return 0 end
-  if order == 'GT' and (not present or deadline <= present) then return 0 end
-  if order == 'LT' and present and deadline >= present then return 0 end
-  return removes and 2 or 1
-end
 need_refresh(shadow)
+local removes = deadline <= moment
+-- For d
 if removes then
   for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   need('zrem', shadow, ARGV[2])
 end
-for first = 2, #ARGV, 500 do
-  local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
-  local each, scores
-  if single then
-    each, scores = {has(kind, key, members[1])}, {call('zscore', shadow, members[1])}
-  else
-    each, scores = has_each(kind, key, members), score_each(shadow, members)
+-- For x
+-- present: the deadline of a member. One without lives forever: nothing is greater, everything is less.
+local function holds(present)
+  if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return false end
+  local order = condition:sub(-2)
+  if order == 'GT' and (not present or deadline <= present) then return false end
+  return order ~= 'LT' or not present or deadline < present
+end
+-- For all
+-- least: the earliest deadline that has gone or has been replaced.
+local score, removed, given, least = string.format('%.1f', deadline - 0.5), false, false, math.huge
+-- For 1
+if #ARGV == 2 then
+  local member = ARGV[2]
+  local lives = has(kind, key, member)
+  local stored = lives and tonumber(call('zscore', shadow, member) or nil)
+  local present = stored and stored > 0 and math.ceil(stored)
+  if not lives or present and stored <= moment
+    and passed(kind, key, shadow, index, {member}, cleared, stored, moment) then
+    return {-2}
   end
-  -- Of each member: its deadline, true for none, false where it is not there.
-  local states, new, gone = {}, {}, {}
-  for place, member in ipairs(members) do
-    local state = states[member]
-    if state == nil then
-      state = each[place] and true or false
-      local stored = state and tonumber(scores[place] or nil)
-      if stored then
-        had = true
-        if stored > 0 then state = math.ceil(stored) end
-        if stored > 0 and stored <= moment
-          and passed(kind, key, shadow, index, {member}, cleared, stored, moment) then
-          state = false
-        end
+  -- For 1+x
+  if not holds(present) then return {0} end
+  -- For 1+d
+  if removes then
+    discard(kind, key, {member})
+    removed, replies[1] = true, tonumber(code)
+    if call('exists', key) == 1 then call('zrem', shadow, member) end
+  end
+  -- For 1
+  if not removed then
+    call('zadd', shadow, score, member)
+    given, replies[1], least = true, 1, stored and math.abs(stored) or least
+  end
+end
+-- For n
+local plain = nothing_due and condition == '' and not removes
+-- Gives the state of a member that is there: its deadline, true for none, false if it has passed.
+local function found(member, stored)
+  stored = tonumber(stored or nil)
+  if not stored then return true end
+  least = math.min(least, math.abs(stored))
+  if stored < 0 then return true end
+  return not (stored <= moment and passed(kind, key, shadow, index, {member}, cleared, stored, moment)) and math.ceil(stored)
+end
+for first = 2, #ARGV == 2 and 0 or #ARGV, 500 do
+  local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
+  local each, new, gone, size = has_each(kind, key, members), {}, {}, 0
+  if plain then
+    for place, member in ipairs(members) do
+      if each[place] then
+        new[size + 1], new[size + 2], size = score, member, size + 2
+        replies[first + place - 2] = 1
+      else
+        replies[first + place - 2] = -2
       end
     end
-    local reply = judge(state)
-    if reply == 2 then
-      gone[#gone + 1], state = member, false
-    elseif reply == 1 then
-      new[#new + 1], new[#new + 2], state = score, member, deadline
+  else
+    local states, scores = {}, score_each(shadow, members)
+    for place, member in ipairs(members) do
+      local state, reply = states[member], removes and 2 or 1
+      if state == nil then state = each[place] and found(member, scores[place]) end
+      -- For n+x
+      if state and not holds(state ~= true and state) then reply = 0 end
+      -- For n
+      if not state then
+        reply = -2
+      elseif reply == 2 then
+        gone[#gone + 1], state = member, false
+      elseif reply == 1 then
+        new[#new + 1], new[#new + 2], state = score, member, deadline
+      end
+      states[member], replies[first + place - 2] = state, reply == 2 and tonumber(code) or reply
     end
-    states[member], replies[first + place - 2] = state, reply == 2 and tonumber(code) or reply
   end
+  -- For n+d
   if gone[1] then
     discard(kind, key, gone)
     removed = true
     if call('exists', key) == 1 then call('zrem', shadow, unpack(gone)) end
   end
+  -- For n
   if new[1] then
-    call('zadd', shadow, unpack(new))
+    -- Not all of them are new: one may have had the earliest deadline.
+    if call('zadd', shadow, unpack(new)) < #new / 2 and plain then least = 0 end
     given = true
   end
 end
+-- For d
 if removed then
   if call('exists', key) == 0 then drop(key, shadow, index) else refresh(key, shadow, index) end
-elseif given then
+end
+-- For all
+if given and not removed then
   local before = redis.pcall('zscore', index, key)
-  if type(before) ~= 'string' or score < tonumber(before) then
+  if type(before) ~= 'string' or deadline - 0.5 < tonumber(before) then
     redis.pcall('zadd', index, score, key)
-  elseif had then
-    refresh(key, shadow, index)  -- one of them may have had the earliest one
+  elseif least <= tonumber(before) then
+    refresh(key, shadow, index)
   end
 end
 return replies

@@ -5,7 +5,7 @@
 -- Result: the error, or WRONGTYPE
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok
-if kind ~= 'none' and not fits(kind, ARGV[2]) and alive(kind, KEYS[1], KEYS[2], (now())) then
+if kind ~= 'none' and not fits(kind, ARGV[2]) and alive(kind, KEYS[1], KEYS[2], now()) then
   return misfit(ARGV[2])
 end
 return redis.error_reply(ARGV[1])

@@ -7,7 +7,7 @@
 --   are due by now, in a minute, an hour and a day (-1: the user may not count), how many rules there are, those rules
 -- Reads only
 -- Complexity: O(d log n + r) for d databases and r rules read
-local moment, exactly = now()
+local moment, exactly = clock()
 local room, found = tonumber(ARGV[1]), {}
 for position = 2, #ARGV do
   if not redis.pcall('select', ARGV[position]).err then

@@ -7,7 +7,7 @@
 -- Result: for each field its value, or nothing; an error for another type
 -- Complexity: O(log n) for each field
 local term, mode, name, latest, take, cleared = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+)(.*)')
-local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), (now())
+local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
 local timed, replies = call('exists', shadow) == 1, {}
 cleared = cleared ~= ''
 if timed then settle(key, shadow, index, cleared) end

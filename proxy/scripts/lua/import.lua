@@ -9,7 +9,7 @@
 --   had gone, k no such key, m no such member, t another type, a either of two members may be meant, d it differs; '' if
 --   there is no such database
 -- Complexity: O(log n) for each member
-local moment, exactly = now()
+local moment, exactly = clock()
 local index, mode, letters, place = KEYS[1], ARGV[2], {}, 3
 local found = redis.pcall('select', ARGV[1])
 if found.err then

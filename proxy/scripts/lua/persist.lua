@@ -5,7 +5,7 @@
 -- Result: 1 dropped; 0 there was none, or it has passed, or no such key
 -- Complexity: O(log n)
 local key, shadow, index, member = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local deadline, moment = tonumber(call('zscore', shadow, member) or nil), (now())
+local deadline, moment = tonumber(call('zscore', shadow, member) or nil), now()
 if not deadline then return 0 end
 local kind = call('type', key).ok
 if deadline > 0 and deadline <= moment and passed(kind, key, shadow, index, {member}, ARGV[2], deadline, moment) then

@@ -6,7 +6,7 @@
 -- Result: for each member -2 no such key or member; -1 it has no deadline; 1 dropped; an error for another type
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them)
 local wanted, cleared = ARGV[1]:match('(%S+)(.*)')
-local key, shadow, index, moment, replies, dropped = KEYS[1], KEYS[2], KEYS[3], (now()), {}, false
+local key, shadow, index, moment, replies, dropped = KEYS[1], KEYS[2], KEYS[3], now(), {}, false
 local kind = call('type', key).ok
 local there = kind ~= 'none' and alive(kind, key, shadow, moment)
 if there and not fits(kind, wanted) then return misfit(wanted) end

@@ -6,7 +6,7 @@
 -- Reads only
 -- Complexity: O(count log n) for each call; a list of n is read once, O(n + count), or, for up to 24, each is looked for,
 --   O(n). Of a list of more than 100,000 elements only so many are looked at that others do not wait for long.
-local key, shadow, moment, found = KEYS[1], KEYS[2], (now()), {}
+local key, shadow, moment, found = KEYS[1], KEYS[2], now(), {}
 local kind = call('type', key).ok
 if kind == 'none' or not alive(kind, key, shadow, moment) then return {'0', found} end
 if not fits(kind, 'hash|set|zset|list') then return misfit('hash|set|zset|list') end

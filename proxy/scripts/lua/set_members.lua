@@ -11,7 +11,7 @@
 local term, mode, name, latest, wanted, what, of_key, condition, cleared =
   ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)(.*)')
 local step, new = wanted == 'hash' and 2 or 1, 0
-local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), (now())
+local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
 local timed = call('exists', shadow) == 1
 cleared = cleared ~= ''
 if timed then settle(key, shadow, index, cleared) end

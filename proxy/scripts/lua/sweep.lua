@@ -6,7 +6,7 @@
 --   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not; how many
 --   members there were; what was told of them (lapse); the lists that are left to weed.lua
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
-local moment, exactly = now()
+local moment, exactly = clock()
 local index, room, left, members = KEYS[1], tonumber(ARGV[2]), {}, 0
 if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0, tally} end
 mend(index)

@@ -4,7 +4,7 @@
 -- ARGV: the database; how many members to remove at most
 -- Result: as sweep.lua's; in the place of the earliest deadline -1 for a key that the node does not have, or tells nothing of
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
-local moment, exactly = now()
+local moment, exactly = clock()
 local room, left, members = tonumber(ARGV[2]), {}, 0
 if redis.pcall('select', ARGV[1]).err then return {exactly, 0, left, 0, tally} end
 for position = 1, #KEYS, 3 do

@@ -7,7 +7,7 @@
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end
-local moment = (now())
+local moment = now()
 if not alive(kind, KEYS[1], KEYS[2], moment) then return -2 end
 local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end

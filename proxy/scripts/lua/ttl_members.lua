@@ -8,7 +8,7 @@
 -- Reads only
 -- Complexity: O(1) for each member (O(log n) in a sorted set; a list of n is read for 500 of them)
 local wanted, what, unit, rest, missing, many = ARGV[1]:match('(%S+) (%S+) (%d+) (%d+) (%S+) (%S+)')
-local key, shadow, moment, replies = KEYS[1], KEYS[2], (now()), {}
+local key, shadow, moment, replies = KEYS[1], KEYS[2], now(), {}
 local kind = call('type', key).ok
 local there = kind ~= 'none' and alive(kind, key, shadow, moment)
 if there and not fits(kind, wanted) then return misfit(wanted) end

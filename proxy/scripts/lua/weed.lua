@@ -16,7 +16,7 @@
 --   do; how many members have gone, one that stands in two parts counted twice
 -- Complexity: O(n) for n elements, of which nearly all are just walked over, and O(w log n) for the w that are looked at
 local WINDOW, COMPARED = 500, 1000000
-local moment, exactly = now()
+local moment, exactly = clock()
 local key, shadow, index, width = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[2])
 local due_until, behind, mark = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local over = {exactly, due_until, -2, '', 0}

@@ -69,7 +69,7 @@ local function comb(key, shadow, index, cursor, count, lasting, whole)
     drop(key, shadow, index)
     return '0', 1, voided, 0, 1
   end
-  local moment, step, aged = (now()), lasting / 3, 0
+  local moment, step, aged = now(), lasting / 3, 0
   -- Of 1/64 to 63/64, in turn, one for each third of that time. A deadline so far ahead that its score has no room for
   -- them is freed at once.
   local function age(member, score)

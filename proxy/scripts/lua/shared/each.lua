@@ -32,10 +32,20 @@ local function in_list(key, members)
   for place, member in ipairs(members) do each[place] = there[member] end
   return each
 end
+local function in_hash(key, members)
+  local each, run = {}, redis.pcall
+  for place, member in ipairs(members) do
+    local there = run('hexists', key, member)
+    if there ~= 1 and there ~= 0 then return nil end
+    each[place] = there == 1
+  end
+  return each
+end
 local function has_each(kind, key, members)
   local each
   if kind == 'set' then each = many('smismember', key, members)
   elseif kind == 'zset' then each = many('zmscore', key, members)
+  elseif kind == 'hash' then each = in_hash(key, members)
   elseif kind == 'list' then each = in_list(key, members)
   end
   if not each then

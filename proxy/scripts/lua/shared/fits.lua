@@ -1,5 +1,7 @@
 -- Tells whether the type of a key is one of those that a request for members wants, which have `|` between them. O(1).
-local function fits(kind, wanted) return ('|' .. wanted .. '|'):find('|' .. kind .. '|', 1, true) ~= nil end
+local function fits(kind, wanted)
+  return kind == wanted or ('|' .. wanted .. '|'):find('|' .. kind .. '|', 1, true) ~= nil
+end
 -- The error for a key of another type.
 local function misfit(wanted)
   return redis.error_reply(wanted:find('list', 2, true) and 'ERR object type is unsupported'

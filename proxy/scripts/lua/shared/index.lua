@@ -12,7 +12,11 @@ local function refresh(key, shadow, index)
   local first = first_of(shadow)
   if not first then
     redis.pcall('zrem', index, key)
-  elseif not undeclared or call('exists', index) == 1 then
+  -- For c
+  elseif undeclared and call('exists', index) == 0 then
+    return first
+  -- For all
+  else
     redis.pcall('zadd', index, first, key)
   end
   return first

@@ -1,5 +1,9 @@
--- The server's clock, in Unix milliseconds, and the same in microseconds.
+-- The server's clock, in Unix milliseconds; clock: the same, and in microseconds.
 local function now()
+  local time = call('time')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local function clock()
   local time = call('time')
   return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
 end

@@ -10,7 +10,7 @@ local function renew(key, shadow, index, first, last, step, cleared)
     local member = ARGV[position]
     local deadline = call('zscore', shadow, member)
     if deadline and tonumber(deadline) > 0 then
-      moment = moment or (now())
+      moment = moment or now()
       if tonumber(deadline) <= moment then
         overdue(kind, key, index, member, tonumber(deadline), moment, cleared)
       end

@@ -1,11 +1,11 @@
 -- Removes what is due in a key, in front of the client's request that a script runs: a request is judged where it runs.
 -- Not where somebody has asked to be told of what expires (see overdue), nor where it was `cleared` in front of the
 -- requests of a transaction, which are to see one moment. Needs index, now, discard, overdue and passed before it.
--- O(log n) for each member removed (O(n) in a list), some thousand at most.
+-- Gives whether it has seen that nothing is due. O(log n) for each member removed (O(n) in a list), some thousand at most.
 local function settle(key, shadow, index, cleared)
   for _ = 1, cleared and 0 or 4 do
-    local due = redis.pcall('zrangebyscore', shadow, '(0', (now()), 'limit', 0, 500)
-    if not due[1] then return end
+    local due = redis.pcall('zrangebyscore', shadow, '(0', now(), 'limit', 0, 500)
+    if not due[1] then return not failed(due) end
     passed(call('type', key).ok, key, shadow, index, due)
     if #due < 500 then return end
   end

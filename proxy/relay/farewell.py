@@ -1,0 +1,63 @@
+"""The end of the connection of a client that has been told its last: it gets the time to read that.
+
+Its tests: tests/test_lifecycle.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from proxy.relay.hangup import undelivered
+from proxy.relay.upstream import LINGER_SECONDS
+
+FAREWELL_SECONDS: Final = 1.0
+"""How often to look whether a client that has been told its last has taken it: then its connection is closed."""
+
+
+class Farewell:
+    """Closes a connection so that the client can read what was said: an unread request would reset it.
+
+    Args:
+        transport: the connection's.
+        after: has something done so many seconds later.
+    """
+
+    def __init__(self, transport: asyncio.Transport, after: Callable[[float, Callable[[], None]], None]) -> None:
+        self._transport = transport
+        self._after = after
+        self._undelivered = sys.maxsize  # bytes that the client has still to take, as last looked at
+        self._looks_in_vain = 0
+
+    def say(self, line: bytes, *, ended: bool) -> None:
+        """Say something, or nothing, and end; `ended`: whether the client has ended its side."""
+        transport = self._transport
+        if line:
+            transport.write(line)
+        has_written = not transport.get_write_buffer_size()  # else a slow client may take longer than it lingers
+        if transport.can_write_eof():
+            transport.write_eof()
+        elif has_written:
+            transport.close()  # TLS says so, and reads on until the other side has
+        if ended and has_written:
+            transport.close()
+            self._after(LINGER_SECONDS, transport.abort)
+        else:
+            self._after(FAREWELL_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Close when everything has been delivered, or the client takes no more of it."""
+        transport = self._transport
+        left, before = undelivered(transport), self._undelivered
+        self._undelivered = left
+        self._looks_in_vain = self._looks_in_vain + 1 if left >= before else 0
+        if left and self._looks_in_vain < LINGER_SECONDS / FAREWELL_SECONDS:
+            self._after(FAREWELL_SECONDS, self._look)
+            return
+        transport.close()
+        if not transport.can_write_eof() and not transport.get_write_buffer_size():
+            transport.abort()  # TLS would wait for the other side's word, and that may never come
+            return
+        self._after(LINGER_SECONDS, transport.abort)
