@@ -286,6 +286,7 @@ MUTATIONS = [
         "dialects without a time",
     ),
     Mutation("session/rewrite.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
+    Mutation("session/announcing.py", "or sets(arguments)", "or True", "dialects without a time"),
     Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
     Mutation(
         "commands/described.py", "if described and _house(name) not in kept", "if described", "the server's own words"

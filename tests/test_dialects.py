@@ -514,6 +514,14 @@ def test_a_request_that_sets_no_deadline_covers_nothing(upstream: Server, proxy:
             client.send(request("MULTI") + request("HSET", words[1][1:] + "h", "b", 1) + request(*words))
             client.replies(3)
             assert client.command("EXEC") == b"*2\r\n:1\r\n" + alone
+        # Nor is what stands in front of it in a transaction judged as if it did.
+        scripts = replaced(client)
+        client.send(
+            request("MULTI") + request("HSET", "plain:1", "a", 1) + request("HGETEX", "plain:1", "FIELDS", 1, "a")
+        )
+        client.replies(3)
+        assert parse(client.command("EXEC")) == [1, [b"1"]]
+        assert replaced(client) == scripts + 1
         assert upstream.command("ZRANGE", "__expiremember__:covered", 0, -1) == before
         assert say(client, "HSETEX last:1 KEEPTTL EX 10 FIELDS 1 a 1 b") != 1
         for name in ("k" * 70_000, "timed"):
