@@ -1,6 +1,6 @@
 -- Gives members of a key a deadline; one that has passed removes them at once. Such a deadline is of a dialect whose writes
--- over a member drop it (shared/overwrite.lua): it is stored half a millisecond early, which no clock of whole milliseconds
--- can tell.
+-- over a member drop it (shared/renew.lua): it is stored half a millisecond early, which no clock of whole milliseconds
+-- can tell. A quarter, by the word that is for several types: no server has that itself (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, each, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
@@ -28,7 +28,7 @@ if not there then
   for place = 1, #ARGV - 1 do replies[place] = -2 end
   return replies
 end
-local removes, order, score = deadline <= moment, condition:sub(-2), deadline - 0.5
+local removes, order, score = deadline <= moment, condition:sub(-2), deadline - (wanted:find('|', 1, true) and 0.25 or 0.5)
 local removed, given, had = false, false, false
 local function judge(state)
   if not state then return -2 end
