@@ -86,6 +86,8 @@ def check_the_servers_words(server: Server, newer: str, start: Start) -> None:
     with start(server, "--leftovers-rate", "0").connect() as client, server.connect() as straight:
         straight.command("HELLO", 3)
         client.command("HELLO", 3)
+        assert say(client, "HTTL kept FIELDS 1 a") == say(client, "HTTL alone:0 FIELDS 1 a") == [-1]
+        assert say(client, "PEXPIREMEMBERTIME alone:0 a") == FAR
         for key, line in KEYS.items():
             straight.command("HSET", "own", "a", 1, "b", 2)
             straight.command("HPEXPIREAT", "own", FAR, "FIELDS", 2, "a", "b")
