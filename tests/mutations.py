@@ -293,8 +293,8 @@ MUTATIONS = [
         "dialects without a time",
     ),
     Mutation("session/rewrite.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
-    Mutation("session/announcing.py", "or sets(arguments)", "or True", "dialects without a time"),
-    Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
+    Mutation("session/announcing.py", "if name in _NEED_NOT:", "if False:", "dialects without a time"),
+    Mutation("session/announcing.py", "or not lacks(name)", "", "the server's own words"),
     Mutation(
         "commands/described.py", "if described and _house(name) not in kept", "if described", "the server's own words"
     ),

@@ -14,7 +14,7 @@ from proxy.session.question import Question
 from proxy.session.rewrite import Refusal
 from proxy.session.standing import Standing
 from proxy.session.transaction import LONGEST
-from proxy.wire.request import Kind, Request, RequestReader
+from proxy.wire.request import Request, RequestReader
 
 NOT_ANNOUNCED: Final = Refusal(
     b"ERR expiremember-proxy: other proxies could not be told of this key's first deadline: one does not answer,"
@@ -33,30 +33,25 @@ _EXPIRING: Final = re.compile(
     rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
 )
 
-_LONGEST_HEADER: Final = 24
-"""Bytes in front of a request's name at most."""
-
-_READ_WHOLE: Final = 4096
-"""Bytes of such a request at most that are read for what it does: of a longer one it is not known."""
+_NEED_NOT: Final = frozenset((b"HGETEX", b"HSETEX", b"SADDEX"))
+_TIME: Final = re.compile(rb"\r\n[EP]X(?:AT)?\r\n", re.IGNORECASE)
+_SECONDS: Final = re.compile(rb"\r\n\$\d+\r\n(?:KEEPTTL\r\n\$\d+\r\n)?\d+\r\n", re.IGNORECASE)
+"""Behind the key in Dragonfly's SADDEX."""
 
 
 def keys_expected(
-    data: bytes,
-    *,
-    in_transaction: bool,
-    lacks: Callable[[bytes], bool] = lambda _: True,
-    sets: Callable[[list[bytes]], bool] = lambda _: True,
+    data: bytes, *, in_transaction: bool, lacks: Callable[[bytes], bool] = lambda _: True
 ) -> frozenset[bytes]:
     """Return the keys to which requests within transactions may give deadlines, as far as they have come together.
 
-    Requests that are queued before those can be judged as if the keys had deadlines. Only those that need not set any
-    are parsed: what looks like another one makes a key count so for no good reason.
+    Requests that are queued before those can be judged as if the keys had deadlines. Nothing is parsed: what only looks
+    like such a request makes a key count so for no good reason. So does a time that has come with one that need not
+    set a deadline, whosesoever it is.
 
     Args:
         data: what has come.
         in_transaction: whether one is open where it begins.
         lacks: returns whether the server does not have a command of that upper-case name itself.
-        sets: returns whether a request of one that it lacks may set a deadline.
     """
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
     if not opens or (
@@ -64,26 +59,18 @@ def keys_expected(
         and b"expire" not in data and b"setex" not in data and b"getex" not in data and b"saddex" not in data
     ):  # fmt: skip
         return frozenset()
-    keys = set()
+    keys, timed = set(), None
     for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):
-        length = int(found[2])
-        if length <= LONGEST and lacks(found[1].upper()):
-            arguments = _request_around(data, found) if found[1].endswith((b"EX", b"ex")) else None
-            if arguments is None or sets(arguments):
-                keys.add(data[found.end() : found.end() + length])
+        length, name = int(found[2]), found[1].upper()
+        if length > LONGEST or not lacks(name):
+            continue
+        end = found.end() + length
+        if name in _NEED_NOT:
+            timed = _TIME.search(data) is not None if timed is None else timed
+            if not timed and not (name == b"SADDEX" and _SECONDS.match(data, end)):
+                continue
+        keys.add(data[found.end() : end])
     return frozenset(keys)
-
-
-def _request_around(data: bytes, found: re.Match[bytes]) -> list[bytes] | None:
-    """Return the arguments of the request of which a name was found, if it is short and has come whole."""
-    begin = data.rfind(b"*", max(0, found.start() - _LONGEST_HEADER), found.start())
-    if begin < 0:
-        return None
-    reader = RequestReader()
-    reader.feed(data[begin : begin + _READ_WHOLE])
-    request = reader.next_request()
-    whole = request is not None and request.kind is Kind.WHOLE and request.arguments[:1] == [found[1]]
-    return request.arguments if request is not None and whole else None
 
 
 class Announcing:

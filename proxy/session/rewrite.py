@@ -610,11 +610,6 @@ class Rewriter:
         """Return whether a request may give its key deadlines, as its command may: words of dialects need not."""
         return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
 
-    def sets_lifetimes(self, arguments: list[bytes]) -> bool:
-        """Return whether a request of a dialect may give its key deadlines; of another one it is not known."""
-        command = self._server.dialect(arguments[0].upper())
-        return command is None or self.may_set(command, arguments)
-
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:
         """Return in how many ms the deadline is that a request sets, if it tells; as `deadline_of`.
 

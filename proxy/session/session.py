@@ -226,8 +226,7 @@ class Session:
 
     def _expect(self, data: bytes) -> None:
         if not self._reader.within and not self.stranger:
-            rewriter, queues = self._rewriter, self.in_transaction
-            expected = keys_expected(data, in_transaction=queues, lacks=rewriter.lacks, sets=rewriter.sets_lifetimes)
+            expected = keys_expected(data, in_transaction=self.in_transaction, lacks=self._rewriter.lacks)
             self._expected = self._expected | expected if self._waiting else expected
 
     def _receive_slice(self, now: float) -> bytes:
