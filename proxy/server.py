@@ -556,7 +556,13 @@ class Server:
                 tasks.append(asyncio.create_task(watch.run()))
             if settings.leftovers_rate:
                 leftovers = Leftovers(
-                    self._engine, self._coverage, self._names, self._tracker, settings.leftovers_rate, self.metrics
+                    self._engine,
+                    self._coverage,
+                    self._names,
+                    self._tracker,
+                    self._commands,
+                    settings.leftovers_rate,
+                    self.metrics,
                 )
                 tasks.append(asyncio.create_task(leftovers.run()))
                 healing = Healing(self._engine, self._names, self._coverage, self._tracker)

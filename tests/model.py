@@ -86,15 +86,54 @@ class Lifetime:
     deadline: float
     unit: int
     certain: bool = True
+    up: bool = False  # rounded up, not to the nearest
 
     def agrees(self, got: Any, now: Now) -> bool:
         if not self.certain and got == -1:
             return True
+        rest = self.unit - 1 if self.up else self.unit / 2
         # A relative deadline counts from some moment while its request ran, so some ms are open.
         most, least = (
-            (self.deadline - moment + self.unit / 2) // self.unit for moment in (now[0] - SLACK_MS, now[1] + SLACK_MS)
+            (self.deadline - moment + rest) // self.unit for moment in (now[0] - SLACK_MS, now[1] + SLACK_MS)
         )
         return isinstance(got, int) and least <= got <= most
+
+
+FAR_MS: Final = 10**13
+"""Absolute far deadlines lie behind this moment, relative ones before it."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A deadline as a Unix time, in rounded units; as text, where it is listed."""
+
+    deadline: float
+    unit: int = 1
+    up: bool = False
+    text: bool = False
+
+    def agrees(self, got: Any, now: Now) -> bool:
+        slack = 0 if self.deadline >= FAR_MS else SLACK_MS
+        rest = self.unit - 1 if self.up else self.unit // 2
+        least, most = ((self.deadline + ms + rest) // self.unit for ms in (-slack, slack))
+        return isinstance(got, str if self.text else int) and least <= int(got) <= most
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A cursor at the end, and members with their deadlines."""
+
+    deadlines: dict[str, float]
+
+    def agrees(self, got: Any, now: Now) -> bool:
+        if not (isinstance(got, list) and len(got) == 2 and got[0] == "0"):
+            return False
+        found = dict(zip(got[1][::2], got[1][1::2], strict=True))
+        return (
+            found.keys() == self.deadlines.keys()
+            and len(got[1]) == 2 * len(found)
+            and all(Moment(self.deadlines[member], text=True).agrees(text, now) for member, text in found.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -125,7 +164,7 @@ def agrees(got: Any, wanted: Any, now: Now) -> bool:
     """Whether a reply, made `plain`, is the one that the model wants."""
     if isinstance(wanted, RefusedError):
         return isinstance(got, hiredis.ReplyError) and str(wanted) in str(got)
-    if isinstance(wanted, (Unordered, Pairs, Lifetime, OneOf, Each)):
+    if isinstance(wanted, (Unordered, Pairs, Lifetime, Moment, Listed, OneOf, Each)):
         return wanted.agrees(got, now)
     return _same(got, wanted)
 
@@ -185,8 +224,28 @@ class OfDialect(float):
     """A deadline that ends when its member is written over."""
 
 
-_DIALECT: Final = re.compile("([HSZL])(PEXPIREAT|EXPIRE|PTTL|PEXPIRETIME|PERSIST)")
+_DIALECT: Final = re.compile("([HSZL])(P?)(EXPIRE|EXPIREAT|TTL|EXPIRETIME|PERSIST)")
+_OTHERS: Final = frozenset(["HSETEX", "SADDEX", "HGETEX", "HGETDEL", "FIELDEXPIRE", "FIELDTTL"]) | {
+    "EXPIREMEMBERTIME",
+    "PEXPIREMEMBERTIME",
+    "EXPIREMEMBERSCAN",
+}
 _KINDS: Final = {"H": "hash", "S": "set", "Z": "zset", "L": "list"}
+
+
+def is_word(name: str) -> bool:
+    """Whether a command is one of the words of other servers, or of the proxy's own that go with them."""
+    return name in _OTHERS or _DIALECT.fullmatch(name) is not None
+
+
+def is_relative(words: Words) -> bool:
+    """Whether a request may name a time that counts from now on."""
+    name = words[0]
+    if name == "SADDEX" and "MEMBERS" not in words[2:4]:
+        return True
+    return name in ("EXPIREMEMBER", "PEXPIREMEMBER", "FIELDEXPIRE") or (
+        is_word(name) and (name.endswith("EXPIRE") or "EX" in words or "PX" in words)
+    )
 
 
 def _written_over(words: Words) -> Sequence[str]:
@@ -235,7 +294,11 @@ REPLACERS = frozenset(
     ]
 )
 OWN: Final = frozenset(["EXPIREMEMBER", "EXPIREMEMBERAT", "PEXPIREMEMBER", "PEXPIREMEMBERAT"])
-MARKING = OWN | {"RENAME", "RENAMENX", "COPY", "MOVE"} | {f"{letter}PEXPIREAT" for letter in "HSZL"}
+MARKING = (
+    OWN
+    | {"RENAME", "RENAMENX", "COPY", "MOVE", "HSETEX", "HGETEX", "SADDEX", "FIELDEXPIRE"}
+    | {letter + word for letter in "HSZL" for word in ("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT")}
+)
 """Commands by which a key may come to have deadlines."""
 
 
@@ -244,10 +307,12 @@ class Model:
 
     Args:
         count: how many.
+        valkey: whether the server is a Valkey: then words for fields are its own.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, valkey: bool = False) -> None:
         self.databases = [Database() for _ in range(count)]
+        self._valkey = valkey
         self.now = 0.0
 
     # Time.
@@ -337,9 +402,11 @@ class Model:
             # Judged before it is known in which database it will run.
             for other in self.databases:
                 self._doubt_named(other, words)
-        if (word := _DIALECT.fullmatch(name)) is not None:
+        if is_word(name):
             try:
-                return self._many(number, _KINDS[word[1]], word[2], *words[1:])
+                if (word := _DIALECT.fullmatch(name)) is not None:
+                    return self._many(number, _KINDS[word[1]], word[3], 1 if word[2] else 1000, *words[1:])
+                return getattr(self, f"_{name.lower()}")(number, *words[1:])
             except RefusedError as refused:
                 return refused
         before = {key: value.members() for key, value in database.values.items()}
@@ -437,33 +504,164 @@ class Model:
             self._tidy(database, key)
         return 1
 
-    def _many(self, number: int, kind: str, deed: str, key: str, *words: str) -> Any:
-        """What the words of other servers do: HPEXPIREAT and the like."""
-        database = self.databases[number]
+    @staticmethod
+    def _of_kind(database: Database, key: str, *kinds: str) -> Value | None:
         value = database.values.get(key)
-        if value is not None and value.kind != kind:
-            raise RefusedError("WRONGTYPE")
+        if value is not None and value.kind not in kinds:
+            raise RefusedError("ERR object type is unsupported" if "list" in kinds and len(kinds) > 1 else "WRONGTYPE")
+        return value
+
+    def _counted(self, kind: str, words: Words, step: int = 1) -> tuple[Words, Words]:
+        """Return the words in front of FIELDS or MEMBERS, and the members; raises `RefusedError` for a wrong number."""
         noun = words.index("FIELDS" if kind == "hash" else "MEMBERS")
+        if int(words[noun + 1]) * step != len(words) - noun - 2:
+            raise RefusedError("number of")
+        return words[:noun], words[noun + 2 :]
+
+    def _many(self, number: int, kind: str, deed: str, unit: int, key: str, *words: str) -> Any:
+        """What the words of other servers do: HPEXPIREAT and the like."""
+        database, valkey = self.databases[number], self._valkey and kind == "hash"
+        try:
+            options, members = self._counted(kind, words)
+        except RefusedError:
+            if not valkey:
+                self._of_kind(database, key, kind)
+            raise RefusedError("" if valkey else "number of arguments") from None
+        self._of_kind(database, key, kind)
         replies: list[Any] = []
-        for member in words[noun + 2 :]:
+        for member in members:
             value = database.values.get(key)
             deadlines = database.deadlines.get(key, {})
             deadline = deadlines.get(member)
             if value is None or member not in value.members():
                 replies.append(-2)
-            elif "EXPIRE" in deed and deed != "PEXPIRETIME":
-                time = self.now + 1000 * int(words[0]) if deed == "EXPIRE" else int(words[0])
-                removes = time <= self.now
-                set_ = self._expire(number, key, member, OfDialect(time), words[1:noun])
-                replies.append(2 if set_ and removes else set_)
+            elif deed in ("EXPIRE", "EXPIREAT"):
+                time = unit * int(options[0]) + (self.now if deed == "EXPIRE" else 0)
+                set_ = self._expire(number, key, member, OfDialect(time), options[1:])
+                replies.append(2 if set_ and time <= self.now else set_)
             elif deadline is None:
                 replies.append(-1)
             elif deed == "PERSIST":
                 del deadlines[member]
                 replies.append(1)
             else:
-                replies.append(Lifetime(deadline, 1) if deed == "PTTL" else int(deadline))
+                of = Lifetime if deed == "TTL" else Moment
+                replies.append(of(deadline, unit, up=not valkey))
         return Each(replies)
+
+    def _term(self, options: Words) -> OfDialect | str:
+        """What options say of lifetimes: when they end, or `KEEPTTL`, `PERSIST` or nothing."""
+        for place, option in enumerate(options):
+            if option in ("EX", "PX", "EXAT", "PXAT"):
+                time = int(options[place + 1]) * (1000 if option.startswith("EX") else 1)
+                return OfDialect(time + (0 if option.endswith("AT") else self.now))
+        return next((option for option in options if option in ("KEEPTTL", "PERSIST")), "")
+
+    def _remove(self, database: Database, key: str, member: str) -> None:
+        """Remove a member as a time that has passed does: nothing tells of it any more."""
+        database.deadlines.get(key, {}).pop(member, None)
+        database.traces.get(key, {}).pop(member, None)
+        if key in database.values:
+            self._drop(database.values[key], member)
+            self._tidy(database, key)
+
+    def _write(self, number: int, kind: str, key: str, *words: str) -> Any:
+        """What HSETEX and SADDEX … MEMBERS do: all of it or nothing."""
+        database, step = self.databases[number], 2 if kind == "hash" else 1
+        options, given = self._counted(kind, words, step)
+        members, value, term = given[::step], self._of_kind(database, key, kind), self._term(options)
+        present = set() if value is None else value.members()
+        traces = database.traces.setdefault(key, {})
+        for member in set(members) & traces.keys():
+            traces[member] = traces[member][0], False
+        for option, fits in (("NX", present.isdisjoint(members)), ("XX", present.issuperset(members))):
+            if not fits and any(it.endswith(option) for it in options):
+                return 0
+        if isinstance(term, OfDialect) and term <= self.now:
+            for member in members:
+                self._remove(database, key, member)
+            return 1
+        self._put(database, kind, key, given)
+        deadlines = database.deadlines.setdefault(key, {})
+        for member in members:
+            traces.pop(member, None)
+            if isinstance(term, OfDialect):
+                deadlines[member] = term
+            elif term != "KEEPTTL":
+                deadlines.pop(member, None)
+        return 1
+
+    @staticmethod
+    def _put(database: Database, kind: str, key: str, given: Words) -> int:
+        data = Data(database.values, None)
+        return int(data.run(("HSET" if kind == "hash" else "SADD", key, *given)))
+
+    def _hsetex(self, number: int, key: str, *words: str) -> Any:
+        return self._write(number, "hash", key, *words)
+
+    def _saddex(self, number: int, key: str, *words: str) -> Any:
+        keeps = words[0] == "KEEPTTL"
+        if not words[keeps].isdecimal():
+            return self._write(number, "set", key, *words)
+        # Dragonfly's.
+        database, members = self.databases[number], words[keeps + 1 :]
+        value = self._of_kind(database, key, "set")
+        kept = value.members() if value is not None and keeps else set()
+        new = self._put(database, "set", key, members)
+        for member in members:
+            database.traces.setdefault(key, {}).pop(member, None)
+            if member not in kept:
+                database.deadlines.setdefault(key, {})[member] = OfDialect(self.now + 1000 * int(words[keeps]))
+        return new
+
+    def _hgetex(self, number: int, key: str, *words: str, takes: bool = False) -> Any:
+        database = self.databases[number]
+        self._of_kind(database, key, "hash")
+        options, members = self._counted("hash", words)
+        term, replies = self._term(options), []
+        for member in members:
+            value = database.values.get(key)
+            found = None if value is None else value.items.get(member)
+            replies.append(found)
+            if found is None:
+                continue
+            if takes or (isinstance(term, OfDialect) and term <= self.now):
+                self._remove(database, key, member)
+            elif isinstance(term, OfDialect):
+                database.deadlines.setdefault(key, {})[member] = term
+                database.traces.get(key, {}).pop(member, None)
+            elif term == "PERSIST":
+                database.deadlines.get(key, {}).pop(member, None)
+        return replies
+
+    def _hgetdel(self, number: int, key: str, *words: str) -> Any:
+        return self._hgetex(number, key, *words, takes=True)
+
+    def _fieldexpire(self, number: int, key: str, seconds: str, *members: str) -> Any:
+        self._of_kind(self.databases[number], key, "hash", "set")
+        deadline = OfDialect(self.now + 1000 * int(seconds))
+        return Each([self._expire(number, key, member, deadline, ()) or -2 for member in members])
+
+    def _fieldttl(self, number: int, key: str, member: str) -> Any:
+        value = self._of_kind(self.databases[number], key, "hash", "set")
+        if value is None or member not in value.members():
+            return -2 if value is None else -3
+        deadline = self.databases[number].deadlines.get(key, {}).get(member)
+        return -1 if deadline is None else Lifetime(deadline, 1000)
+
+    def _expiremembertime(self, number: int, key: str, member: str, unit: int = 1000) -> Any:
+        value = self._of_kind(self.databases[number], key, *_EMPTY)
+        if value is None or member not in value.members():
+            return -2
+        deadline = self.databases[number].deadlines.get(key, {}).get(member)
+        return -1 if deadline is None else Moment(deadline, unit)
+
+    def _pexpiremembertime(self, number: int, key: str, member: str) -> Any:
+        return self._expiremembertime(number, key, member, 1)
+
+    def _expirememberscan(self, number: int, key: str, _: str) -> Any:
+        self._of_kind(self.databases[number], key, *_EMPTY)
+        return Listed(dict(self.databases[number].deadlines.get(key, {})))
 
     def _ttl(self, number: int, key: str, member: str, unit: int = 1000) -> Any:
         database = self.databases[number]

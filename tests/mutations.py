@@ -301,6 +301,13 @@ MUTATIONS = [
     Mutation(_LUA + "set_members.lua", "term ~= 'keep'", "true", "dialects"),
     Mutation(_LUA + "set_members.lua", "~= (condition == 'XX')", "== 1", "dialects"),
     Mutation(_LUA + "get_fields.lua", "discard(kind, key, found)", "", "dialects"),
+    Mutation(_LUA + "shared/hand_over.lua", "'NX', ", "", "an upgrade"),
+    Mutation(_LUA + "shared/hand_over.lua", "deadline % 1 == 0.5", "true", "an upgrade"),
+    Mutation(_LUA + "shared/hand_over.lua", "deadline + 0.5", "deadline", "an upgrade"),
+    Mutation(_LUA + "expire_members.lua", "and 0.25 or 0.5", "and 0.5 or 0.5", "an upgrade"),
+    Mutation(_LUA + "own_words.lua", "hand_over(key, shadow, index, {unpack(ARGV, 4)}, (now()))", "", "an upgrade"),
+    Mutation(_LUA + "void_pages.lua", "ARGV[4] == 'own' and hand_over", "nil", "an upgrade"),
+    Mutation("session/rewrite.py", 'script = "own_words"', "pass", "an upgrade"),
     Mutation(_LUA + "get_fields.lua", "call('zadd', shadow, unpack(scores))", "", "dialects"),
     Mutation(_LUA + "shared/renew.lua", "tonumber(deadline) % 1 ~= 0", "false", "dialects"),
     Mutation(_LUA + "batch.lua", "if form.over and deadline % 1 ~= 0 then", "if false then", "dialects"),
@@ -312,7 +319,8 @@ MUTATIONS = [
         "dialects without a time",
     ),
     Mutation("session/own_commands.py", "if asked.term is not Term.TIME:", "if False:", "dialects without a time"),
-    Mutation("session/announcing.py", "and lacks(found[1].upper())", "", "the server's own words"),
+    Mutation("session/announcing.py", "or not lacks(name)", "", "the server's own words"),
+    Mutation("session/announcing.py", "if name in _NEED_NOT:", "if False:", "dialects without a time"),
     Mutation(
         "commands/described.py", "if described and _house(name) not in kept", "if described", "the server's own words"
     ),

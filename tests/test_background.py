@@ -136,7 +136,7 @@ def look_through(beside: Talk, look: bytes, change: Callable[[int], object] = la
     shadow, cursor, most, number = PREFIX + b"k:{l}", b"0", (0, 0), 0
     while number == 0 or cursor != b"0":
         walks(beside)
-        [[cursor, *_]] = beside("EVAL", look, 3, PREFIX + b"index", "l", shadow, 0, 500, 60_000, cursor)
+        [[cursor, *_]] = beside("EVAL", look, 3, PREFIX + b"index", "l", shadow, 0, 500, 60_000, "", cursor)
         pages, searches = walks(beside)
         most = max(most[0], pages), max(most[1], searches)
         change(number)

@@ -194,6 +194,42 @@ def test_words_that_set_no_deadline_are_answered_as_by_the_node(
         assert move.source.command(*line.format(k=timed).split()) == TRYAGAIN, line
 
 
+@pytest.fixture
+def newer_move(request: pytest.FixtureRequest) -> Iterator[Move]:
+    """The same in front of nodes that have the words for fields themselves."""
+    with ExitStack() as stack:
+        yield Move(Cluster(installed("redis-8.10"), stack, replicas=0), stack, request.node.name)
+
+
+@pytest.mark.one_kind
+def test_words_of_the_nodes_are_answered_as_by_the_node(newer_move: Move, request: pytest.FixtureRequest) -> None:
+    """Of keys that have deadlines too, which scripts stand in for, and what was set before an upgrade."""
+    move = newer_move
+    here, gone, timed, new = (key(move, request, name) for name in ("1", "2", "3", "4"))
+    for name in (here, gone, timed):
+        assert move.source.command("HSET", name, "a", 1, "b", 2) == b":2\r\n"
+        assert move.source.command("EXPIREMEMBER", name, "b", 100_000) == b":1\r\n"
+    shadow, early = move.own(f"{{{request.node.name}}}3".encode()), 4_000_000_000_000.5
+    assert move.straight.command("ZADD", shadow, str(early), "a") == b":1\r\n"
+    move.begin()
+    assert move.migrate(gone) == b"+OK\r\n"
+    until(lambda: move.source.command("HGET", gone, "a").startswith(b"-ASK "))
+    one, value = b"*1\r\n:1\r\n", b"*1\r\n$1\r\n5\r\n"
+    for line, reply in (
+        ("HSETEX {k} KEEPTTL FIELDS 1 a 5", b":1\r\n"), ("HGETEX {k} FIELDS 1 a", value),
+        ("HPEXPIREAT {k} 4000000000000 FIELDS 1 a", one), ("HPERSIST {k} FIELDS 1 a", one),
+        ("HSETEX {k} FIELDS 1 a 5", b":1\r\n"), ("HEXPIRE {k} 0 FIELDS 1 a", b"*1\r\n:2\r\n"),
+    ):  # fmt: skip
+        assert move.source.command(*line.format(k=here).split()) == reply, line
+        for name in (gone, new):
+            assert move.source.command(*line.format(k=name).split()).startswith(b"-ASK "), line
+        assert move.asking(*line.format(k=gone).split()) == reply, line
+        assert move.source.command(*line.format(k=timed).split()) == reply, line
+        if line.startswith("HGETEX"):
+            assert move.straight.command("HPEXPIRETIME", timed, "FIELDS", 1, "a") == b"*1\r\n:4000000000001\r\n"
+    assert move.straight.command("ZCARD", shadow) == b":1\r\n"
+
+
 def test_a_rename_takes_deadlines_along(move: Move, request: pytest.FixtureRequest) -> None:
     one, other = key(move, request), key(move, request, "2")
     for name in (one, other):

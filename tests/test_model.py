@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from tests.conftest import StartProxy
 from tests.cuts import Cuts
 from tests.model import (
     ADDERS,
+    FAR_MS,
     MARKING,
     REPLACERS,
     SCRIPTS,
@@ -26,6 +28,8 @@ from tests.model import (
     Words,
     agrees,
     in_script,
+    is_relative,
+    is_word,
     parse,
     plain,
 )
@@ -40,9 +44,6 @@ FENCE: Final = 15
 SOON_MS: Final = 70
 NEAR: Final = 10**12
 """Unix ms: moments in requests are long gone, soon or far."""
-
-FAR_MS: Final = 10**13
-"""Absolute far deadlines lie behind this moment, relative ones before it."""
 
 PREFIX: Final = b"__expiremember__:"
 
@@ -134,8 +135,27 @@ NEWEST = """
 WORDS = """
     SPEXPIREAT {s} @far{w} MEMBERS 2 {m} {m}|SPEXPIREAT {s} @far{w} {o} MEMBERS 1 {m}|SPTTL {s} MEMBERS 2 {m} {m}
     SPERSIST {s} MEMBERS 2 {m} {m}|SEXPIRE {s} 0 MEMBERS 1 {m}|SPEXPIREAT {s} 1 {o} MEMBERS 2 {m} {m}
+    SEXPIREAT {s} @farsec{w} {o} MEMBERS 2 {m} {m}|SEXPIRE {s} 1{w}00 {x} MEMBERS 2 {m} {m}
+    SPEXPIRE {s} 4{w}0000 MEMBERS 1 {m}|STTL {s} MEMBERS 1 {m}|SEXPIRETIME {s} MEMBERS 2 {m} {m}
+    SPEXPIRETIME {s} MEMBERS 1 {m}|SPEXPIREAT {s} @far{w} MEMBERS 2 {m}|STTL {s} MEMBERS 1 {m} {m}
 """
 """The words of other servers, for sets; those for the other types are made of them."""
+
+FIELD_WORDS = """
+    HSETEX {h} FIELDS 1 {m} {n}|HSETEX {h} KEEPTTL FIELDS 2 {m} {n} {m} {n}|HSETEX {h} PXAT 1 FIELDS 1 {m} {n}
+    HSETEX {h} FNX PXAT @far{w} FIELDS 2 {m} {n} {m} {n}|HSETEX {h} FXX EX 1{w}00 FIELDS 1 {m} {n}
+    HGETEX {h} FIELDS 1 {m}|HGETEX {h} PXAT @far{w} FIELDS 2 {m} {m}|HGETEX {h} PERSIST FIELDS 2 {m} {m}
+    HGETEX {h} EX 0 FIELDS 1 {m}|HGETEX {h} PX 3{w}0000 FIELDS 1 {m}|HGETDEL {h} FIELDS 2 {m} {m}
+"""
+ADD_WORDS = """
+    SADDEX {s} MEMBERS 2 {m} {m}|SADDEX {s} KEEPTTL MEMBERS 1 {m}|SADDEX {s} MNX PXAT @far{w} MEMBERS 1 {m}
+    SADDEX {s} MXX EX 1{w}00 MEMBERS 2 {m} {m}|SADDEX {s} PX 0 MEMBERS 1 {m}|SADDEX {s} MXX MEMBERS 1 {m}
+    SADDEX {s} 1{w}00 {m} {m}|SADDEX {s} KEEPTTL 2{w}00 {m} {m}
+"""
+OWN_WORDS = """
+    FIELDEXPIRE {c} 1{w}00 {m} {m}|FIELDEXPIRE {c} 0 {m}|FIELDTTL {c} {m}|EXPIREMEMBERTIME {c} {m}
+    PEXPIREMEMBERTIME {c} {m}|EXPIREMEMBERSCAN {c} 0
+"""
 
 LIFETIMES = """
     PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w}|PEXPIREMEMBERAT {c} {m} @far{w} {o}
@@ -158,7 +178,8 @@ _LETTERS: Final = {"hash": "h", "set": "s", "zset": "z", "list": "l", "string": 
 def _words_for(kind: str) -> list[str]:
     letter, noun = _LETTERS[kind], "FIELDS" if kind == "hash" else "MEMBERS"
     lines = _lines(WORDS.replace("{s}", f"{{{letter}}}").replace("MEMBERS", noun))
-    return [letter.upper() + line[1:] for line in lines]
+    more = {"hash": FIELD_WORDS, "set": ADD_WORDS}.get(kind, "")
+    return [*(letter.upper() + line[1:] for line in lines), *(_lines(more) if more else ())]
 
 
 _ALL: Final = [*_lines(TEMPLATES), *(line for kind in ("set", "zset", "list") for line in _words_for(kind))]
@@ -249,7 +270,7 @@ def _program(
     letter = f"{{{_LETTERS[focus]}}}"
     own = [line for line in everything if letter in line]
     general = [line for line in everything if "{k}" in line or "{" not in line]
-    lifetimes = requests(_lines(LIFETIMES) + (_lines(SOON) * 2 if timed else []))
+    lifetimes = requests(_lines(LIFETIMES) + _lines(OWN_WORDS) + (_lines(SOON) * 2 if timed else []))
     plain_requests = [requests(own), requests(own), requests(own), requests(general), requests(everything)]
     queued = st.one_of(
         requests([line for line in own if not line.startswith(_NOT_QUEUED)]),
@@ -337,6 +358,7 @@ class Runner:
         self._suffix = ""
         self._story: list[str] = []
         self.steps = 0
+        self.words = 0  # requests of the words of other servers
         self.whole = 0  # programs that nothing cut short
 
     def _connect(self, proxy: Proxy, database: int, protocol: int) -> Raw:
@@ -354,7 +376,7 @@ class Runner:
     def run(self, program: list[Step]) -> None:
         """Run a program on empty databases, and look at all that is left."""
         self._beside.command("FLUSHALL")
-        self._model = Model(DATABASES)
+        self._model = Model(DATABASES, valkey=self.server.kind.startswith("valkey"))
         self._marked: int | None = None
         self._story.clear()
         self._programs += 1
@@ -419,6 +441,7 @@ class Runner:
             raise AssertionError("\n".join([*self._story, line, f"WANTED {wanted}"]))
         if tell:
             self._story.append(line)
+            self.words += is_word(words[0])
 
     # Time.
 
@@ -446,7 +469,7 @@ class Runner:
         passed = any(deadline <= after for deadline in self._model.deadlines())
         # Nor is it known whether a moment that a request names had passed when the server came to it.
         passed = passed or any(word.isdecimal() and NEAR < int(word) <= after for words in requests for word in words)
-        relative = any(words[0] in ("EXPIREMEMBER", "PEXPIREMEMBER") for words in requests)
+        relative = any(map(is_relative, requests))
         if passed or (relative and after - before > SLACK_MS):
             raise StalledError
         return after
@@ -630,6 +653,61 @@ def test_random_programs_through_four_proxies(kind: str, runner: StartRunner) ->
     made = runner(kind, 4, 3)
     play_whole(made, 4, 5, 1)
     assert made.steps >= LEAST_STEPS // 8
+
+
+def words_at_random(chance: random.Random, kind: str, lines: list[str], size: int) -> list[Step]:
+    """A program most of which is words of other servers for one type."""
+    letter = f"{{{_LETTERS[kind]}}}"
+    words = [line for line in _words_for(kind) if line in lines] + _lines(OWN_WORDS)
+    # What writes over members, removes or carries them counts more than what only reads.
+    beside = [line for line in lines if letter in line and line not in words]
+    whole = [line for line in lines if "{k}" in line and not line.startswith("SET")] + _lines(LIFETIMES)
+    collections = tuple(key for it in COLLECTIONS for key in KEYS[it])
+    blanks = {
+        **{it: KEYS[of] * 6 + EVERY_KEY for of, it in _LETTERS.items()},
+        "k": KEYS[kind] * 5 + EVERY_KEY,
+        "c": KEYS[kind] * 8 + collections,
+        "m": ("a", "b") * 3 + MEMBERS,
+        "n": "12345",
+        "w": "123",
+        "d": "012",
+        "o": ("NX", "XX", "GT", "LT"),
+        "x": ("NX", "XX"),
+    }
+
+    def request_of(choices: list[str]) -> tuple[str, ...]:
+        parts = chance.choice(choices).replace("{", "\0{").replace("}", "}\0").split("\0")
+        return _words("".join(chance.choice(blanks[it[1:-1]]) if it.startswith("{") else it for it in parts))
+
+    program = []
+    for _ in range(size):
+        few = chance.choice((1, 1, 1, 1, 3, 5))
+        of = chance.choices((words, beside, whole, _lines(SOON)), (24, 8, 4, 0.2), k=few)
+        requests = tuple(map(request_of, of))
+        queued = few > 1 and not any(line[0].startswith(_NOT_QUEUED) for line in requests) and chance.random() < 0.6
+        program.append(Step(0, chance.choice((0, 0, 0, 1)), requests, queued))
+    return program
+
+
+def run_words(runner: Runner, kind: str, least: int) -> None:
+    """Run programs of the words for a type until there were so many of them."""
+    chance, programs = random.Random(f"{kind} {least}"), 0
+    while runner.words < least:
+        runner.run(words_at_random(chance, kind, runner.lines, 60))
+        programs += 1
+    assert runner.whole > programs / 2, "a busy machine cut most of the programs short"
+
+
+@pytest.mark.parametrize("family", COLLECTIONS)
+def test_words_for_each_type(kind: str, runner: StartRunner, family: str) -> None:
+    run_words(runner(kind, 1, 2), family, 500)
+
+
+@pytest.mark.long
+@pytest.mark.one_kind
+@pytest.mark.parametrize("family", COLLECTIONS)
+def test_many_words_for_each_type(kind: str, runner: StartRunner, family: str) -> None:
+    run_words(runner(kind, 1, 3), family, 100_000)
 
 
 @pytest.mark.long

@@ -50,6 +50,7 @@ from tests import test_streams as streams
 from tests import test_tls as tls
 from tests import test_together as together
 from tests import test_unknown_commands as unknown_commands
+from tests import test_upgrade as upgrades
 from tests import test_workers as workers
 from tests.admin import admin_of
 from tests.cluster import Cluster, Node
@@ -164,6 +165,15 @@ class Place:
         """Start a proxy of the copy."""
         assert upstream in (self.server, None)  # the last of two flags counts
         return self.proxy(*args, ready=ready)
+
+
+def _upgrade(place: Place) -> None:
+    for check in (upgrades.check_all_become_the_servers_own, upgrades.check_the_servers_words):
+        server = Server(upgrades.UPGRADES[0][0])
+        try:
+            check(server, upgrades.UPGRADES[0][1], lambda its, *more: place.proxy("--upstream", its.url, *more))
+        finally:
+            server.close()
 
 
 def _removal(way: str) -> Callable[[Place], None]:
@@ -867,6 +877,7 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "an upgrade": _upgrade,
     "dialects without a time": lambda place: dialects.test_a_request_that_sets_no_deadline_covers_nothing(
         place.server, place.proxy()
     ),

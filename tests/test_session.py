@@ -491,6 +491,21 @@ def test_keys_that_a_transaction_will_expire_are_found_and_bounded() -> None:
     assert sum(map(len, keys_expected(hostile, in_transaction=True))) <= EXPECTED_AT_MOST * 1024
 
 
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("HGETEX k FIELDS 1 a", False), ("HGETEX k PERSIST FIELDS 1 a", False), ("hgetex k EX 10 FIELDS 1 a", True),
+        ("HSETEX k KEEPTTL FIELDS 1 a 1", False), ("HSETEX k FIELDS 1 a 1 pxat 10", True), ("HGETEX k", False),
+        ("SADDEX k MEMBERS 1 10", False), ("SADDEX k 10 a", True), ("saddex k keepttl 10 a", True),
+        ("SADDEX k MEMBERS 1 a EXAT 1", True), ("HEXPIRE k x FIELDS 1 a", True),
+    ],
+)  # fmt: skip
+def test_only_what_comes_with_a_time_is_found(line: str, counts: bool) -> None:
+    """Of words that need not set a deadline."""
+    data = encode([b"MULTI"]) + encode([b"SET", b"x", b"EXPIRE"]) + encode(line.encode().split())
+    assert keys_expected(data, in_transaction=False) == ({b"k"} if counts else frozenset())
+
+
 def test_more_keys_are_watched_than_are_remembered() -> None:
     """What is due in any key is removed then before EXEC; what they take is counted, and given back."""
     driver = Driver("k")

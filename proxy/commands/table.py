@@ -31,7 +31,7 @@ class Effect(Enum):
     REMOVE_UNNAMED = (
         "removes members that the request does not name: their deadlines are void when they are added again"
     )
-    FIELD_EXPIRY = "the server's own expiry of hash fields: may remove fields, adds none"
+    FIELD_EXPIRY = "the server's own expiry of hash fields: may remove fields, adds none, meets deadlines set before it"
     REPLACE = "replaces the whole value: all deadlines of the key are void"
     VANISH = "may end the collection: then all its deadlines are void"
     MOVE_MEMBER = "moves a member: it arrives without a deadline"
@@ -124,9 +124,9 @@ class Effect(Enum):
                 return False  # deadlines of members that are there change with it, or not, as it succeeds
             case Effect.EXPIRE | Effect.LIFETIME:
                 return False
-            case Effect.REMOVE_UNNAMED:
+            case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
                 return True  # what is due is removed before
-            case Effect.SCRIPT | Effect.ARRIVE | Effect.FIELD_EXPIRY:
+            case Effect.SCRIPT | Effect.ARRIVE:
                 return False  # no script stands in for it
             case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
@@ -268,7 +268,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.REMOVE_UNNAMED, "SPOP LPOP RPOP LTRIM ZPOPMIN ZPOPMAX", key)
     put(Effect.REMOVE_UNNAMED, "BLPOP BRPOP BZPOPMIN BZPOPMAX LMPOP BLMPOP ZMPOP BZMPOP", _none)
     put(Effect.REMOVE_UNNAMED, "ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE", key)
-    put(Effect.FIELD_EXPIRY, "HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX", _none)
+    put(Effect.FIELD_EXPIRY, "HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX", key)
 
     put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
     put(Effect.MOVE_MEMBER, "LMOVE RPOPLPUSH", _at(1, 2))

@@ -346,7 +346,7 @@ class Engine:
         return await self._caller.changes(), places
 
     async def void_pages(
-        self, database: int, pages: Sequence[tuple[bytes, bytes]]
+        self, database: int, pages: Sequence[tuple[bytes, bytes]], *, own: bool
     ) -> list[tuple[bytes, int, int, int]]:
         """Void, in a part of the shadow of each of some keys, the deadlines of absent members.
 
@@ -354,6 +354,8 @@ class Engine:
             database: the keys' database.
             pages: the keys, all of one slot, each with the cursor to go on with; b"0" to begin. (In the middle of a
                 list it tells also what has been found there.)
+            own: whether the server has the words for lifetimes of fields itself: deadlines that they have set before
+                become its own.
 
         Returns:
             For each key the next cursor (b"0": that was the end), how many deadlines were looked at (more, for work
@@ -361,7 +363,7 @@ class Engine:
             keys where `MEMBERS_AT_ONCE` have been looked at.
         """
         keys, cursors = zip(*pages, strict=True)
-        call: Call = self._names.involved(keys), [database, MEMBERS_AT_ONCE, VOID_MS, *cursors]
+        call: Call = self._names.involved(keys), [database, MEMBERS_AT_ONCE, VOID_MS, "own" if own else "", *cursors]
         [reply] = await self._caller.call("void_pages", [call])
         if isinstance(reply, Exception):
             self._indexes.misplaced.set()

@@ -5,6 +5,9 @@ Its tests: tests/test_background.py.
 Members go by pops, scripts, eviction, expiry of their key, or a writer that bypasses the proxy. If a member comes back
 through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members that come back
 past the proxy.
+
+Where the server has got the words for lifetimes of fields by an upgrade, the pass makes the deadlines that these have
+set before the server's own.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from proxy.commands.described import ServerCommands
 from proxy.coverage.coverage import Coverage
 from proxy.expiry.engine import Engine
 from proxy.expiry.tasks import is_outage, one_line
@@ -42,17 +46,26 @@ class Leftovers:
         coverage: which databases there are.
         names: which slots there are.
         tracker: knows whether the server is reachable.
+        commands: which commands it has.
         rate: deadlines a second to check at most.
         metrics: where to count.
     """
 
     def __init__(
-        self, engine: Engine, coverage: Coverage, names: Names, tracker: Tracker, rate: int, metrics: Metrics
+        self,
+        engine: Engine,
+        coverage: Coverage,
+        names: Names,
+        tracker: Tracker,
+        commands: ServerCommands,
+        rate: int,
+        metrics: Metrics,
     ) -> None:
         self._engine = engine
         self._coverage = coverage
         self._names = names
         self._tracker = tracker
+        self._commands = commands
         self._seen: object = None  # at the beginning of a round after which nothing was void
         self._rate = rate
         self._at_once = min(max(1, int(rate * _STEP_SECONDS / _LEAST_COST)), _MOST_KEYS)
@@ -71,7 +84,8 @@ class Leftovers:
             await asyncio.sleep(_BETWEEN_ROUNDS)
 
     async def _round(self) -> None:
-        changes, slots = await self._engine.changes(), self._names.slots
+        own, slots = self._commands.has(b"HPEXPIREAT"), self._names.slots
+        changes = await self._engine.changes(), own
         if changes == self._seen:
             return
         self._seen, voided, void = None, 0, 0
@@ -97,10 +111,11 @@ class Leftovers:
     async def _look_at(self, database: int, keys: list[bytes]) -> tuple[int, int]:
         """Look at keys of one slot; return how many deadlines were voided, and how many were void before."""
         left, voided, void = [(key, b"0") for key in keys], 0, 0
+        own = self._commands.has(b"HPEXPIREAT")
         while left:
             # While a slot is moved a node may have one key and not another.
             at_once = 1 if self._names.is_moving(left[0][0]) else self._at_once
-            pages = await self._engine.void_pages(database, left[:at_once])
+            pages = await self._engine.void_pages(database, left[:at_once], own=own)
             gone = sum(gone for _, _, gone, _ in pages)
             voided += gone
             void += sum(aged for *_, aged in pages)

@@ -36,6 +36,11 @@ _EXPIRING: Final = re.compile(
     rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
 )
 
+_NEED_NOT: Final = frozenset((b"HGETEX", b"HSETEX", b"SADDEX"))
+_TIME: Final = re.compile(rb"\r\n[EP]X(?:AT)?\r\n", re.IGNORECASE)
+_SECONDS: Final = re.compile(rb"\r\n\$\d+\r\n(?:KEEPTTL\r\n\$\d+\r\n)?\d+\r\n", re.IGNORECASE)
+"""Behind the key in Dragonfly's SADDEX."""
+
 
 def keys_expected(
     data: bytes, *, in_transaction: bool, lacks: Callable[[bytes], bool] = lambda _: True
@@ -43,7 +48,8 @@ def keys_expected(
     """Return the keys that may get deadlines from the transactions in a chunk.
 
     Requests that are queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is
-    parsed: a value that looks like such a request yields a key too many, which does no harm.
+    parsed: a value that looks like such a request yields a key too many, which does no harm. So does a time that has
+    come with a request that need not set a deadline, whosesoever it is.
 
     Args:
         data: what has come.
@@ -56,11 +62,17 @@ def keys_expected(
         and b"expire" not in data and b"setex" not in data and b"getex" not in data and b"saddex" not in data
     ):  # fmt: skip
         return frozenset()
-    keys = set()
+    keys, timed = set(), None
     for found in islice(_EXPIRING.finditer(data), EXPECTED_AT_MOST):
-        length = int(found[2])
-        if length <= LONGEST and lacks(found[1].upper()):
-            keys.add(data[found.end() : found.end() + length])
+        length, name = int(found[2]), found[1].upper()
+        if length > LONGEST or not lacks(name):
+            continue
+        end = found.end() + length
+        if name in _NEED_NOT:
+            timed = _TIME.search(data) is not None if timed is None else timed
+            if not timed and not (name == b"SADDEX" and _SECONDS.match(data, end)):
+                continue
+        keys.add(data[found.end() : end])
     return frozenset(keys)
 
 

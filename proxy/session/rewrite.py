@@ -200,6 +200,8 @@ class Rewriter:
             return len(arguments) == 2 or set(self.server.keys(arguments)) <= set(command.keys(arguments) or ())
         if effect is Effect.REMOVE_UNNAMED:
             return command.keys(arguments) is not None and not _has_form_of_protocol(command, arguments)
+        if effect is Effect.FIELD_EXPIRY:
+            return True
         return effect in (Effect.MOVE_MEMBER, Effect.RENAME) or (
             effect is Effect.COPY and not goes_elsewhere(command, arguments)
         )
@@ -294,7 +296,10 @@ class Rewriter:
                     return None
                 cleared = [b"cleared" if is_cleared(keys[0], transaction) else b""]
                 return self.calls.wrapping(command, "settled", self.calls.triple(keys[0]), cleared, request)
-            case Effect.FIELD_EXPIRY | Effect.READ | Effect.WAIT | Effect.WATCH:
+            case Effect.FIELD_EXPIRY:
+                cleared = [CLEARED if is_cleared(keys[0], transaction) else b""]
+                return self.calls.wrapping(command, "own_words", self.calls.triple(keys[0]), cleared, request)
+            case Effect.READ | Effect.WAIT | Effect.WATCH:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
                 return None
@@ -323,11 +328,13 @@ class Rewriter:
         if positions is None:
             return None
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
+        if command.name == b"HSETEX":
+            script = "own_words"
         before = 2  # Lua counts from 1, and the positions themselves come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
         if script == "add" and _writes_over(command.name, request.arguments, positions[0]):
             extra[0] += b" over"
-        if script in ("add", "remove") and is_cleared(key, transaction):
+        if script in ("add", "remove", "own_words") and is_cleared(key, transaction):
             extra[0] += CLEARED
         return self.calls.wrapping(command, script, self.calls.triple(key), extra, request)
 

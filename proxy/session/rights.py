@@ -24,7 +24,10 @@ from proxy.wire.reply import ReplySubstitution
 TRUST_MS: Final = 2_000
 """How long an answer counts: rights can be changed on other connections."""
 
-_SCRIPTED: Final = (SPARED - {Effect.IMPORT}) | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}
+_NOT_ASKED: Final = frozenset((Effect.IMPORT, Effect.FIELD_EXPIRY))
+"""Effects of commands of which no script needs another one's right."""
+
+_SCRIPTED: Final = (SPARED | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}) - _NOT_ASKED
 
 _INNER: Final = (
     b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"

@@ -1,8 +1,8 @@
 -- Does so (void_page.lua) for several keys in turn, until it has looked at enough.
--- uses: has, index, now, void, mend, comb
+-- uses: has, index, now, void, mend, hand_over, comb
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: the database; how many deadlines to look at, about; after how many ms void ones are freed; for each key the
---   cursor, '0' to begin
+-- ARGV: the database; how many deadlines to look at, about; after how many ms void ones are freed; 'own' if the server has
+--   the words for fields itself; for each key the cursor, '0' to begin
 -- Result: for each key, without those that it did not come to: the next cursor, how many were looked at (more, where
 --   that took long), how many voided, how many aged
 -- Complexity: O(k + count log n) for k keys (of lists 20 count elements are read in all, or one or a few looked for, O(n))
@@ -12,7 +12,9 @@ for number = 1, (#KEYS - 1) / 2 do
   local cursor, seen, voided, aged, work = '0', 1, 0, 0, 1
   if not gone then
     local key, shadow = KEYS[2 * number], KEYS[2 * number + 1]
-    cursor, seen, voided, aged, work = comb(key, shadow, KEYS[1], ARGV[3 + number], left, tonumber(ARGV[3]))
+    local own = ARGV[4] == 'own' and hand_over
+    cursor, seen, voided, aged, work =
+      comb(key, shadow, KEYS[1], ARGV[4 + number], left, tonumber(ARGV[3]), false, own)
   end
   done[#done + 1] = {cursor, seen, voided, aged}
   left = left - work

@@ -7,7 +7,7 @@
 -- A list is read for all of a part of a shadow, 20 elements for each deadline that may be looked at, and read further in
 -- the next call: the cursor tells of which part, from where on, and what has not been met (`sign`). As others may change
 -- the list meanwhile, each of that is looked for when the list has been read, in further calls, so few in one that
--- it takes some 10 ms. whole: a list is read at once.
+-- it takes some 10 ms. whole: a list is read at once. own: hand_over, where the server has the words for fields itself.
 local UNKNOWN = 1000000  -- elements of a list that may not be read
 local COMPARED, DEARER = 300000, 600  -- elements that LPOS compares in a call; that it compares in a deadline's time
 local function sign(member) return redis.sha1hex(member):sub(1, 10) end
@@ -58,7 +58,7 @@ local function comb_list(key, shadow, members, from, signs, width)
   end
   return rest[1] and from .. ' ' .. table.concat(rest), voided, work
 end
-local function comb(key, shadow, index, cursor, count, lasting, whole)
+local function comb(key, shadow, index, cursor, count, lasting, whole, own)
   local voided = 0
   mend(shadow)
   -- Where there is nothing to void nothing is written: the server may refuse every write at present.
@@ -87,7 +87,7 @@ local function comb(key, shadow, index, cursor, count, lasting, whole)
   local at, as_many, from, signs = cursor:match('^(%d+) (%d+) (%-?%d+) (%x+)$')
   local width = whole and math.huge or 20 * count
   at, as_many = at or cursor, as_many or count
-  local page, elements = call('zscan', shadow, at, 'count', as_many), kind == 'list' and {}
+  local page, elements, early = call('zscan', shadow, at, 'count', as_many), kind == 'list' and {}, {}
   for position = 1, #page[2], 2 do
     local member, score = page[2][position], tonumber(page[2][position + 1])
     if elements and score > 0 then
@@ -97,8 +97,11 @@ local function comb(key, shadow, index, cursor, count, lasting, whole)
     elseif step > 0 and score < 0 and not signs then
       age(member, score)
       aged = aged + 1
+    elseif own and kind == 'hash' and score % 1 == 0.5 then
+      early[#early + 1] = member
     end
   end
+  if early[1] then own(key, shadow, index, early, moment) end
   if aged > 0 then refresh(key, shadow, index) end
   local seen, work, further = #page[2] / 2, #page[2] / 2, nil
   if elements and elements[1] then

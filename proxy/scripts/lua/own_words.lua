@@ -1,0 +1,19 @@
+-- Runs a command of the server's own for lifetimes of fields, after removing what is due, voiding the deadlines of absent
+-- fields that it sets, and making lifetimes of its own of the deadlines that the fields had before the server had such
+-- commands (shared/hand_over.lua).
+-- uses: has, index, now, discard, overdue, passed, settle, renew, hand_over, run
+-- KEYS: key, its shadow, the index
+-- ARGV: in one, of one that sets fields their positions in ARGV, the first, the last, and the step between them, else
+--   nothing; behind them ' cleared' in a transaction that has seen to what is due in the key (clear_front.lua); then the
+--   client's request
+-- Result: the request's own
+-- Complexity: the request's own, beside O(log n) for each of its words, and for each member that is due
+local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
+local cleared = ARGV[1]:find('cleared', 1, true) ~= nil
+if call('exists', shadow) == 1 then
+  settle(key, shadow, index, cleared)
+  local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
+  if first then renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared) end
+  if call('type', key).ok == 'hash' then hand_over(key, shadow, index, {unpack(ARGV, 4)}, (now())) end
+end
+return run(2, 2)
