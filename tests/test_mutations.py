@@ -850,6 +850,9 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "dialects, index": lambda place: dialects.check_the_index(
+        place.talk(place.proxy()).raw, place.talk(place.server).raw, 2
+    ),
     "dialects without a time": lambda place: dialects.test_a_request_that_sets_no_deadline_covers_nothing(
         place.server, place.proxy()
     ),
