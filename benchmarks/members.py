@@ -5,8 +5,9 @@
 Every member of every set has a deadline before anything is measured. Then, in each round and for each set in turn (in
 an order that rotates), requests for random members of it are sent, pipelined 100 deep: EXPIREMEMBER, TTL of a member,
 SADD, SREM (half of the members at a time, which get their deadlines back with the clock stopped), SISMEMBER; and TTL
-one after another, for their latency. In each round the same client also sends ZADD straight to Redis, on plain sorted
-sets of the same sizes, and SISMEMBER through the proxy on a set without deadlines.
+one after another, for their latency. EXPIREMEMBER and HEXPIRE of a hash go one after another too, each as a script of
+its own (from Redis 7.4 on HEXPIRE is the server's). In each round the same client also sends ZADD straight to Redis, on
+plain sorted sets of the same sizes, and SISMEMBER through the proxy on a set without deadlines.
 
 Requests are packed before the clock starts and replies are counted, not parsed, so that the client costs little. A
 figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads of
@@ -30,6 +31,8 @@ _SIZES: Final = (1_000, 10_000, 100_000, 200_000)
 _DEPTH: Final = 100
 _PLAIN_ZADD, _PLAIN_READ = "ZADD, straight", "SISMEMBER, no deadlines"
 _EXPIREMEMBER, _TTL, _SADD, _SREM, _READ = "EXPIREMEMBER", "TTL key member", "SADD", "SREM", "SISMEMBER"
+_ONE_EXPIREMEMBER, _ONE_HEXPIRE, _MANY_HEXPIRE = "EXPIREMEMBER alone", "HEXPIRE alone", "HEXPIRE of 100 fields"
+_HASH, _FIELDS = "fields", 100
 _MEASURED: Final = (_EXPIREMEMBER, _TTL, _SADD, _SREM, _READ)
 
 _SHARES: Final = {_EXPIREMEMBER: 0.22, _TTL: 0.22, _SADD: 0.22, _SREM: 0.18}
@@ -37,6 +40,8 @@ _SHARES: Final = {_EXPIREMEMBER: 0.22, _TTL: 0.22, _SADD: 0.22, _SREM: 0.18}
 
 Sample = tuple[float, float, float]
 """Requests a second; CPU time of the proxy and of the server, in µs a request."""
+
+Samples = dict[str, dict[int, list[Sample]]]
 
 
 def _key(size: int) -> str:
@@ -69,12 +74,15 @@ class _Meter:
     def __init__(self, proxy: Service, server: Service) -> None:
         self._services = proxy, server
 
-    def __call__(self, connection: Connection, requests: Iterable[Request]) -> Sample:
-        packed = list(batches(requests, _DEPTH))
+    def __call__(
+        self, connection: Connection, requests: Iterable[Request], depth: int = _DEPTH, lines: int = 1
+    ) -> Sample:
+        """Measure requests, of which so many are sent ahead. `lines`: those of a reply."""
+        packed = list(batches(requests, depth))
         before = [service.cpu_seconds() for service in self._services]
         began = time.perf_counter()
         for data, size in packed:
-            connection.count_integers(data, size)
+            connection.count_integers(data, size * lines)
         took = time.perf_counter() - began
         proxy, server = (service.cpu_seconds() - cpu for service, cpu in zip(self._services, before, strict=True))
         count = sum(size for _, size in packed)
@@ -105,7 +113,19 @@ def _latencies(connection: Connection, requests: Sequence[Request]) -> list[floa
     return took
 
 
-Samples = dict[str, dict[int, list[Sample]]]
+def _alone(connection: Connection, measure: _Meter, size: int, count: int, samples: Samples) -> None:
+    """Measure requests that give fields of a hash deadlines, each of which waits for the reply to the one before."""
+    members = _members(size)
+    requests: dict[str, list[Request]] = {
+        _ONE_EXPIREMEMBER: [("EXPIREMEMBER", _HASH, random.choice(members), _far()) for _ in range(count)],
+        _ONE_HEXPIRE: [("HEXPIRE", _HASH, _far(), "FIELDS", 1, random.choice(members)) for _ in range(count)],
+        _MANY_HEXPIRE: [
+            ("HEXPIRE", _HASH, _far(), "FIELDS", _FIELDS, *random.sample(members, _FIELDS))
+            for _ in range(count // 10 + 1)
+        ],
+    }
+    for (name, those), lines in zip(requests.items(), (1, 2, 1 + _FIELDS), strict=True):
+        samples[name][size].append(measure(connection, those, 1, lines))
 
 
 def measure(options: argparse.Namespace) -> Report:
@@ -113,6 +133,7 @@ def measure(options: argparse.Namespace) -> Report:
     sizes: list[int] = sorted(options.sizes)
     count: int = options.requests
     samples: Samples = {name: {size: [] for size in sizes} for name in _MEASURED}
+    samples |= {name: {sizes[0]: []} for name in (_ONE_EXPIREMEMBER, _ONE_HEXPIRE, _MANY_HEXPIRE)}
     samples |= {_PLAIN_ZADD: {size: [] for size in sizes}, _PLAIN_READ: {sizes[0]: []}}
     latencies: dict[int, list[float]] = {size: [] for size in sizes}
     with Stage() as stage:
@@ -122,6 +143,8 @@ def measure(options: argparse.Namespace) -> Report:
         with Connection(proxy.port) as connection, Connection(server.port) as straight:
             plain = _members(sizes[0])
             straight.pipeline(("SADD", "unknown", member) for member in plain)
+            straight.pipeline(("HSET", _HASH, member, "value") for member in plain)
+            connection.pipeline(("EXPIREMEMBER", _HASH, member, _far()) for member in plain)
             for size in sizes:
                 progress(f"filling a set of {size} members")
                 _fill(connection, size, _members(size))
@@ -130,6 +153,7 @@ def measure(options: argparse.Namespace) -> Report:
                 progress(f"round {number + 1} of {options.rounds}")
                 read: list[Request] = [("SISMEMBER", "unknown", random.choice(plain)) for _ in range(count)]
                 samples[_PLAIN_READ][sizes[0]].append(meter(connection, read))
+                _alone(connection, meter, sizes[0], options.latency_requests, samples)
                 first = number % len(sizes)
                 for size in sizes[first:] + sizes[:first]:
                     key, members = _key(size), _members(size)
@@ -185,6 +209,14 @@ def _report(sizes: list[int], samples: Samples, latencies: dict[int, list[float]
         )
         for name in (_EXPIREMEMBER, _TTL)
         for size in sizes[1:]
+    ]
+    alone_cpu, hash_cpu, fields_cpu = (
+        statistics.median(sample[2] for sample in samples[name][smallest])
+        for name in (_ONE_EXPIREMEMBER, _ONE_HEXPIRE, _MANY_HEXPIRE)
+    )
+    bars += [
+        Bar("HEXPIRE of one field / EXPIREMEMBER, the server's CPU", hash_cpu / alone_cpu, 1.2, at_least=False),
+        Bar("HEXPIRE of 100 fields, the server's CPU, µs a field", fields_cpu / _FIELDS, 3, at_least=False),
     ]
     last = percentile(latencies[sizes[-1]], 50)
     bars.append(Bar(f"TTL alone, {sizes[-1]:,} members, p50 ms", last, 0.3, at_least=False))

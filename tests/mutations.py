@@ -293,6 +293,12 @@ MUTATIONS = [
     # The words of other servers.
     Mutation(_LUA + "expire_members.lua", "order == 'GT' and (not present", "false and (not present", "dialects"),
     Mutation(_LUA + "expire_members.lua", "condition == 'NX' and present", "false", "dialects"),
+    Mutation(
+        _LUA + "expire_members.lua", "elseif least <= tonumber(before) then", "elseif false then", "dialects, index"
+    ),
+    Mutation(_LUA + "expire_members.lua", "and plain then least = 0", "and false then least = 0", "dialects, index"),
+    Mutation(_LUA + "expire_members.lua", "stored and math.abs(stored) or least", "least", "dialects, index"),
+    Mutation(_LUA + "expire_members.lua", "math.min(least, math.abs(stored))", "least", "dialects, index"),
     Mutation(_LUA + "expire_members.lua", "states[member], replies", "states[''], replies", "dialects"),
     Mutation(_LUA + "ttl_members.lua", "deadline = math.ceil(deadline)", "", "dialects"),
     Mutation(_LUA + "persist_members.lua", "call('zrem', shadow, unpack(drops))", "", "dialects"),

@@ -571,6 +571,40 @@ def test_all_words_in_short(proxy: Proxy) -> None:
         check_words(client)
 
 
+def check_the_index(client: Raw, straight: Raw, seed: int) -> None:
+    """Whatever deadlines words change, the index has the earliest one of each key."""
+    chosen = random.Random(seed)
+    for kind in "SHZL":
+        key, noun = f"index:{kind}", "FIELDS" if kind == "H" else "MEMBERS"
+        for step in range(150):
+            some = [chosen.choice("abcde") for _ in range(chosen.choice((1, 1, 2, 3)))]
+            when = f"{4_000_000_000_000 + chosen.randrange(6)}" if chosen.random() < 0.95 else "0"
+            condition = chosen.choice(("", "", "", "NX", "XX", "GT", "LT"))
+            if step % 10 == 0:
+                for member in "abcdef":
+                    say(client, FILL_ONE[kind].format(key=key, member=member))
+            say(client, f"{kind}PEXPIREAT {key} {when} {condition} {noun} {len(some)} {' '.join(some)}")
+            if chosen.random() < 0.2:
+                say(client, f"{kind}PERSIST {key} {noun} {len(some)} {' '.join(some)}")
+            shadow = say(straight, f"ZRANGE __expiremember__:k:{{{key}}} 0 -1 WITHSCORES")
+            assert isinstance(shadow, list)
+            index = say(straight, f"ZSCORE __expiremember__:index {key}")
+            found = None if index is None else float(index)  # type: ignore[arg-type]
+            assert found == min((abs(float(score)) for score in shadow[1::2]), default=None), (kind, step)
+
+
+FILL_ONE = {
+    "S": "SADD {key} {member}", "H": "HSETNX {key} {member} 1", "Z": "ZADD {key} NX 1 {member}",
+    "L": "RPUSH {key} {member}",
+}  # fmt: skip
+
+
+@pytest.mark.one_kind
+def test_the_index_has_the_earliest_deadline(upstream: Server, proxy: Proxy) -> None:
+    with proxy.connect() as client, upstream.connect() as straight:
+        check_the_index(client, straight, 1)
+
+
 @pytest.mark.one_kind
 def test_in_a_transaction(proxy: Proxy) -> None:
     with proxy.connect() as client:
