@@ -877,13 +877,10 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
-<<<<<<< HEAD
     "an upgrade": _upgrade,
-=======
     "dialects, index": lambda place: dialects.check_the_index(
         place.talk(place.proxy()).raw, place.talk(place.server).raw, 2
     ),
->>>>>>> short
     "dialects without a time": lambda place: dialects.test_a_request_that_sets_no_deadline_covers_nothing(
         place.server, place.proxy()
     ),
