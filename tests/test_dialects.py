@@ -652,7 +652,7 @@ def test_a_server_that_has_a_word_answers_itself(upstream: Server, proxy: Proxy)
         rows = parse(straight.command("COMMAND", "INFO", *(word.name for word in words)))
         for word, row in zip(words, rows, strict=True):
             given = [1] if word.deed is Deed.SET else []
-            (lacked if row is None else known).append([word.name, "k", *given, word.noun, 1, "m"])
+            (lacked if row is None else known).append([word.name, "never:covered", *given, word.noun, 1, "m"])
         before = replaced(through)
         for line in known:
             assert straight.command(*line) == through.command(*line) == b"*1\r\n:-2\r\n"
