@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from proxy.check.needed import rules
 from proxy.events.rules import Rule
@@ -347,7 +349,8 @@ def check(server: Server, start_proxy: StartProxy, plan: Plan, stack: ExitStack)
     for proxy in proxies:
         assert not isinstance(proxy.address, Path)
         ports.append(proxy.address[1])
-        clients.append(redis.Redis(port=proxy.address[1], decode_responses=True))
+        # Without retries: the reply to a second attempt does not say what became of the first.
+        clients.append(redis.Redis(port=proxy.address[1], decode_responses=True, retry=Retry(NoBackoff(), 0)))
     beside.zadd(NAMES.events.decode(), {Rule(b"*:*", list=b"ready").encode(): 0})
     beside.config_set("appendfsync", "no")  # which matters from the first deadline on, and takes a minute before
     now = beside.time()

@@ -47,6 +47,7 @@ from tests import test_sharing as sharing
 from tests import test_signs as signs
 from tests import test_status_page as page
 from tests import test_streams as streams
+from tests import test_takeover as takeover
 from tests import test_tls as tls
 from tests import test_together as together
 from tests import test_unknown_commands as unknown_commands
@@ -174,6 +175,10 @@ def _upgrade(place: Place) -> None:
             check(server, upgrades.UPGRADES[0][1], lambda its, *more: place.proxy("--upstream", its.url, *more))
         finally:
             server.close()
+
+
+def _again(place: Place) -> takeover.Again:
+    return takeover.again_at(place.server, place.start_proxy, place.folder)
 
 
 def _removal(way: str) -> Callable[[Place], None]:
@@ -899,6 +904,13 @@ CHECKS |= {
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
     "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),
+    "taken over": lambda place: takeover.test_the_next_proxy_takes_the_place_of_the_one_that_runs(
+        _again(place), place.folder, 1, 1
+    ),
+    "taken over, in parts": lambda place: takeover.test_a_first_request_in_parts_is_answered(_again(place)),
+    "taken over by nobody": lambda place: takeover.test_who_cannot_serve_takes_nothing_over(
+        _again(place), place.folder
+    ),
     "balance of workers": lambda place: workers.check_balance(place.proxy("--workers", "3")),
     "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(
         place.server, place.start_proxy

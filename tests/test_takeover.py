@@ -38,11 +38,10 @@ __all__ = ["folder"]  # a fixture
 Again = Callable[..., Proxy]
 
 
-@pytest.fixture
-def again(server: Server, start_proxy: StartProxy, tmp_path: Path) -> Again:
-    """Starts a proxy at the same address, which takes over from the one before."""
+def again_at(server: Server, start_proxy: StartProxy, folder: Path) -> Again:
+    """Return what starts a proxy at the same address, which takes over from the one before."""
     listen = f"127.0.0.1:{free_port()}"
-    takeover = str(tmp_path / "takeover")
+    takeover = str(folder / "takeover")
 
     def start(*arguments: str, ready: bool = True) -> Proxy:
         if "--listen" not in arguments:
@@ -54,6 +53,12 @@ def again(server: Server, start_proxy: StartProxy, tmp_path: Path) -> Again:
     return start
 
 
+@pytest.fixture
+def again(server: Server, start_proxy: StartProxy, tmp_path: Path) -> Again:
+    """Starts a proxy at the same address, which takes over from the one before."""
+    return again_at(server, start_proxy, tmp_path)
+
+
 def ended_well(proxy: Proxy) -> bool:
     """Whether a proxy has ended, as it should."""
     if not proxy.process.ended:
@@ -61,6 +66,10 @@ def ended_well(proxy: Proxy) -> bool:
     assert proxy.process.wait() == 0, proxy.process.output
     assert "Traceback" not in proxy.process.output, proxy.process.output
     return True
+
+
+def has_ended(proxy: Proxy) -> bool:
+    return proxy.process.ended
 
 
 def said(proxy: Proxy, event: str) -> bool:
@@ -93,6 +102,8 @@ def test_the_next_proxy_takes_the_place_of_the_one_that_runs(
         until(lambda: ended_well(old))
         assert said(old, "taken over by another process")
         assert said(new, "listening sockets taken over")
+        assert path.exists()
+        assert (tmp_path / "admin").exists()
         for place in (new.address, path):
             with Raw(place, 20) as client:
                 assert b"\r\nprocess_id:" in client.command("INFO", "expiremember")
@@ -127,6 +138,7 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
         new = again(
             "--listen", path, "--upstream", nowhere, "--connect-timeout", "1", "--workers", workers, ready=False
         )
+        until(partial(has_ended, new), 20, "an end")
         assert new.process.wait() == 2
         assert "the other proxy goes on" in new.process.output
         assert old.command("PING") == b"+PONG\r\n"
