@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
@@ -560,6 +561,44 @@ def test_who_wants_no_replies_does_not_delay_the_end(
         assert client.rest() == b""
         assert proxy.process.wait() == 0, proxy.process.output
         assert time.monotonic() - began < 20
+    assert "stopped before" not in proxy.process.output, proxy.process.output
+
+
+SKIP: Final = request("CLIENT", "REPLY", "SKIP")
+UNSIGNED: Final = {
+    "a part of a value": request("SET", "long", "v" * 100_000)[:50_000],
+    "OFF": request("CLIENT", "REPLY", "OFF"),
+    "SKIP": SKIP,
+    "SKIP, QUIT": SKIP + request("QUIT"),
+    "a protocol error": b"*1\r\n$-5\r\n",
+    "SKIP, a protocol error": SKIP + b"*1\r\n$-5\r\n",
+    "a line with a NUL": b"\x16\x03\x01\x00\xa5" * 40,
+    "a value that is none": request("SET", "long", "v" * 100_000)[:50_000] + b"v" * 51_000 + b"X",
+}
+"""What no sign can stand behind."""
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("behind", UNSIGNED)
+def test_what_stands_in_front_of_something_without_a_sign_is_answered_before_the_end(
+    upstream: Server, start_proxy: StartProxy, behind: str
+) -> None:
+    proxy = start_proxy(upstream, "--no-share", "--shutdown-timeout", "60")
+    with proxy.connect() as client, upstream.connect() as straight:
+        client.command("PING")
+        straight.command("CLIENT", "PAUSE", 60_000, "WRITE")
+        client.send(request("SET", "owed", 1))
+        until(lambda: b"blocked_clients:1" in straight.command("INFO", "clients"))
+        client.send(UNSIGNED[behind])
+        time.sleep(0.1)
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        until(lambda: not accepts(proxy))
+        straight.command("CLIENT", "UNPAUSE")
+        assert client.rest().startswith(b"+OK\r\n")
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 20
+        assert straight.command("GET", "owed") == b"$1\r\n1\r\n"
     assert "stopped before" not in proxy.process.output, proxy.process.output
 
 

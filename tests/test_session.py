@@ -33,7 +33,7 @@ NAMES = Names(b"__expiremember__:")
 
 
 PROXYS_OWN = {
-    "clear": b"*7\r\n:0\r\n:0\r\n*0\r\n:0\r\n:0\r\n*5\r\n:0\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n*0\r\n",
+    "clear": b"*7\r\n:0\r\n:0\r\n*0\r\n:0\r\n:0\r\n*7\r\n:0\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n:0\r\n:0\r\n*0\r\n",
     "near": b"*2\r\n:0\r\n*0\r\n",
     "void": b"*0\r\n",
     "front": b"*3\r\n:0\r\n:0\r\n:0\r\n",
@@ -115,6 +115,11 @@ def is_of_proxy(arguments: list[bytes]) -> bool:
     return sign or asked or is_front(arguments) or beside
 
 
+def without_signs(sent: bytes) -> bytes:
+    """Leave out signs that are not to leave an error at the server."""
+    return re.sub(rb"\*2\r\n\$4\r\nECHO\r\n\$32\r\n[0-9a-f]{32}\r\n", b"", sent)
+
+
 class Driver:
     """Plays the shell's part: feeds a session, answers its questions, keeps what it sends, has it answered."""
 
@@ -188,7 +193,7 @@ def test_any_cut_sends_the_same_bytes(data: st.DataObject, blind: bool) -> None:
     whole.feed(stream)
     cut = Driver("k1", "k2", blind=blind)
     cut.feed(*data.draw(cuts(stream)))
-    alike = without_tokens(cut.sent) == without_tokens(whole.sent)
+    alike = without_tokens(without_signs(cut.sent)) == without_tokens(without_signs(whole.sent))
     assert alike, stream[:2000]  # to tell the difference of long texts would take for ever
     assert cut.asked == whole.asked
     assert cut.coverage.entries.keys() == whole.coverage.entries.keys()
@@ -300,7 +305,8 @@ def test_a_request_that_is_too_large_for_most_servers_is_not_let_through_unjudge
     long = b"*2\r\n$4\r\nECHO\r\n$536870913\r\n" + b"x" * 20_000
     with pytest.raises(RefusedAtItsHeadError) as refused:  # the server says itself what it does not take
         Driver("k1").feed(long)
-    assert refused.value.beginning == long[:-20_000]  # and whatever it thinks of that, nothing that could run follows
+    # Whatever it thinks of that, nothing that could run follows.
+    assert without_signs(refused.value.beginning) == long[:-20_000]
 
 
 def test_while_blind_every_key_counts_as_known() -> None:
@@ -317,7 +323,7 @@ def test_a_huge_value_streams_through_without_being_held() -> None:
     for begin in range(0, len(stream), 65_536):
         driver.feed(stream[begin : begin + 65_536])
         most = max(most, driver.session.held)
-    assert driver.sent == stream
+    assert without_signs(driver.sent) == stream
     assert most <= 65_536
 
 
@@ -332,7 +338,7 @@ def test_what_must_be_read_whole_is_bounded() -> None:
 def test_a_protocol_error_behind_a_request_is_shown_to_the_server_at_once(rest: bytes) -> None:
     """Where a string should begin, an array does: the server closes there, and waits for nothing."""
     sent = encode([b"SET", b"a", b"b"]) + b"*3\r\n$4\r\nSADD\r\n*" + rest
-    assert Driver().feed(sent) == sent
+    assert without_signs(Driver().feed(sent)) == sent
 
 
 def test_draining_asks_for_a_sign_behind_the_last_whole_request() -> None:

@@ -440,7 +440,7 @@ def test_every_event_in_every_state(
 ) -> None:
     """Whatever happens, twice: it ends, nothing fails or stays behind, and what came before has gone upstream."""
     failures: list[BaseException] = []
-    monkeypatch.setattr(ClientConnection, "_fail", lambda _, error: failures.append(error))
+    monkeypatch.setattr(ClientConnection, "fail", lambda _, error: failures.append(error))
     monkeypatch.setattr("proxy.relay.lanes.AGAIN_SECONDS", 0)
 
     async def play(events: tuple[Callable[[World], None], ...]) -> None:

@@ -57,12 +57,13 @@ class State(Enum):
     ORPHANED = "the client has gone: what it sent before still goes upstream"
     ENDED = "the client has sent its last request; replies still come"
     DRAINING = "no more requests are taken; those that were sent are being answered"
+    YIELDING = "likewise, but for the last, behind which no sign can stand: it is given up then"
     REFUSED = "the server has been shown a request at which it closes, when those before it have been answered"
     FAREWELL = "the client has been told everything, and has a moment to read it"
     CLOSED = "the client has gone"
 
 
-_LAST: Final = (State.DRAINING, State.REFUSED, State.FAREWELL)
+_LAST: Final = (State.DRAINING, State.YIELDING, State.REFUSED, State.FAREWELL)
 
 _MOVES: Final[dict[State, frozenset[State]]] = {
     State.CONNECTING: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.FAREWELL, State.CLOSED)),
@@ -72,7 +73,8 @@ _MOVES: Final[dict[State, frozenset[State]]] = {
     State.ORPHANED: frozenset((State.CLOSED,)),
     State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),
     State.DRAINING: frozenset((State.FAREWELL, State.CLOSED)),
-    State.REFUSED: frozenset((State.FAREWELL, State.CLOSED)),
+    State.YIELDING: frozenset((State.FAREWELL, State.CLOSED)),
+    State.REFUSED: frozenset((State.YIELDING, State.FAREWELL, State.CLOSED)),
     State.FAREWELL: frozenset((State.CLOSED,)),
     State.CLOSED: frozenset(),
 }
@@ -86,7 +88,7 @@ _JUDGING: Final = frozenset((State.RELAYING, State.FINISHING, State.ORPHANED))
 _BEGUN: Final = frozenset((State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING))
 """Where what has come, and has not been sent on, is still to run."""
 
-_READING: Final = frozenset((State.RELAYING, State.DRAINING, State.REFUSED, State.FAREWELL))
+_READING: Final = frozenset((State.RELAYING, *_LAST))
 """While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
 
 
@@ -152,7 +154,7 @@ class Surroundings(Protocol):
 _SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
 """What the client has sent goes to the server, which has not been told that this was the last."""
 
-_COLLECTING: Final = _SENDING | {State.ENDED, State.DRAINING}
+_COLLECTING: Final = _SENDING | {State.ENDED, State.DRAINING, State.YIELDING}
 """Replies may wait for another one that is asked for once more."""
 
 
@@ -261,7 +263,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
-                self._fail(error)
+                self.fail(error)
 
         self._timer = asyncio.get_running_loop().call_later(seconds, run)
 
@@ -275,14 +277,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self.fail(error)
 
     @property
     def who(self) -> dict[str, str]:
         """What log lines about this client say of it."""
         return {} if self.source is None else {"client": self.source}
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """End both sides: nothing may go on half alive."""
         log.error("connection closed: internal error", state=self._state.name, exc_info=error, **self.who)
         self.abandon()
@@ -412,7 +414,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._begin(upstream)
         except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
-            self._fail(error)
+            self.fail(error)
             return False
         return True
 
@@ -495,10 +497,6 @@ class ClientConnection(asyncio.Protocol):
         self._account()
         self._regulate()
 
-    def fail(self, error: BaseException) -> None:
-        """End both sides."""
-        self._fail(error)
-
     def _comes_back_first(self) -> bool:
         """Return whether replies to what was sent over shared connections are to come first; `come_back` goes on."""
         if self._sharing is None or not self._sharing.away:
@@ -565,7 +563,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
-                self._fail(error)
+                self.fail(error)
 
         self._surroundings.queue.join(run, answered=answered)
 
@@ -733,7 +731,9 @@ class ClientConnection(asyncio.Protocol):
         if self._session.replies.wants_probe and sends:
             self.send_out(b"")
         may_end = self._session.take_settled() and self._input_ended
-        if not self._session.replies.outstanding:
+        if self._state is State.YIELDING and not self._session.owes:
+            self._say_farewell(self._last_words)
+        elif not self._session.replies.outstanding:
             self._settled()
         elif self._state in _JUDGING:
             self._relieved()
@@ -778,7 +778,7 @@ class ClientConnection(asyncio.Protocol):
         upstream, state = self._upstream, self._state
         if upstream is None or upstream.closing:
             return False
-        if state in (State.ENDED, State.DRAINING):
+        if state in (State.ENDED, State.DRAINING, State.YIELDING):
             return self._untold if state is State.ENDED else self._input_ended and not self._untold
         if self._replied is not None and not self._replied.done():
             return True
@@ -853,8 +853,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._discard()
         self._receive_by(_drop)
-        self._untold = self._state is State.DRAINING
-        if self._state not in (State.ENDED, State.DRAINING):
+        self._untold = self._state in (State.DRAINING, State.YIELDING)
+        if self._state not in (State.ENDED, State.DRAINING, State.YIELDING):
             self._move(State.ENDED)
         if self._upstream.ends_by_halves:
             self._upstream.end()
@@ -882,7 +882,7 @@ class ClientConnection(asyncio.Protocol):
         sign = None if upstream.ends_by_halves or waits else self._session.drain()
         if sign is None and not (upstream.ends_by_halves or waits):
             upstream.end_beneath()  # a request has been sent in part: its rest will not come
-        rest = self._session.rest()
+        rest = self._session.intake.rest()
         self._account()
         # What stands between may not heed an end beneath TLS; behind a request that was cut off there is no sign.
         self._untold = not upstream.ends_by_halves
@@ -929,13 +929,14 @@ class ClientConnection(asyncio.Protocol):
             self.send_out(sign or b"")  # behind what was judged before
             self._close()
             return
-        if sign is None:
+        if sign is not None:
+            self._let_answer(State.DRAINING, line)
+            self.send_out(sign)
+        elif self._upstream is not None and not self._upstream.closing and self._session.owes:
+            self._let_answer(State.YIELDING, line)
+        else:
             self._say_farewell(line)
             return
-        self._last_words = line
-        self._move(State.DRAINING)
-        self._receive_by(_drop)
-        self.send_out(sign)
         # On timeout, send the error anyway.
         self._after(PATIENCE_SECONDS, lambda: self._say_farewell(line))
 
@@ -1000,7 +1001,7 @@ class ClientConnection(asyncio.Protocol):
     def part(self) -> None:
         """Finish, once there is something to answer: another process serves those that come from now on."""
         waits = self._state in (State.CONNECTING, State.RELAYING) and not self._input_ended
-        if waits and (self._is_fresh or (self._parts and (self._upstream is None or self._session.has_begun))):
+        if waits and (self._is_fresh or (self._parts and (self._upstream is None or self._session.intake.has_begun))):
             self._parts = True
             if self._upstream is not None and not self._is_fresh:
                 self._receive_by(self._take_rest)
@@ -1023,7 +1024,10 @@ class ClientConnection(asyncio.Protocol):
             self._move(State.FINISHING)
             self._proceed()
         elif self._state is State.REFUSED and not self._session.answers:
-            self._say_farewell(b"")  # nothing is said to it any more
+            if self._session.owes:
+                self._let_answer(State.YIELDING)
+            else:
+                self._say_farewell(b"")  # nothing is said to it any more
         # Else no more requests come anyway, and upstream closes after the last reply.
 
     def _drain(self) -> None:
@@ -1033,14 +1037,22 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._upstream.closing:
             self.abandon()
             return
-        # After CLIENT REPLY OFF or SKIP no sign is answered: then the server's own end tells that all has been.
+        # After CLIENT REPLY OFF or SKIP no sign is answered, and none can stand behind a part of a request, of which
+        # the rest will not come: then what stands in front is waited for, and the server's own end tells the rest.
         sign = self._session.drain() if self._session.answers else None
-        if sign is None:
-            self._end_input()  # likewise where a request has been sent in part: the rest will not come
-            return
-        self._move(State.DRAINING)
+        if sign is not None:
+            self._let_answer(State.DRAINING)
+            self.send_out(sign)
+        elif self._session.owes:
+            self._let_answer(State.YIELDING)
+        else:
+            self._end_input()
+
+    def _let_answer(self, state: State, last_words: bytes = b"") -> None:
+        """Take no more requests while those that were sent are being answered."""
+        self._last_words = last_words
+        self._move(state)
         self._receive_by(_drop)
-        self.send_out(sign)
 
     def abandon(self) -> None:
         """Close without waiting for replies."""

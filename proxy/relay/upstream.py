@@ -372,7 +372,8 @@ class UpstreamConnection(Droppable):
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed."""
         # In TLS 1.3 a server refuses a certificate when the handshake is over for the other side.
-        self._lose(exc, exc if self._unheard and isinstance(exc, ssl.SSLError) else None)
+        refused = self._unheard and not self.ended_beneath and isinstance(exc, ssl.SSLError)
+        self._lose(exc, exc if refused else None)
 
     def _lose(self, exc: Exception | None, refusal: Exception | None) -> None:
         if not self._membership.admitted or self.lost:

@@ -14,7 +14,7 @@ from proxy.session.announcing import Announcing
 from proxy.session.changes import Changes
 from proxy.session.errors import Refusal
 from proxy.session.ground import Ground
-from proxy.session.hearing import Hearing
+from proxy.session.hearing import Hearing, asks_for_silence
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.pipeline import Pipeline
@@ -105,6 +105,8 @@ class Dispatch:
             now: the server's clock, in Unix ms.
             having: those of its keys that have deadlines, if that has been asked.
         """
+        if request.kind is Kind.HEAD:
+            self._out.fence()
         self._send_in_its_place(command, request, now, having=having)
         if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
             self._out.note_blocker()
@@ -144,6 +146,8 @@ class Dispatch:
             out.replace(request, standing.marked.enclose(both, self._waited, replies=2))
             return
         if effect is Effect.CONNECTION:
+            if asks_for_silence(request.arguments):
+                out.fence()
             out.append(request.raw)
             self._hearing.hush(request.arguments)
             standing.is_link = rewriter.moves.opens_link(request.arguments)

@@ -17,9 +17,17 @@ _WORDS: Final = {(b"REPLY", word): [b"REPLY", word] for word in (b"ON", b"OFF", 
 """What may be queued, any number of times: what a client sends may be of any length."""
 
 
+_SILENT: Final = (b"OFF", b"SKIP")
+
+
 def speaks_of_replies(arguments: list[bytes]) -> bool:
     """Return whether a request changes which replies the client gets, or concerns exactly the next one."""
     return len(arguments) > 2 and arguments[0].upper() == b"CLIENT" and arguments[1].upper() in (b"REPLY", b"CACHING")
+
+
+def asks_for_silence(arguments: list[bytes]) -> bool:
+    """Return whether a request asks that what follows it gets no reply."""
+    return speaks_of_replies(arguments) and arguments[1].upper() == b"REPLY" and arguments[2].upper() in _SILENT
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:

@@ -128,8 +128,8 @@ class Judge:
                 self.question = Question(replied=True, again=True)
                 self.pending, self._replied = request, replied
                 return
-            if request.kind is Kind.BROKEN and standing.next is _SKIPPED:
-                standing.end = End.MUTE
+            if request.kind is Kind.BROKEN:
+                self.break_off()
             self._pass(request, now)
             return
         if not request.arguments:
@@ -176,6 +176,12 @@ class Judge:
         self._dispatch.send(command, request, now, having=having)
         if standing.permits.unclear and standing.transaction is None:
             self.question = Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
+
+    def break_off(self) -> None:
+        """Note that the server reads no further than a request that goes next, or is to be completed."""
+        if not self._reader.broken_within:
+            self._out.fence()
+        self._standing.end = End.MUTE
 
     def _pass(self, part: Request, now: float) -> None:
         """Send on what has been judged by its head, or will not run."""

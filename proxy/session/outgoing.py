@@ -32,6 +32,7 @@ class Outgoing:
         queued_words: what each CLIENT in the open transaction says of replies, which cannot be counted then.
         blocker: changes with each request sent on that may keep what follows it from running: the number of the first
             sign behind it.
+        fenced: the number of the last sign that stands in front of something behind which there may be none.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Outgoing:
         "_standing",
         "append",
         "blocker",
+        "fenced",
         "queued_words",
     )
 
@@ -52,7 +54,7 @@ class Outgoing:
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
         self.queued_words: list[list[bytes]] = []
-        self.blocker = -1
+        self.blocker = self.fenced = -1
         self._asides: Asides | None = None  # takes replies out of those of the open transaction
         self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
         self._silent = False  # whether it may be a silent sign
@@ -119,6 +121,13 @@ class Outgoing:
     def note_blocker(self) -> None:
         """Note that a request goes that may keep what follows it from running."""
         self.blocker = self._standing.replies.next_number
+
+    def fence(self) -> None:
+        """Put a sign in front of what goes next, as there may be none behind it, where the server answers it."""
+        standing = self._standing
+        if standing.transaction is None and standing.hears_echoes:
+            self.fenced = standing.replies.next_number
+            self.append(self.expect(b""))
 
     # The replies of a transaction.
 

@@ -56,6 +56,7 @@ class Session:
         replies: what the replies from upstream have to pass through while `replies.outstanding`.
         pipeline: stands for the connection where others wait for what it has sent.
         reads: the reads under way.
+        intake: what has come, and has not been sent on.
     """
 
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
@@ -86,9 +87,7 @@ class Session:
             ground, standing, out, reader, dispatch, reads, announcing, inquiry, without, self._strangers, remaining,
             upload,
         )  # fmt: skip
-        self._intake = Intake(
-            ground, standing, out, reader, judge, reads, fronts, together, upload, announcing, without
-        )
+        self.intake = Intake(ground, standing, out, reader, judge, reads, fronts, together, upload, announcing, without)
 
     @property
     def question(self) -> Question | None:
@@ -108,14 +107,14 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether more of what has come can be judged at once, by `go_on`."""
-        return self._intake.unfinished
+        return self.intake.unfinished
 
     @property
     def held(self) -> int:
         """Bytes, about, that requests take which have been received and not been sent on."""
         transaction = self._standing.transaction
         queued = self._standing.watched.size + (transaction.size if transaction is not None else 0)
-        return self._intake.held + self.replies.waiting + queued
+        return self.intake.held + self.replies.waiting + queued
 
     @property
     def hears_unasked(self) -> bool:
@@ -168,7 +167,7 @@ class Session:
         """
         self._expect(data)
         self.reads.quiet = False
-        out = self._intake.receive(data, now)
+        out = self.intake.receive(data, now)
         self._note_state()
         return out
 
@@ -183,13 +182,13 @@ class Session:
     def keep(self, data: bytes) -> bytes:
         """Take bytes from the client that are to be judged later, by `go_on`. Nothing is to be sent for them yet."""
         self._expect(data)
-        self._intake.keep(data)
+        self.intake.keep(data)
         self._note_state()
         return b""
 
     def _expect(self, data: bytes) -> None:
-        if not self._intake.reader.within and not self.stranger:
-            self._announcing.expect(data, more=self._intake.waits)
+        if not self.intake.reader.within and not self.stranger:
+            self._announcing.expect(data, more=self.intake.waits)
 
     def resume(self, now: float, *, answered: bool = True) -> bytes:
         """Go on after the engine has dealt with `question`.
@@ -207,7 +206,7 @@ class Session:
             OvertakenError: it must not be completed any more.
         """
         self._ground.coverage.look()
-        judge, intake = self._judge, self._intake
+        judge, intake = self._judge, self.intake
         question, pending = judge.take()
         if question is not None and question.login and self.stranger:
             if pending is None:
@@ -215,6 +214,8 @@ class Session:
                 raise intake.refused_at_its_head(what, beginning)
             self._strangers.turn_down(pending)
         elif pending is not None and pending.kind in (Kind.BODY, Kind.BROKEN):
+            if pending.kind is Kind.BROKEN:
+                judge.break_off()
             self._out.append(pending.raw)
             intake.follow(pending)
         elif pending is not None and question is not None:
@@ -225,7 +226,7 @@ class Session:
 
     def go_on(self, now: float) -> bytes:
         """Judge more of what has come, while `unfinished`; as `receive`."""
-        out = self._intake.go_on(now)
+        out = self.intake.go_on(now)
         self._note_state()
         return out
 
@@ -249,7 +250,7 @@ class Session:
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
         """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
-        if self._standing.transaction is not None or self._intake.is_in_part or not self._standing.askable:
+        if self._standing.transaction is not None or self.intake.is_in_part or not self._standing.askable:
             return None
         return self._take_out() + self._out.expect(b"", found=found)
 
@@ -278,16 +279,21 @@ class Session:
             What to send; `replies.outstanding` turns false when the sign has come. None where none can come: a request
             has been sent in part, or the server reads no further.
         """
-        if self._intake.is_in_part or self._standing.end is End.MUTE:
+        if self.intake.is_in_part or self._standing.end is End.MUTE:
             return None
         out = self._take_out()
         if self._standing.next is _SKIPPED:
             out += self._out.expect(b"")  # of which the server tells nothing
         return out + self._out.expect(last_words, fails=bool(last_words))
 
+    @property
+    def owes(self) -> bool:
+        """Whether something is still to be answered that stands in front of what there is no sign behind."""
+        return self._out.fenced >= self.replies.settled
+
     def probe(self) -> bytes | None:
         """Return the loud sign that shows whether a silent one has been refused; None where none may stand."""
-        return None if self._intake.is_in_part else self._take_out() + self.replies.expect(b"")
+        return None if self.intake.is_in_part else self._take_out() + self.replies.expect(b"")
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
         """Ask the server, behind all that has been sent, whose this connection is.
@@ -332,23 +338,14 @@ class Session:
         """Note that the connection is in a state that the server does not tell of."""
         self._standing.unlike = True
 
-    def rest(self) -> bytes:
-        """Return what the client has sent of a request that will not be completed: its stream has ended."""
-        return self._intake.rest()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a part of a request has come, and the rest has not."""
-        return self._intake.has_begun
-
     def discard(self) -> None:
         """Forget what has come and has not been sent: the client is turned away, and only replies matter."""
-        self._intake.discard()
+        self.intake.discard()
         self._announcing.expected = frozenset()
 
     def _note_state(self) -> None:
         standing = self._standing
-        self._is_between = self._intake.is_empty and not (
+        self._is_between = self.intake.is_empty and not (
             standing.transaction is not None
             or standing.login is _STRANGER
             or standing.next is not _FREE
@@ -360,7 +357,7 @@ class Session:
 
     def _take_out(self) -> bytes:
         self.reads.quiet = False
-        return self._intake.take_out()
+        return self.intake.take_out()
 
 
 def _apart(said: bytes) -> tuple[bytes, bytes]:

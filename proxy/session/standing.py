@@ -29,7 +29,7 @@ class End(Enum):
 
     OPEN = "it does"
     QUIT = "it does not: a client that had not logged in has sent QUIT"
-    MUTE = "it does not, and says nothing: CLIENT REPLY SKIP stood in front of a QUIT or a protocol error"
+    MUTE = "it does not, and may not say so: there was a protocol error, or CLIENT REPLY SKIP in front of QUIT"
 
 
 class Next(Enum):

@@ -149,7 +149,7 @@ class RequestReader:
         self._body_arguments = 0
         self._body_bytes = 0
         self._in_body = False
-        self._broken = False
+        self._broken = self._broken_within = False
         self._silent = False  # broken, and nothing may follow: the server might read on
         self._oversized = False
         self._odd = False
@@ -215,6 +215,11 @@ class RequestReader:
     def within(self) -> bool:
         """Whether the server has been, or will be, sent a part of a request that is not yet complete."""
         return self._in_body
+
+    @property
+    def broken_within(self) -> bool:
+        """Whether it has within a request of which a part had been sent."""
+        return self._broken_within
 
     @property
     def broken(self) -> bool:
@@ -394,6 +399,11 @@ class RequestReader:
             request.raw = raw
         return request
 
+    def _break_within(self) -> Request:
+        """End the requests within one that is sent on while it arrives."""
+        self._in_body, self._broken_within = False, True
+        return self._break()
+
     def _break_at(self, end: int) -> Request:
         """End the requests where the server does, and let nothing follow."""
         self._silent = True
@@ -497,15 +507,13 @@ class RequestReader:
             if position >= size:
                 break
             if buffer[position] != 0x24:
-                self._in_body = False
-                return self._break()
+                return self._break_within()
             end = self._line_end(position)
             if end == -1:
                 break
             length = _integer(buffer[position + 1 : end]) if end >= 0 else None
             if length is None or length < 0:
-                self._in_body = False
-                return self._break()
+                return self._break_within()
             position = end + 2
             self._body_bytes = length + 2
             self._body_arguments -= 1
