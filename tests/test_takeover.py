@@ -478,7 +478,7 @@ def check_restarts_of_units(units: Callable[..., Process], restarts: int, client
     with bound() as listener:
         given = [("expiremember-proxy.socket", listener)]
         process = units(given, *arguments)
-        process.line(is_ready)
+        process.line(is_ready, 60)
         load = Load(listener.getsockname()[1], clients)
         with load.running():
             until(lambda: load.counts["short"] > clients)
@@ -487,7 +487,7 @@ def check_restarts_of_units(units: Callable[..., Process], restarts: int, client
                 count = load.counts["short"]
                 assert process.end() == 0
                 process = units(given, *arguments)
-                process.line(is_ready)
+                process.line(is_ready, 60)
                 until(partial(load.has_passed, count), 30, "replies of the new one")
             seconds = time.monotonic() - began
     print(
