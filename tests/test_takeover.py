@@ -286,8 +286,10 @@ class Load:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             writer.write(words)
-            reply = await asyncio.wait_for(reader.readexactly(len(wanted)), 30)
-            writer.close()
+            try:
+                reply = await asyncio.wait_for(reader.readexactly(len(wanted)), 60)
+            finally:
+                writer.close()
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             self.troubles.append(f"{kind}: {error!r}")
         if reply not in (wanted, b""):
