@@ -189,7 +189,8 @@ def test_each_right_that_is_missing_is_named(kind: str, start_server: StartServe
         assert found(url)["rights"].text.startswith(f"the proxy's user lacks {lacking};"), patterns
     server.command("ACL", "SETUSER", "few", "reset", "on", ">pw", "resetchannels", "~*", "&*", "-@all")
     report = Report("--upstream", url, *nowhere())
-    fails(report, "rights", " ".join(f"+{name}" for name in TRIALS if name != "hello"), "config/acl.example")
+    some = [name for name in TRIALS if name not in ("hello", "rpush")]  # the latter only a script can try
+    fails(report, "rights", " ".join(f"+{name}" for name in some), "config/acl.example")
 
 
 @pytest.mark.parametrize("gone", [["EVAL"], ["INFO"], ["SUBSCRIBE", "HELLO"], [name.upper() for name in TRIALS]])

@@ -286,8 +286,10 @@ class Load:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             writer.write(words)
-            reply = await asyncio.wait_for(reader.readexactly(len(wanted)), 30)
-            writer.close()
+            try:
+                reply = await asyncio.wait_for(reader.readexactly(len(wanted)), 60)
+            finally:
+                writer.close()
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             self.troubles.append(f"{kind}: {error!r}")
         if reply not in (wanted, b""):
@@ -478,7 +480,7 @@ def check_restarts_of_units(units: Callable[..., Process], restarts: int, client
     with bound() as listener:
         given = [("expiremember-proxy.socket", listener)]
         process = units(given, *arguments)
-        process.line(is_ready)
+        process.line(is_ready, 60)
         load = Load(listener.getsockname()[1], clients)
         with load.running():
             until(lambda: load.counts["short"] > clients)
@@ -487,7 +489,7 @@ def check_restarts_of_units(units: Callable[..., Process], restarts: int, client
                 count = load.counts["short"]
                 assert process.end() == 0
                 process = units(given, *arguments)
-                process.line(is_ready)
+                process.line(is_ready, 60)
                 until(partial(load.has_passed, count), 30, "replies of the new one")
             seconds = time.monotonic() - began
     print(

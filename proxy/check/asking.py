@@ -171,7 +171,7 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
     refused, unknown = set(), set()
     for (name, _), reply in zip(requests, replies, strict=True):
         if isinstance(reply, UnknownCommandError):
-            unknown.add(name)
+            unknown.add(reply.command.lower())
         if not isinstance(reply, NoPermissionError):
             continue
         # Each version has words of its own; all say "run" of a command, and none of a key or a channel.
