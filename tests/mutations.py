@@ -452,6 +452,20 @@ MUTATIONS = [
     Mutation("relay/long_reply.py", 'piece.count(b"\\n") > self._most_lines', "False", "many parts"),
     Mutation("relay/lanes.py", "max(1, SPARSE * (self._batches - batches))", "0", "the only one"),
     Mutation("relay/lane.py", "if self.repeats and self.is_within_a_long_reply:", "if False:", "a slow server"),
+    Mutation(
+        "session/dispatch.py",
+        "if request.kind is Kind.HEAD:\n            self._out",
+        "if False:\n            self._out",
+        "owed in front of a part",
+    ),
+    Mutation("session/dispatch.py", "if asks_for_silence(request.arguments):", "if False:", "owed in front of OFF"),
+    Mutation("session/judge.py", "self._standing.end = End.MUTE", "pass", "owed in front of an error"),
+    Mutation(
+        "relay/client.py",
+        "elif self._session.owes:\n            self._let",
+        "elif False:\n            self._let",
+        "owed in front of a part",
+    ),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
     Mutation(
@@ -597,7 +611,7 @@ MUTATIONS = [
     Mutation("workers/fellows.py", "if best == self._worker:", "if True:", "balance of workers"),
     # One proxy takes the place of another.
     Mutation("relay/client.py", "waits and (self._is_fresh or", "waits and (False or", "taken over, in parts"),
-    Mutation("relay/client.py", "or self._session.has_begun", "or False", "taken over, in parts"),
+    Mutation("relay/client.py", "or self._session.intake.has_begun", "or False", "taken over, in parts"),
     Mutation("listen/succession.py", "self._signals.relieved = True", "pass", "taken over, in parts"),
     Mutation("listen/succession.py", "return self._other is not None", "return False", "taken over by nobody"),
     Mutation("listen/binding.py", "listener.file = listener.file or SocketFile(where)", "pass", "taken over"),

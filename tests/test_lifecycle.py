@@ -583,7 +583,11 @@ UNSIGNED: Final = {
 def test_what_stands_in_front_of_something_without_a_sign_is_answered_before_the_end(
     upstream: Server, start_proxy: StartProxy, behind: str
 ) -> None:
-    proxy = start_proxy(upstream, "--no-share", "--shutdown-timeout", "60")
+    check_what_is_owed(upstream, start_proxy(upstream, "--no-share", "--shutdown-timeout", "60"), behind)
+
+
+def check_what_is_owed(upstream: Server, proxy: Proxy, behind: str) -> None:
+    """See that a client gets it before the proxy ends, which does not wait for more."""
     with proxy.connect() as client, upstream.connect() as straight:
         client.command("PING")
         straight.command("CLIENT", "PAUSE", 60_000, "WRITE")

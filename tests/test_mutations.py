@@ -33,6 +33,7 @@ from tests import test_hostile as hostile
 from tests import test_inline as inline
 from tests import test_joint as joint
 from tests import test_leaving as leaving
+from tests import test_lifecycle as lifecycle
 from tests import test_lives as lives
 from tests import test_memory as memory
 from tests import test_native_expiry as native
@@ -166,6 +167,12 @@ class Place:
         """Start a proxy of the copy."""
         assert upstream in (self.server, None)  # the last of two flags counts
         return self.proxy(*args, ready=ready)
+
+
+def _owed(place: Place, behind: str) -> None:
+    with closing(Server(place.server.kind)) as server:
+        proxy = place.proxy("--upstream", server.url, "--no-share", "--shutdown-timeout", "4")
+        lifecycle.check_what_is_owed(server, proxy, behind)
 
 
 def _upgrade(place: Place) -> None:
@@ -882,6 +889,9 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "owed in front of a part": lambda place: _owed(place, "a part of a value"),
+    "owed in front of OFF": lambda place: _owed(place, "OFF"),
+    "owed in front of an error": lambda place: _owed(place, "a protocol error"),
     "an upgrade": _upgrade,
     "dialects, index": lambda place: dialects.check_the_index(
         place.talk(place.proxy()).raw, place.talk(place.server).raw, 2
