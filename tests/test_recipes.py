@@ -92,7 +92,7 @@ def test_each_program_is_short_and_on_the_page() -> None:
         assert path.name in table, path.name
 
 
-ENDLESS = ("unpaid_orders", "delay_queue", "presence")
+ENDLESS = ("unpaid_orders", "delay_queue", "ready_list", "presence")
 """Programs that go on until they are stopped: they have tests of their own."""
 
 
@@ -181,6 +181,28 @@ def test_each_delayed_job_runs_though_workers_die(place: Place) -> None:
     until(lambda: set(client.lrange("log", 0, -1)) == done, 20, "all done")
     until(lambda: client.xlen("jobs") == 0, what="an empty stream")
     assert len(client.lrange("log", 0, -1)) == len(done)  # the entry of a job that is done is passed over
+    assert not queue.cancel(client, "job1")
+
+
+def test_each_job_of_a_list_runs_though_workers_die(place: Place) -> None:
+    queue, client = recipe("ready_list"), place.connect()
+    place.set_up("ready_list")
+    for number in range(40):
+        queue.put(client, f"job{number}", f"job{number}", 0.1 + number / 40)
+    queue.put(client, "cancelled", "cancelled", 60)
+    assert queue.cancel(client, "cancelled")
+    for seconds in (0.2, 1.5):
+        queue.put(client, "put off", "put off", seconds)
+    client.rpush("working:w0", "left behind")
+    first = place.worker("ready_list", "w0")
+    first.line(lambda line: "running job" in line)
+    first.send_signal(signal.SIGKILL)
+    for name in ("w0", "w1"):
+        place.worker("ready_list", name)
+    done = {f"job{number}" for number in range(40)} | {"put off", "left behind"}
+    until(lambda: set(client.lrange("log", 0, -1)) == done, 20, "all done")
+    until(lambda: not client.exists("ready", "working:w0", "working:w1"), what="empty lists")
+    assert len(client.lrange("log", 0, -1)) == len(done)
     assert not queue.cancel(client, "job1")
 
 
