@@ -123,9 +123,10 @@ class Outgoing:
         self.blocker = self._standing.replies.next_number
 
     def fence(self) -> None:
-        """Put a sign in front of what goes next, as there may be none behind it, where the server answers it."""
+        """Put a sign in front of what goes next, as there may be none behind it; not if the server might refuse it."""
         standing = self._standing
-        if standing.transaction is None and standing.hears_echoes:
+        unsure = standing.limited or standing.rights.unasked
+        if standing.transaction is None and standing.hears_echoes and not unsure:
             self.fenced = standing.replies.next_number
             self.append(self.expect(b""))
 
