@@ -47,7 +47,7 @@ _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 """How a cluster node refuses keys that it does not have or serve. Nothing can be done for such keys."""
 
 
-_NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [0, 0, 0, 0, b""], [])
+_NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [], [])
 """What `clear` answers where it has done nothing."""
 
 
