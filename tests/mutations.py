@@ -459,7 +459,7 @@ MUTATIONS = [
         "owed in front of a part",
     ),
     Mutation("session/dispatch.py", "if asks_for_silence(request.arguments):", "if False:", "owed in front of OFF"),
-    Mutation("session/judge.py", "self._standing.end = End.MUTE", "pass", "owed in front of an error"),
+    Mutation("session/judge.py", "        standing.end = End.MUTE\n\n", "\n", "owed in front of an error"),
     Mutation(
         "relay/client.py",
         "elif self._session.owes:\n            self._let",

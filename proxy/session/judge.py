@@ -179,9 +179,10 @@ class Judge:
 
     def break_off(self) -> None:
         """Note that the server reads no further than a request that goes next, or is to be completed."""
-        if not self._reader.broken_within:
+        standing = self._standing
+        if standing.end is not End.MUTE and not self._reader.broken_within:  # else a part of it has been sent
             self._out.fence()
-        self._standing.end = End.MUTE
+        standing.end = End.MUTE
 
     def _pass(self, part: Request, now: float) -> None:
         """Send on what has been judged by its head, or will not run."""
