@@ -337,6 +337,7 @@ class Stage:
     def _launch_proxy(self, address: str, flags: Sequence[str]) -> Service:
         port = free_port()
         command = [*self.proxy_command, "--listen", f"{HOST}:{port}", "--upstream", address, *flags]
+        command += ["--log-format", "console"]
         return self._launch("proxy", port, command)
 
     def stop(self, *services: Service) -> None:

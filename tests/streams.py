@@ -20,7 +20,7 @@ commands = st.builds(lambda name, key, rest: [name, key, *rest], _name, _key, st
 
 whole = st.one_of(
     commands.map(encode),
-    st.builds(lambda size: encode([b"SET", b"plain", b"v" * size]), st.integers(30_000, 90_000)),
+    st.builds(lambda size: encode([b"SET", b"plain", b"v" * size]), st.integers(70_000, 90_000)),
     st.builds(lambda size: encode([b"SADD", b"k1", b"v" * size]), st.integers(30_000, 90_000)),
 )
 
