@@ -209,6 +209,9 @@ def main() -> None:
     except click.NoSuchOption as error:
         meant = nearest(error.option_name, error.possibilities or ())
         _fail(f"no such option {error.option_name}" + (f"; did you mean {meant}?" if meant else "; see --help"))
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
     except click.UsageError as error:
         _fail(f"{error.format_message().removesuffix('.')}; see --help")
     except click.ClickException as error:

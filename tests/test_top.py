@@ -218,7 +218,8 @@ def test_what_cannot_be_had_is_said_in_one_line(server: Server, start_proxy: Sta
     _, off = with_admin(start_proxy, server, "--no-admin-page")
     nobody = free_port()
     done = run(f"127.0.0.1:{nobody}")
-    said = f"expiremember-proxy: http://127.0.0.1:{nobody}: connection refused\n"
+    advice = "start the proxy with --admin, or name the address of its admin port"
+    said = f"expiremember-proxy: http://127.0.0.1:{nobody}: connection refused; {advice}\n"
     assert (done.returncode, done.stderr, done.stdout) == (1, said, "")
     done = run("http://u:secret@h:1")
     assert done.returncode == 2

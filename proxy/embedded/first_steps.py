@@ -39,9 +39,9 @@ def first_steps(listen: str, admin: str | None) -> str:
     tls = " --tls --insecure" if listen.startswith("tls://") else ""
     lines = [
         f"Try it with redis-cli{reach}{tls}:",
-        "    SADD cart:7 apple pear",
-        "    EXPIREMEMBER cart:7 apple 60",
-        "    TTL cart:7 apple",
+        "    SADD guests ann bob",
+        "    EXPIREMEMBER guests ann 60",
+        "    TTL guests ann",
     ]
     if admin is not None and not admin.startswith("unix://") and not admin.endswith(":0"):
         lines.append(f"Watch it at http://{admin}/")

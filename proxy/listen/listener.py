@@ -273,7 +273,7 @@ class Listeners:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
         except BaseException as error:
-            # Whatever it is, the client has its end here: nobody else would count it out.
+            # Whatever went wrong, the client is gone: count it out here, as nobody else does.
             self.left(connection)
             connection.dropped()
             client.close()

@@ -220,7 +220,7 @@ async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.Async
         stack.push_async_callback(close)
         await stack.enter_async_context(_followed(upstream))
         connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-    # What is no server may tell numbers that are none.
+    # Something that is no Redis may send text where a number belongs.
     except (RedisError, OSError, ValueError, RuntimeError) as error:
         raise LookError(one_line(upstream, error)) from error
     return Server(upstream, connection, settings.control_timeout)

@@ -19,7 +19,7 @@ class Kind(Enum):
     JOIN = b"join"
     """The sender does not trust what it knows, and wants to again: tell it what it has to know."""
     WELCOME = b"welcome"
-    """Everything that the sender of the join has to know has been told; it is waited for from now on."""
+    """The joiner has been told all that it has to know; from now on others wait for its acknowledgements."""
     ANNOUNCE = b"announce"
     """These keys are about to get deadlines: mark them, and acknowledge."""
     ACKNOWLEDGE = b"acknowledge"

@@ -903,7 +903,7 @@ class ClientConnection(asyncio.Protocol):
         return self._session.may_block and self._upstream.heard() == self._heard
 
     def upstream_lost(self, refusal: Exception | None) -> None:
-        """The server has closed: so does the client's connection, after what is left for it."""
+        """The server has closed: pass on what is left, then close the client's connection."""
         pipeline, self._pipeline = self._pipeline, None  # else a ring that keeps both sides until the collector comes
         if pipeline is not None:
             self._surroundings.orphan(pipeline)
@@ -977,7 +977,7 @@ class ClientConnection(asyncio.Protocol):
         if error.reply:
             # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
             self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
-        # A server that refuses without a word waits for the client's end.
+        # A server that refuses silently keeps the connection until the client closes it.
 
     def _end_refused(self) -> None:
         """Let the client's half close reach a server that has nothing to say, and so waits for it."""
@@ -1037,8 +1037,8 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is None or self._upstream.closing:
             self.abandon()
             return
-        # After CLIENT REPLY OFF or SKIP no sign is answered, and none can stand behind a part of a request, of which
-        # the rest will not come: then what stands in front is waited for, and the server's own end tells the rest.
+        # No sign is answered after CLIENT REPLY OFF or SKIP, and none can follow a half-sent request: then wait for the
+        # replies to what came before it, and for the server to close.
         sign = self._session.drain() if self._session.answers else None
         if sign is not None:
             self._let_answer(State.DRAINING)

@@ -127,7 +127,7 @@ class Lanes:
         self._refused: dict[Identity, float] = {}  # refused by the server → not to be tried again before
         self._dirty: list[Group] = []  # that have something to send
         self._rests = False  # whether nothing has to be looked at soon
-        self._wanted = asyncio.Event()  # set when something has
+        self._wanted = asyncio.Event()  # set when something has to be looked at
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
 
     def groups(self, identity: Identity) -> tuple[Group, Group] | None:

@@ -97,7 +97,7 @@ class Dispatch:
         self._out.refuse(request, refusal, skips=skips)
 
     def send(self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None) -> None:
-        """Send a request on that has nothing to wait for, or what stands in its place.
+        """Forward a request that need not wait, or send what replaces it.
 
         Args:
             command: what the table says of it.

@@ -64,8 +64,8 @@ FREE: Final = _spelled(INDIFFERENT)
 """Those that are never looked at, whatever keys they name."""
 
 FREE_OF_BLIND: Final = FREE | STRINGS
-"""Those that are not looked at when a key is covered only because the proxy is blind. They may then meet a key whose
-last members are due."""
+"""Commands that go as they came if a key is covered only because the proxy is blind. They may meet a key whose last
+members are due and not removed yet."""
 
 _LONGEST_READ: Final = 99
 """Longest argument of a read that is matched without being parsed, in bytes."""

@@ -46,7 +46,7 @@ LONG_LISTS: Final = 1_000
 """Keys of long lists that are remembered at most."""
 
 _MOST_NAMED: Final = 8 * 1024
-"""Longest names to keep, in bytes, until the reply tells whether one of the keys has a long list."""
+"""Bytes of all names of a call, at most, that are kept until its reply tells whether one of the keys is a long list."""
 
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER

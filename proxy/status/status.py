@@ -46,7 +46,7 @@ class StatusBoard:
         self._outlook = outlook
         self._names = names
         self._history = History(time.monotonic())
-        self._made = float("-inf")  # when the figures were, by the monotonic clock
+        self._made = float("-inf")  # when the figures were made, by the monotonic clock
         self._sampling: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[dict[str, Any] | None] | None = None

@@ -96,6 +96,9 @@ class Source:
             raise TopError(f"{self.name}: {advice}") from None
         except TimeoutError:
             raise TopError(f"{self.name}: no answer in time") from None
+        except ConnectionRefusedError:
+            advice = "start the proxy with --admin, or name the address of its admin port"
+            raise TopError(f"{self.name}: connection refused; {advice}") from None
         except OSError as error:
             raise TopError(f"{self.name}: {visible((error.strerror or str(error)).lower())}") from None
         if status == http.HTTPStatus.NOT_FOUND and b"turned off" in body:

@@ -154,7 +154,7 @@ class ReplySubstitution:
 
     @property
     def settled(self) -> int:
-        """How many expected replies have come, or will not come."""
+        """How many of the expected replies need not be waited for any more."""
         return self._settled
 
     @property

@@ -150,7 +150,7 @@ class RequestReader:
         self._body_bytes = 0
         self._in_body = False
         self._broken = self._broken_within = False
-        self._silent = False  # broken, and nothing may follow: the server might read on
+        self._silent = False  # broken; nothing more is sent: the server might take it for requests
         self._oversized = False
         self._odd = False
         self._announced = 0
