@@ -826,8 +826,11 @@ def test_who_is_refused_without_a_word_may_stay(upstream: Server, tmp_path: Path
     proxy = Proxy("--upstream", upstream.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
     try:
         with nothing_left(proxy, upstream), proxy.connect() as client, upstream.connect() as straight:
-            for lane in (client, straight):
-                lane.send(request("CLIENT", "REPLY", "OFF") + b"*1\r\n$4294967296\r\n")
+            for number, lane in enumerate((client, straight)):
+                lane.send(request("CLIENT", "REPLY", "OFF") + request("SET", f"off:{number}", 1))
+            until(lambda: upstream.command("EXISTS", "off:0", "off:1") == b":2\r\n")
+            for lane in (client, straight):  # by itself: a server that has just said something closes
+                lane.send(b"*1\r\n$4294967296\r\n")
             # Several times as long as the proxy waits elsewhere.
             assert select.select([client.socket, straight.socket], [], [], 1)[0] == []
             for lane in (client, straight):
