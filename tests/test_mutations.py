@@ -891,7 +891,7 @@ CHECKS |= {
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
     "owed in front of a part": lambda place: _owed(place, "a part of a value"),
     "owed in front of OFF": lambda place: _owed(place, "OFF"),
-    "owed in front of an error": lambda place: _owed(place, "a protocol error"),
+    "owed in front of an error": lambda place: _owed(place, "a line with a NUL"),
     "an upgrade": _upgrade,
     "dialects, index": lambda place: dialects.check_the_index(
         place.talk(place.proxy()).raw, place.talk(place.server).raw, 2
