@@ -22,7 +22,7 @@ from tests.raw import Raw, request
 from tests.servers import KIND, Proxy, Server, until
 from tests.streams import cuts
 from tests.test_hostile import login_url, worst_answer
-from tests.test_session import Driver, run_streams
+from tests.test_session import Driver, run_streams, without_signs
 
 CROWD = 100
 
@@ -53,7 +53,8 @@ def test_what_is_judged_in_short_turns_is_judged_as_at_once(data: st.DataObject,
     short.ground.turns.waiting = waiting
     short.feed(*data.draw(cuts(stream)))
     whole.feed(stream)
-    assert comparable(short.sent) == comparable(whole.sent)
+    alike = comparable(without_signs(short.sent)) == comparable(without_signs(whole.sent))
+    assert alike, stream[9000:11_000]  # to tell the difference of long texts would take for ever
     assert short.session.held == whole.session.held
 
 
