@@ -178,7 +178,7 @@ def test_the_commands_of_the_page_do_what_it_says(folder: Path, proxy: Proxy, up
     block, *_ = page("docs/events.md").blocks
     done = shell(at(block.text, port_of(proxy), upstream.port), folder)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^\S+ \S+  cart:7  apple  value=2 kg  late \d+ ms$", done.stdout, re.M), done.stdout
+    assert re.search(r"^\S+ \S+  order:7  apple  value=2 kg  late \d+ ms$", done.stdout, re.M), done.stdout
 
 
 def url_of(proxy: Proxy, login: str = "") -> str:
