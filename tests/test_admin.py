@@ -369,7 +369,10 @@ def test_an_address_that_cannot_be_listened_on_ends_it_with_one_line(server: Ser
         ("tls://127.0.0.1:1", "admin: 'tls://127.0.0.1:1': there is no TLS on the admin port"),
         ("127.0.0.1:99999", "admin: '127.0.0.1:99999': port 99999 is greater than 65535"),
         ("no-such-host.invalid:1", "admin: cannot listen on no-such-host.invalid:1"),
-        (f"127.0.0.1:{server.port}", f"admin: cannot listen on 127.0.0.1:{server.port}: Address already in use"),
+        (
+            f"127.0.0.1:{server.port}",
+            f"admin: cannot listen on 127.0.0.1:{server.port}: Address already in use; stop what",
+        ),
         (f"unix://{tmp_path}/file", f"admin: cannot listen on unix://{tmp_path}/file"),
     ):
         command = [sys.executable, "-m", "proxy", "--upstream", server.url, "--admin", address, "--log-level", "error"]

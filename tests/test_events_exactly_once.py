@@ -100,6 +100,40 @@ def remove_by_hand(client: Any, members: list[tuple[str, str]], removed: dict[tu
             time.sleep(0.02)
 
 
+def begin(
+    beside: Any, clients: tuple[Any, Any, Any], plan: Plan, ahead: int
+) -> tuple[list[tuple[str, str]], dict[tuple[str, str], int | None], threading.Thread]:
+    """Add all members, and have some removed by hand: half before the first deadline, half from then on.
+
+    Args:
+        beside: a client of the server.
+        clients: those that add, that remove before, and that remove from then on.
+        plan: how many.
+        ahead: ms until the first deadline, beside three seconds.
+
+    Returns:
+        All members; the replies to the removals; who goes on removing.
+    """
+    chance = random.Random(plan.members)
+    adds, before, behind = clients
+    beside.config_set("appendfsync", "no")  # which matters from the first deadline on, and takes a minute before
+    now = beside.time()
+    first = int(now[0] * 1000 + now[1] / 1000) + 3000 + ahead
+    everybody = list(fill(adds, plan, first, chance))
+    now = beside.time()
+    assert now[0] * 1000 < first, "filling took longer than the first deadline"
+    beside.config_set("appendfsync", "always")
+    by_hand = chance.sample(everybody, len(everybody) // 10)
+    removed: dict[tuple[str, str], int | None] = {}
+    half = len(by_hand) // 2
+    remove_by_hand(before, by_hand[:half], removed)
+    now = beside.time()
+    time.sleep(max(0.0, first / 1000 - now[0] - now[1] / 1e6))
+    hand = threading.Thread(target=remove_by_hand, args=(behind, by_hand[half:], removed), daemon=True)
+    hand.start()
+    return everybody, removed, hand
+
+
 def check(server: Server, proxies: list[Proxy], plan: Plan, stack: ExitStack) -> str:
     """Do it; return figures."""
     chance = random.Random(plan.members)
@@ -110,22 +144,7 @@ def check(server: Server, proxies: list[Proxy], plan: Plan, stack: ExitStack) ->
         clients.append(redis.Redis(port=proxy.address[1], decode_responses=True))
     beside.zadd(NAMES.events.decode(), {Rule(b"*:*", STREAM.encode(), value=True, maxlen=0).encode(): 0})
     beside.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
-    beside.config_set("appendfsync", "no")  # which matters from the first deadline on, and takes a minute before
-    ahead = 3000 + plan.members // 2
-    now = beside.time()
-    first = int(now[0] * 1000 + now[1] / 1000) + ahead
-    everybody = list(fill(clients[1], plan, first, chance))
-    now = beside.time()
-    assert now[0] * 1000 < first, "filling took longer than the first deadline"
-    beside.config_set("appendfsync", "always")
-    by_hand = chance.sample(everybody, len(everybody) // 10)
-    removed: dict[tuple[str, str], int | None] = {}
-    half = len(by_hand) // 2
-    remove_by_hand(clients[0], by_hand[:half], removed)
-    now = beside.time()
-    time.sleep(max(0.0, first / 1000 - now[0] - now[1] / 1e6))
-    hand = threading.Thread(target=remove_by_hand, args=(clients[2], by_hand[half:], removed), daemon=True)
-    hand.start()
+    everybody, removed, hand = begin(beside, (clients[1], clients[0], clients[2]), plan, plan.members // 2)
 
     def new_worker(name: str) -> Process:
         process = Process([sys.executable, "-c", WORKER, str(server.port), name], proxy_environment())

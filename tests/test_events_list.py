@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from tests.servers import KIND, Process, Proxy, Server, proxy_environment, until
 from tests.test_docs import at, folder, one_kind, port_of, shell
 from tests.test_events import ADD, FAR, entries, gone, talk, want
 from tests.test_events_command import events, kept
-from tests.test_events_exactly_once import Plan, fill, remove_by_hand, retried
+from tests.test_events_exactly_once import Plan, begin, retried
 from tests.test_lives import Talk, clock, wait_past
 
 __all__ = ["folder", "talk"]  # fixtures
@@ -352,21 +351,7 @@ def check(server: Server, start_proxy: StartProxy, plan: Plan, stack: ExitStack)
         # Without retries: the reply to a second attempt does not say what became of the first.
         clients.append(redis.Redis(port=proxy.address[1], decode_responses=True, retry=Retry(NoBackoff(), 0)))
     beside.zadd(NAMES.events.decode(), {Rule(b"*:*", list=b"ready").encode(): 0})
-    beside.config_set("appendfsync", "no")  # which matters from the first deadline on, and takes a minute before
-    now = beside.time()
-    first = int(now[0] * 1000 + now[1] / 1000) + 3000 + plan.members
-    everybody = list(fill(clients[1], plan, first, chance))
-    now = beside.time()
-    assert now[0] * 1000 < first, "filling took longer than the first deadline"
-    beside.config_set("appendfsync", "always")
-    by_hand = chance.sample(everybody, len(everybody) // 10)
-    removed: dict[tuple[str, str], int | None] = {}
-    half = len(by_hand) // 2
-    remove_by_hand(clients[0], by_hand[:half], removed)
-    now = beside.time()
-    time.sleep(max(0.0, first / 1000 - now[0] - now[1] / 1e6))
-    hand = threading.Thread(target=remove_by_hand, args=(clients[1], by_hand[half:], removed), daemon=True)
-    hand.start()
+    everybody, removed, hand = begin(beside, (clients[1], clients[0], clients[1]), plan, plan.members)
 
     def new_worker(number: int) -> Process:
         process = Process([sys.executable, "-c", WORKER, str(ports[number % 3])], proxy_environment())

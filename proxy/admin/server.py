@@ -24,7 +24,7 @@ from proxy.admin.http import READ, BadRequestError, Conversation, Request, Respo
 from proxy.admin.pages import Answer, Pages
 from proxy.admin.turns import Turns
 from proxy.listen.given import Given
-from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket
+from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket, why_not
 from proxy.listen.succession import Succession
 from proxy.logs import Seldom
 from proxy.loop import look_up
@@ -109,7 +109,7 @@ class AdminServer:
                 self._listener = bind(await look_up(where.host, where.port))
             self._listener.listen(_BACKLOG)
         except OSError as error:
-            raise SettingsError(f"admin: cannot listen on {self._address}: {error.strerror or error}") from None
+            raise SettingsError(f"admin: cannot listen on {self._address}: {why_not(error)}") from None
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
         log.info("admin port open", address=self._name())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.listen.given import Given
-from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket
+from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket, why_not
 from proxy.loop import look_up
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
 from proxy.upstream import tcp
@@ -95,7 +95,7 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
                 sockets = _share_out(there, processes, settings.tcp_keepalive) if there else None
                 sockets = sockets or await _bind(address, processes, settings.tcp_keepalive)
             except OSError as error:
-                raise SettingsError(f"listen: cannot listen on {address}: {error.strerror or error}") from None
+                raise SettingsError(f"listen: cannot listen on {address}: {why_not(error)}") from None
             for number, (listeners, bound) in enumerate(zip(made, sockets, strict=False)):
                 file = SocketFile(where) if isinstance(where, Path) and not (there or number) else None
                 listeners.append(Listener(bound, tls, file, address))

@@ -14,6 +14,12 @@ from pathlib import Path
 from proxy.names import Found
 
 
+def why_not(error: OSError) -> str:
+    """Return why an address cannot be listened on, and what to do where that is plain."""
+    advice = "; stop what listens there, or choose another address" if error.errno == errno.EADDRINUSE else ""
+    return f"{error.strerror or error}{advice}"
+
+
 class SocketFile:
     """The file of a Unix socket that this process has bound.
 

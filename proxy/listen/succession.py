@@ -28,7 +28,7 @@ from typing import Any, Final
 import structlog
 
 from proxy.listen.given import Given
-from proxy.listen.sockets import SocketFile, bind_path, clear_socket
+from proxy.listen.sockets import SocketFile, bind_path, clear_socket, why_not
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
 
@@ -185,7 +185,7 @@ class Succession:
                 self._listener.listen(_BACKLOG)
             self._file = SocketFile(self._path)
         except OSError as error:
-            raise SettingsError(f"takeover: cannot listen on {self._path}: {error.strerror or error}") from None
+            raise SettingsError(f"takeover: cannot listen on {self._path}: {why_not(error)}") from None
         for work in self.at_claim:
             work()
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
