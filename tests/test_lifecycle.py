@@ -594,7 +594,7 @@ def check_what_is_owed(upstream: Server, proxy: Proxy, behind: str) -> None:
         client.send(request("SET", "owed", 1))
         until(lambda: b"blocked_clients:1" in straight.command("INFO", "clients"))
         client.send(UNSIGNED[behind])
-        time.sleep(0.1)
+        until(lambda: re.search(rb"flags=b\S* .*qbuf=[1-9]", straight.command("CLIENT", "LIST")), what="what is behind")
         began = time.monotonic()
         proxy.process.send_signal(signal.SIGTERM)
         until(lambda: not accepts(proxy))
