@@ -397,7 +397,7 @@ def test_what_passes_while_requests_wait_is_told_of(
     members = [b"%d" % number for number in range(8)]
     client("SADD", "k", "stays", *members)
     for member in members:
-        client("PEXPIREMEMBER", "k", member, 100)
+        client("PEXPIREMEMBER", "k", member, int(seconds * 500))  # behind what is sent, within the script's time
     lines = ["PERSIST k 0", "EXPIREMEMBER k 1 900", "EXPIREMEMBER k 2 900 XX", *["PERSIST k 3"] * 5, "MULTI"]
     lines += ["PERSIST k 4", "EXPIREMEMBER k 5 900", "PERSIST k 5", "EXEC", *["EXPIREMEMBER k 6 900"] * 5, "SADD k 7"]
     client.raw.send(b"".join(request(*words) for words in (script, *(line.split() for line in lines))))
