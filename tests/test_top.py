@@ -270,3 +270,14 @@ def test_no_line_is_wider_than_the_terminal(port: Admin) -> None:
         for line in lines:
             told = re.sub(r"\x1b\[[0-9;]*m", "", line)
             assert sum(2 if character == "宽" else 1 for character in told) <= width
+
+
+def test_what_is_wrong_is_shown_whole_on_a_narrow_terminal(port: Admin) -> None:
+    status = Status.model_validate_json(port.ask("/status.json")[1])
+    told = "http://127.0.0.1:9121: connection refused; start the proxy with --admin, or name the address of its port"
+    shown = lines_of(status, 40, 60, complaint=told)
+    assert " ".join(shown[:3]) == told
+    assert shown[3] == "The figures below are older."
+    cut = lines_of(status, 20, 60, complaint=told)
+    assert cut[2].endswith("…")
+    assert cut[3] == "The figures below"

@@ -15,11 +15,15 @@ from typing import Final
 
 import click
 
+from proxy.check.probe import printable
 from proxy.events.rules import Rule, RuleError
-from proxy.events.store import Fields, Found, Store, StoreError, Target, opened
+from proxy.events.store import Fields, Found, NoRuleError, Store, StoreError, Target, opened
 from proxy.scripts.naming import Names
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
+
+NO_RULE: Final = 1
+FAILED: Final = 2
 
 _SHOWN: Final = 60
 _COLUMNS: Final = ("database", "pattern", "stream", "entries", "kept", "list", "elements", "value", "publish")
@@ -53,7 +57,7 @@ def remove_rule(settings: Settings, pattern: bytes) -> int:
 
     async def work(store: Store) -> None:
         if not await store.remove(upstream.database, pattern):
-            raise StoreError(f"no rule for {show(pattern)} in database {upstream.database}; see events list")
+            raise NoRuleError(f"no rule for {show(pattern)} in database {upstream.database}; see events list")
         click.echo(f"removed: {show(pattern)} in database {upstream.database}; what it wrote stays as it is")
 
     return _run(settings, upstream, work)
@@ -99,8 +103,8 @@ def _run(settings: Settings, upstream: Upstream, work: Callable[[Store], Awaitab
     try:
         asyncio.run(connect())
     except StoreError as error:
-        print(f"expiremember-proxy: events: {error}", file=sys.stderr)
-        return 1
+        print(printable(f"expiremember-proxy: events: {error}"), file=sys.stderr)
+        return NO_RULE if isinstance(error, NoRuleError) else FAILED
     except KeyboardInterrupt:
         return 130
     return 0

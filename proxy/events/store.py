@@ -16,20 +16,24 @@ from redis.exceptions import RedisError, ResponseError
 from proxy.events.rules import MOST, Rule, decode, key_part
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
+from proxy.upstream.complaint import complaint
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import followed
-from proxy.upstream.stay import MovedError
-from proxy.upstream.words import REACH, is_unreachable
 
 Fields = dict[bytes, bytes]
 """The fields of an entry."""
 
 _CLOSING_SECONDS: Final = 1.0
 _BLOCK_MS: Final = 500
+_RIGHTS: Final = "docs/security.md lists the rights of the proxy's own user; tail needs +xrevrange +xread too"
 
 
 class StoreError(Exception):
     """The server did not do it; the text is one line for people."""
+
+
+class NoRuleError(StoreError):
+    """There is no such rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class Store:
         try:
             return await self._say(*words)
         except (RedisError, OSError, TimeoutError) as error:
-            raise StoreError(_one_line(self._upstream, error)) from error
+            raise StoreError(complaint(self._upstream, error, rights=_RIGHTS)) from error
 
     async def _say(self, *words: str | bytes | int) -> Any:
         await self._connection.send_command(*words)
@@ -160,16 +164,6 @@ class Store:
 
 def _fields(flat: list[bytes]) -> Fields:
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _one_line(upstream: Upstream, error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no answer in time"
-    if isinstance(error, MovedError):
-        return f"{upstream}: there was a failover; repeat the command"
-    advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
-    if "NOPERM" in text or "no permission" in text.lower() or "can't run this command" in text:
-        advice = "docs/security.md lists the rights of the proxy's own user; tail needs +xrevrange +xread too"
-    return f"{upstream}: {text}" + ("" if advice is None or advice in text else f": {advice}")
 
 
 @contextlib.asynccontextmanager
@@ -189,7 +183,7 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
                 raise StoreError(f"{upstream}: it is a cluster node, and there are no events in a cluster yet")
             yield Store(upstream, names, connection)
     except (RedisError, OSError, TimeoutError) as error:
-        raise StoreError(_one_line(upstream, error)) from error
+        raise StoreError(complaint(upstream, error, rights=_RIGHTS)) from error
     finally:
         if control is not None:
             with contextlib.suppress(RedisError, OSError, TimeoutError):

@@ -8,24 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import ReadOnlyError, RedisError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
 
 from proxy.expiry.caller import Listing
 from proxy.keydb.joining import Membership, NotToldError
 from proxy.keydb.spool import Batch, Spool
 from proxy.scripts.calls import script
 from proxy.scripts.naming import Names
+from proxy.upstream.complaint import complaint
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import followed
 from proxy.upstream.stay import MovedError
-from proxy.upstream.words import is_unreachable
+from proxy.upstream.words import in_words, is_unreachable
 
 TOLD_AT_ONCE: Final = 32
 """How many batches' prefixes to announce to other proxies together."""
@@ -230,24 +231,17 @@ class Importer:
                     await control.connection_pool.disconnect()
 
     def _say(self, error: Exception) -> str:
-        text = " ".join(str(error).split()) or "no answer in time"
         moved = isinstance(error, MovedError | ReadOnlyError) or is_unreachable(error)
         if self._upstream.sentinels and self._upstream.stay.address is not None and moved:
-            return f"{self._upstream}: {text}: if there was a failover, repeat the import"
-        advice = self._upstream.advice(error) or next(
-            (advice for sign, advice in _ADVICE if sign in text or sign == type(error).__name__), None
-        )
-        return f"{self._upstream}: {text}" + ("" if advice is None or advice in text else f": {advice}")
+            return f"{self._upstream}: {in_words(error)}; if there was a failover, repeat the import"
+        return complaint(self._upstream, error, rights=_RIGHTS, advice=_ADVICE.get(type(error)))
 
 
-_ADVICE: Final = (
-    ("ReadOnlyError", "it is still a replica: run REPLICAOF NO ONE there first"),
-    ("BusyLoadingError", "it is still loading its data: repeat the import when it has"),
-    ("OutOfMemoryError", "it is out of memory: raise its maxmemory, then repeat the import"),
-    ("can't run this command", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
-    ("NOPERM", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
-    ("NoPermissionError", "the user lacks rights: docs/security.md lists those of the proxy's own user"),
-)
+_RIGHTS: Final = "docs/security.md lists the rights of the proxy's own user"
+_ADVICE: Final[Mapping[type[Exception], str]] = {
+    ReadOnlyError: "it is still a replica: run REPLICAOF NO ONE there first",
+    OutOfMemoryError: "it is out of memory: raise its maxmemory, then repeat the import",
+}
 
 
 def _several(batches: Iterator[Batch]) -> Iterator[list[Batch]]:

@@ -126,7 +126,7 @@ class ServerSource:
         known = not isinstance(error, EOFError) and str(error)
         advice = self._server.advice(error)
         return SourceError(
-            f"{self._server}: {' '.join(str(known or otherwise).split())}" + ("" if advice is None else f": {advice}")
+            f"{self._server}: {' '.join(str(known or otherwise).split())}" + ("" if advice is None else f"; {advice}")
         )
 
     async def _receive(self, transport: asyncio.WriteTransport) -> AsyncIterator[bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,11 +19,10 @@ from proxy.looking.walk import Words
 from proxy.scripts.naming import Names, slot
 from proxy.settings import Settings
 from proxy.upstream.address import parse_upstream
+from proxy.upstream.complaint import complaint, may_not_run
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import followed
 from proxy.upstream.nodes import Node, myself, primaries
-from proxy.upstream.stay import MovedError
-from proxy.upstream.words import REACH, is_unreachable
 
 _CLOSING_SECONDS: Final = 1.0
 
@@ -32,9 +30,6 @@ MOVING: Final = "slots of the cluster are being moved, or have no node; repeat t
 """Why something cannot be read."""
 
 _RIGHTS: Final = "docs/deadlines.md lists the rights"
-
-
-_COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 
 
 class LookError(Exception):
@@ -98,7 +93,7 @@ class Server:
                     except ResponseError as error:
                         replies.append(error)
         except (RedisError, OSError) as error:  # TimeoutError is one
-            raise LookError(one_line(self._upstream, error)) from error
+            raise LookError(complaint(self._upstream, error, rights=_RIGHTS)) from error
         return replies
 
     async def moment(self) -> float:
@@ -111,7 +106,7 @@ class Server:
             return f"{self._upstream}: {missing_right(self._upstream, request, error)}; {_RIGHTS}"
         if isinstance(error, AskError | TryAgainError | ClusterDownError):
             return f"{self._upstream}: {MOVING}"
-        return one_line(self._upstream, error)
+        return complaint(self._upstream, error, rights=_RIGHTS)
 
 
 def missing_right(upstream: Upstream, request: Words, error: Exception) -> str:
@@ -119,14 +114,9 @@ def missing_right(upstream: Upstream, request: Words, error: Exception) -> str:
     user = upstream.user.decode("utf-8", "replace") or "default"
     name = str(request[0]).lower()
     if " run the '" in str(error) or len(request) < 2:
-        return _may_not_run(upstream, f"{name}|{str(request[1]).lower()}" if name in ("cluster", "pubsub") else name)
+        return may_not_run(upstream, f"{name}|{str(request[1]).lower()}" if name in ("cluster", "pubsub") else name)
     key = request[1] if isinstance(request[1], bytes) else str(request[1]).encode()
     return f"the user {user!a} may not read the key {show(key)}: it needs ~ or %R~ with a pattern for it"
-
-
-def _may_not_run(upstream: Upstream, command: str) -> str:
-    user = upstream.user.decode("utf-8", "replace") or "default"
-    return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"
 
 
 class Servers:
@@ -160,17 +150,6 @@ class Servers:
     def index_of(self, key: bytes) -> bytes:
         """Return the name of the index that has a key's earliest deadline."""
         return self.names.index_of(slot(key) if self.clustered else None)
-
-
-def one_line(upstream: Upstream, error: Exception) -> str:
-    """Return what went wrong, and what to do."""
-    if isinstance(error, MovedError):
-        return f"{upstream}: there was a failover; repeat the command"
-    if isinstance(error, NoPermissionError) and (found := _COMMAND.search(str(error))):
-        return f"{upstream}: {_may_not_run(upstream, found[1])}; {_RIGHTS}"
-    advice = upstream.advice(error) or (REACH if is_unreachable(error) else None)
-    text = upstream.explain(error)
-    return f"{upstream}: {text}" + ("" if advice is None or advice in text else f"; {advice}")
 
 
 @contextlib.asynccontextmanager
@@ -222,7 +201,7 @@ async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.Async
         connection = await pool.get_connection()  # type: ignore[no-untyped-call]
     # Something that is no Redis may send text where a number belongs.
     except (RedisError, OSError, ValueError, RuntimeError) as error:
-        raise LookError(one_line(upstream, error)) from error
+        raise LookError(complaint(upstream, error, rights=_RIGHTS)) from error
     return Server(upstream, connection, settings.control_timeout)
 
 
@@ -233,4 +212,4 @@ async def _followed(upstream: Upstream) -> AsyncIterator[None]:
         async with followed(upstream):
             yield
     except (RedisError, OSError) as error:
-        raise LookError(one_line(upstream, error)) from error
+        raise LookError(complaint(upstream, error, rights=_RIGHTS)) from error

@@ -19,6 +19,9 @@ from proxy.status.words import clock
 _TWO_COLUMNS: Final = 96
 """Characters from which on there are two columns."""
 
+_FOLDS: Final = 3
+"""How many lines what is wrong, and what to do about it, may take each."""
+
 _BETWEEN: Final = 4
 _WIDEST: Final = 76
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -54,9 +57,9 @@ def _lines(
     level, text, advice = status.state.level, status.state.text, status.state.advice
     if complaint is not None:
         level, text, advice = "bad", complaint, "The figures below are older."
-    yield _styled(_clip(visible(text), width), _BOLD + _TONES[level], colours)
+    yield from (_styled(line, _BOLD + _TONES[level], colours) for line in _folded(visible(text), width))
     if advice is not None:
-        yield _clip(visible(advice), width)
+        yield from _folded(visible(advice), width)
     meta = f"expiremember-proxy {visible(status.version)} · {visible(status.upstream.address)} · {clock(status.at)}"
     yield _styled(_clip(meta + (" · q quits" if live else ""), width), _DIM, colours)
     parts = sections(status)
@@ -132,6 +135,15 @@ def _width(text: str) -> int:
     for number, piece in enumerate(pieces):
         total += sum(map(_cells, piece.partition("m")[2] if number else piece))
     return total
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """Give a text in lines of so many cells, `_FOLDS` at most."""
+    lines = textwrap.wrap(text, max(1, width))
+    for line in lines[: _FOLDS - 1]:
+        yield _clip(line, width)
+    if rest := " ".join(lines[_FOLDS - 1 :]):
+        yield _clip(rest, width)
 
 
 def _clip(text: str, width: int) -> str:

@@ -273,7 +273,7 @@ class Upstream:
         """Return in plain words what an error of the proxy's own connections means, for `state`."""
         if isinstance(error, AuthenticationError):
             if not self._credentials:
-                return "it requires a password, and the proxy has none: set upstream_password_file"
+                return "it requires a password, and the proxy has none"
             return f"it refuses the proxy's login ({in_words(error)})"
         return in_words(error)
 
