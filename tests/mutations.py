@@ -557,9 +557,7 @@ MUTATIONS = [
     Mutation(_LUA + "persist.lua", "deadline <= moment", "false", "persist under way"),
     Mutation(_LUA + "batch.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # Who ends is looked after, whatever waits for a reply.
-    Mutation(
-        "relay/client.py", "state in _JUDGING and self._session.reads.under_way > 0", "False", "left behind reads"
-    ),
+    Mutation("relay/client.py", "state in JUDGING and self._session.reads.under_way > 0", "False", "left behind reads"),
     Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
     Mutation(
         "session/dispatch.py",

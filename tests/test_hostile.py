@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from proxy.relay.client import _MOVES, State
+from proxy.relay.state import MOVES, State
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, about, held_count, request
@@ -259,7 +259,7 @@ def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Pa
 def test_every_state_can_end() -> None:
     for state in State:
         reached = {state}
-        while more := set(itertools.chain.from_iterable(_MOVES[one] for one in reached)) - reached:
+        while more := set(itertools.chain.from_iterable(MOVES[one] for one in reached)) - reached:
             reached |= more
         assert State.CLOSED in reached
 

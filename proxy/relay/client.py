@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -22,8 +21,10 @@ from proxy.relay.farewell import Farewell
 from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_hung_up
 from proxy.relay.lanes import Lanes
+from proxy.relay.later import guarded, start
 from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
+from proxy.relay.state import BEGUN, COLLECTING, JUDGING, READING, SENDING, WAITING, Course, State
 from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import Hold, UpstreamConnection
 from proxy.relay.vigil import Vigil
@@ -47,57 +48,8 @@ PATIENCE_SECONDS: Final = 5.0
 """How long a client that is turned away waits for the replies to what it has sent before."""
 
 
-class State(Enum):
-    """Where a client's connection stands."""
-
-    CONNECTING = "upstream is not there yet; what the client sends is kept"
-    RELAYING = "requests go upstream as they come"
-    HELD = "a request waits for the engine, and so does what follows it"
-    FINISHING = "the proxy is about to stop: what has come still goes upstream, and no requests are taken afterwards"
-    ORPHANED = "the client has gone: what it sent before still goes upstream"
-    ENDED = "the client has sent its last request; replies still come"
-    DRAINING = "no more requests are taken; those that were sent are being answered"
-    YIELDING = "likewise, but for the last, behind which no sign can stand: it is given up then"
-    REFUSED = "the server has been shown a request at which it closes, when those before it have been answered"
-    FAREWELL = "the client has been told everything, and has a moment to read it"
-    CLOSED = "the client has gone"
-
-
-_LAST: Final = (State.DRAINING, State.YIELDING, State.REFUSED, State.FAREWELL)
-
-_MOVES: Final[dict[State, frozenset[State]]] = {
-    State.CONNECTING: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.FAREWELL, State.CLOSED)),
-    State.RELAYING: frozenset((State.HELD, State.FINISHING, State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
-    State.HELD: frozenset((State.RELAYING, State.FINISHING, State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
-    State.FINISHING: frozenset((State.ORPHANED, State.ENDED, State.CLOSED, *_LAST)),
-    State.ORPHANED: frozenset((State.CLOSED,)),
-    State.ENDED: frozenset((State.FAREWELL, State.CLOSED)),
-    State.DRAINING: frozenset((State.FAREWELL, State.CLOSED)),
-    State.YIELDING: frozenset((State.FAREWELL, State.CLOSED)),
-    State.REFUSED: frozenset((State.YIELDING, State.FAREWELL, State.CLOSED)),
-    State.FAREWELL: frozenset((State.CLOSED,)),
-    State.CLOSED: frozenset(),
-}
-
-_WAITING: Final = frozenset((State.HELD, State.FINISHING, State.ORPHANED))
-"""Where a question may be open."""
-
-_JUDGING: Final = frozenset((State.RELAYING, State.FINISHING, State.ORPHANED))
-"""Where what has come and waits for its turn is judged."""
-
-_BEGUN: Final = frozenset((State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING))
-"""Where what has come, and has not been sent on, is still to run."""
-
-_READING: Final = frozenset((State.RELAYING, *_LAST))
-"""While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
-
-
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
 """Bytes that are taken from a client while the replies to what it has sent before are awaited."""
-
-
-class IllegalMoveError(Exception):
-    """A state was to follow another that it cannot follow: a defect of the proxy."""
 
 
 class Surroundings(Protocol):
@@ -151,13 +103,6 @@ class Surroundings(Protocol):
         """Note that a connection has ended."""
 
 
-_SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
-"""What the client has sent goes to the server, which has not been told that this was the last."""
-
-_COLLECTING: Final = _SENDING | {State.ENDED, State.DRAINING, State.YIELDING}
-"""Replies may wait for another one that is asked for once more."""
-
-
 class ClientConnection(asyncio.Protocol):
     """The client's side.
 
@@ -175,12 +120,11 @@ class ClientConnection(asyncio.Protocol):
         self.source: str | None = None
         self._session: Session
         self._sharing: Sharing | None = None
-        self._state = State.CONNECTING
+        self._course = Course()
         self._transport: asyncio.Transport
         self._upstream: UpstreamConnection | None = None
         self._pipeline: Pipeline | None = None
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._vigil: Vigil | None = None
         self._heard = -1  # as of the upstream's, when a request that may block was sent last, by TLS
         self._blocker = -1  # as of the session's, when these were the bytes that had been received and sent
@@ -203,17 +147,8 @@ class ClientConnection(asyncio.Protocol):
     # The state.
 
     def _move(self, state: State) -> None:
-        """Go over to another state: the only place where it changes.
-
-        Raises:
-            IllegalMoveError: it cannot follow the present one.
-        """
-        if state not in _MOVES[self._state]:
-            raise IllegalMoveError(f"from {self._state.name} to {state.name}")
-        self._state = state
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Go over to another state, where a client's bytes may be wanted or not."""
+        self._course.move(state)
         self._regulate()
 
     def _is_stuffed(self) -> bool:
@@ -223,16 +158,16 @@ class ClientConnection(asyncio.Protocol):
     def _regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
         if self._vigil is None and self.awaits:
-            self._vigil = Vigil(self, self._start_beside)
+            self._vigil = Vigil(self, self._start)
         if self._transport.is_closing():
             return
-        wanted = self._state in _READING and not self._input_ended
-        if self._state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
+        wanted = self._course.state in READING and not self._input_ended
+        if self._course.state is State.RELAYING and (self._rests or self._is_stuffed() or self._session.unfinished):
             wanted = wanted and self._reads_on and not (self._rests or self._clogged)
             wanted = wanted and self._holding.bytes < self._most()
         elif self._sharing is not None and self._sharing.leaving:
             wanted = False  # what has come already is kept; the loop reads once before it can be told to pause
-        elif self._state in (State.HELD, State.FINISHING):
+        elif self._course.state in (State.HELD, State.FINISHING):
             # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
             awaiting = self._replied is not None and not self._replied.done()
             wanted = awaiting and not self._input_ended and self._holding.bytes < self._most()
@@ -244,7 +179,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _is_held_up(self) -> bool:
         """Return whether requests wait only for upstream to take or to answer what it has: as long as it likes."""
-        return self._upstream is not None and self._state in _JUDGING and self._is_stuffed()
+        return self._upstream is not None and self._course.state in JUDGING and self._is_stuffed()
 
     def _most(self) -> int:
         """Return how many bytes are taken from the client while replies are awaited."""
@@ -252,32 +187,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _relieved(self) -> None:
         """Go on, if nothing is in the way any more, when upstream has taken or answered something."""
-        if self._state in _JUDGING and self._session.unfinished and not self._is_stuffed():
+        if self._course.state in JUDGING and self._session.unfinished and not self._is_stuffed():
             self._rest()
         self._regulate()
 
     def _after(self, seconds: float, work: Callable[[], None]) -> None:
         """Do something later, unless the state changes before."""
+        self._course.after(seconds, guarded(work, self.fail))
 
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
-                self.fail(error)
-
-        self._timer = asyncio.get_running_loop().call_later(seconds, run)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = self._start_beside(work)
-
-    def _start_beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return start(work, self.fail)
 
     @property
     def who(self) -> dict[str, str]:
@@ -286,7 +205,7 @@ class ClientConnection(asyncio.Protocol):
 
     def fail(self, error: BaseException) -> None:
         """End both sides: nothing may go on half alive."""
-        log.error("connection closed: internal error", state=self._state.name, exc_info=error, **self.who)
+        log.error("connection closed: internal error", state=self._course.state.name, exc_info=error, **self.who)
         self.abandon()
 
     # The client's transport.
@@ -297,7 +216,7 @@ class ClientConnection(asyncio.Protocol):
         self._made = True
         self._surroundings.traffic.opened("client", transport)
         self._surroundings.opened(self)
-        self._start(self._connect())
+        self._task = self._start(self._connect())
 
     def data_received(self, data: bytes) -> None:
         """Take what comes first, before or after upstream is there."""
@@ -311,13 +230,13 @@ class ClientConnection(asyncio.Protocol):
         """Let the client's half close reach upstream behind its last request; replies may still come."""
         self._input_ended = True
         self._surroundings.traffic.look(self._transport)
-        if self._state is State.RELAYING:
+        if self._course.state is State.RELAYING:
             self._end_input()
-        elif self._state is State.REFUSED:
+        elif self._course.state is State.REFUSED:
             self._end_refused()
         self._see_end()
         # TLS has no half close: the loop closes whatever is returned.
-        return self._state is not State.FAREWELL and self._transport.can_write_eof()
+        return self._course.state is not State.FAREWELL and self._transport.can_write_eof()
 
     def dropped(self) -> None:
         """The loop has closed the transport, made or not, without a word to its protocol."""
@@ -327,7 +246,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
         self._surroundings.traffic.closed(self._transport)
-        if self._state in (State.ORPHANED, State.CLOSED):
+        if self._course.state in (State.ORPHANED, State.CLOSED):
             return
         if not self._has_left_something():
             self._close()
@@ -342,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _has_left_something(self) -> bool:
         """Return whether something that the client has sent is still to be sent on."""
-        if self._state not in _BEGUN:
+        if self._course.state not in BEGUN:
             return False
         if self._upstream is None:
             return bool(self._early)
@@ -398,9 +317,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             await self._surroundings.connect_upstream(self._new_upstream)
         except (OSError, TimeoutError) as error:
-            if self._state is State.ORPHANED:
+            if self._course.state is State.ORPHANED:
                 self._close()
-            elif self._state in (State.CONNECTING, State.FINISHING):
+            elif self._course.state in (State.CONNECTING, State.FINISHING):
                 self._say_farewell(self._surroundings.upstream_error(error))
                 self._receive_by(self._overhear)
 
@@ -409,7 +328,7 @@ class ClientConnection(asyncio.Protocol):
 
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Take the upstream connection, which is there now; return False when the client has gone meanwhile."""
-        if self._state not in (State.CONNECTING, State.FINISHING, State.ORPHANED):
+        if self._course.state not in (State.CONNECTING, State.FINISHING, State.ORPHANED):
             return False
         try:
             self._begin(upstream)
@@ -423,13 +342,13 @@ class ClientConnection(asyncio.Protocol):
         self._upstream = upstream
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._pipeline = session.pipeline
-        session.pipeline.sender = Signs(session, upstream, self)
+        session.pipeline.sender = Signs(session, upstream, self._course, self.send_out)
         surroundings = self._surroundings
         if surroundings.lanes is not None:
             self._sharing = Sharing(self, self._transport.write, session, surroundings.ground, surroundings.lanes)
-        if self._state is State.CONNECTING:
+        if self._course.state is State.CONNECTING:
             self._move(State.RELAYING)
-        elif self._state is State.ORPHANED:
+        elif self._course.state is State.ORPHANED:
             upstream.silence()
         early, self._early = self._early, b""
         if early:
@@ -442,7 +361,7 @@ class ClientConnection(asyncio.Protocol):
 
     def rebind(self) -> None:
         """Judge what comes by the check that is right now."""
-        if self._is_fresh or self._state not in (State.RELAYING, State.HELD) or self._upstream is None:
+        if self._is_fresh or self._course.state not in (State.RELAYING, State.HELD) or self._upstream is None:
             return
         session, is_plain = self._session, self._surroundings.is_plain
         upstream, judge, lengthen, now = self._upstream, self._judge, session.lengthen, self._surroundings.now
@@ -469,13 +388,13 @@ class ClientConnection(asyncio.Protocol):
     def come_back(self, kept: bytes) -> None:
         """Go on over the client's own connection, with what has come and has not been sent."""
         self.rebind()
-        if kept and self._state in (State.RELAYING, State.HELD):
+        if kept and self._course.state in (State.RELAYING, State.HELD):
             self.data_received(kept)
-        elif kept and self._state in _JUDGING:
+        elif kept and self._course.state in JUDGING:
             self._pass_on(lambda: self._session.receive(kept, self._surroundings.now()))
         if self._upstream is not None:
             self._account()
-        if self._state in _JUDGING and not (self._session.unfinished or self._session.question is not None):
+        if self._course.state in JUDGING and not (self._session.unfinished or self._session.question is not None):
             self._proceed()
 
     def backlog(self) -> int:
@@ -484,7 +403,7 @@ class ClientConnection(asyncio.Protocol):
 
     def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
         """Have what comes on the client's own connection taken by something; by the client again, if None."""
-        if self._upstream is not None and self._state is not State.ORPHANED:
+        if self._upstream is not None and self._course.state is not State.ORPHANED:
             self._upstream.deliver_by(hear or self._transport.write)
 
     def hold(self, *, midway: bool) -> None:
@@ -505,19 +424,9 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     @property
-    def sends(self) -> bool:
-        """Whether what the client has sent goes to the server, which has not been told that this was the last."""
-        return self._state in _SENDING
-
-    @property
     def ended(self) -> bool:
-        """Whether the server has been told so."""
-        return self._state is State.ENDED
-
-    @property
-    def refused(self) -> bool:
-        """Whether the server has been shown a request at which it closes."""
-        return self._state is State.REFUSED
+        """Whether the server has been told that the client has sent its last request."""
+        return self._course.ended
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
@@ -527,7 +436,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _judge(self, data: bytes) -> None:
         """Pass requests on that may need more than that."""
-        if self._upstream is None and self._state in (State.CONNECTING, State.FINISHING):
+        if self._upstream is None and self._course.state in (State.CONNECTING, State.FINISHING):
             # The loop reads once before it can be told to pause.
             self._early += data
             if not self._account():
@@ -535,13 +444,13 @@ class ClientConnection(asyncio.Protocol):
                 return
             self._overhear(self._early)
             self._regulate()
-        elif self._state in (State.RELAYING, State.HELD, State.FINISHING):
+        elif self._course.state in (State.RELAYING, State.HELD, State.FINISHING):
             session = self._session
             if self._reads_on and self._is_held_up():
                 self._pass_on(lambda: session.keep(data))
             else:
                 self._pass_on(lambda: session.receive(data, self._surroundings.now()))
-            if len(data) >= LARGE and self._state is State.RELAYING:
+            if len(data) >= LARGE and self._course.state is State.RELAYING:
                 self._rest()
 
     def _rest(self) -> None:
@@ -559,16 +468,10 @@ class ClientConnection(asyncio.Protocol):
         self._wait_for_turn(go_on)
 
     def _wait_for_turn(self, work: Callable[[], None], *, answered: bool = False) -> None:
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
-                self.fail(error)
-
-        self._surroundings.queue.join(run, answered=answered)
+        self._surroundings.queue.join(guarded(work, self.fail), answered=answered)
 
     def _go_on(self) -> None:
-        if self._state in _JUDGING and self._upstream is not None and not self._is_stuffed():
+        if self._course.state in JUDGING and self._upstream is not None and not self._is_stuffed():
             session = self._session
             if session.unfinished:
                 self._pass_on(lambda: session.go_on(self._surroundings.now()))
@@ -617,14 +520,19 @@ class ClientConnection(asyncio.Protocol):
             return
         question = session.question
         if question is None:
-            if self._state is not State.RELAYING or session.unfinished or self._input_ended or session.replies.crowded:
+            if (
+                self._course.state is not State.RELAYING
+                or session.unfinished
+                or self._input_ended
+                or session.replies.crowded
+            ):
                 self._proceed()
         elif question is asked:
             self._regulate()  # more has come while it is being answered
         else:
-            if self._state is State.RELAYING:
+            if self._course.state is State.RELAYING:
                 self._move(State.HELD)
-            self._start(self._answer(question))
+            self._task = self._start(self._answer(question))
 
     def _account(self) -> bool:
         """Count what this connection holds of its requests; return whether that is still allowed."""
@@ -636,15 +544,15 @@ class ClientConnection(asyncio.Protocol):
 
     def _proceed(self) -> None:
         """Do what is next where no question is open: judge on, take more, or see to the end."""
-        if self._state is State.HELD:
+        if self._course.state is State.HELD:
             self._move(State.RELAYING)
         if self._session.unfinished:
             self._rest()
-        elif self._state is State.ORPHANED:
+        elif self._course.state is State.ORPHANED:
             self._close()
         elif self._input_ended:
             self._end_input()
-        elif self._state is State.FINISHING:
+        elif self._course.state is State.FINISHING:
             self._drain()
         else:
             self._regulate()
@@ -678,7 +586,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             if question.replied:
                 await self._until_replied()
-            if self._state in _WAITING:
+            if self._course.state in WAITING:
                 await self._surroundings.answer(question)
         except (OSError, TimeoutError):
             answered = False  # the session goes on without
@@ -691,7 +599,7 @@ class ClientConnection(asyncio.Protocol):
             self._resume(answered=answered)
 
     def _resume(self, *, answered: bool) -> None:
-        if self._state in _WAITING:  # else it has been turned away
+        if self._course.state in WAITING:  # else it has been turned away
             self._pass_on(lambda: self._session.resume(self._surroundings.now(), answered=answered))
 
     async def _until_replied(self) -> None:
@@ -721,23 +629,23 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._sharing is not None:
             self._sharing.begun()
-        sends = self._state in _SENDING or self._state is State.DRAINING
+        sends = self._course.state in SENDING or self._course.state is State.DRAINING
         if sends and (late := self._session.reads.take_late()):
-            self._start_beside(self._read_again(self._session, late))
+            self._start(self._read_again(self._session, late))
         holds = self._holding.bytes or self._session.replies.waiting
-        if holds and not self._account() and self._state in _COLLECTING:
+        if holds and not self._account() and self._course.state in COLLECTING:
             self._refuse_for_room(at_once=True)
             return
         if self._session.replies.wants_probe and sends:
             self.send_out(b"")
         may_end = self._session.take_settled() and self._input_ended
-        if self._state is State.YIELDING and not self._session.owes:
+        if self._course.state is State.YIELDING and not self._session.owes:
             self._say_farewell(self._last_words)
         elif not self._session.replies.outstanding:
             self._settled()
-        elif self._state in _JUDGING:
+        elif self._course.state in JUDGING:
             self._relieved()
-        if may_end and self._state in (State.RELAYING, State.FINISHING) and self._session.question is None:
+        if may_end and self._course.state in (State.RELAYING, State.FINISHING) and self._session.question is None:
             self._proceed()
 
     async def _read_again(self, session: Session, late: list[Late]) -> None:
@@ -745,7 +653,7 @@ class ClientConnection(asyncio.Protocol):
         keys = tuple({key: None for read in late for key in read.keys})
         with suppress(OSError, TimeoutError):  # else the client's own connection does it alone
             await self._surroundings.answer(Question(due=keys))
-        if self._upstream is not None and (self._state in _SENDING or self._state is State.DRAINING):
+        if self._upstream is not None and (self._course.state in SENDING or self._course.state is State.DRAINING):
             self.send_out(session.read_again(late, self._surroundings.now()))
 
     def _wake(self) -> None:
@@ -756,9 +664,9 @@ class ClientConnection(asyncio.Protocol):
     def _settled(self) -> None:
         """Note that all replies that had to be replaced have been."""
         self._wake()
-        if self._state is State.DRAINING:
+        if self._course.state is State.DRAINING:
             self._say_farewell(b"")
-        elif self._state is State.ENDED and self._upstream is not None and not self._upstream.ends_by_halves:
+        elif self._course.state is State.ENDED and self._upstream is not None and not self._upstream.ends_by_halves:
             self._upstream.leave()
         else:
             self._relieved()
@@ -775,19 +683,19 @@ class ClientConnection(asyncio.Protocol):
     @property
     def awaits(self) -> bool:
         """Whether something of the client's waits for replies, which take as long as the server likes."""
-        upstream, state = self._upstream, self._state
+        upstream, state = self._upstream, self._course.state
         if upstream is None or upstream.closing:
             return False
         if state in (State.ENDED, State.DRAINING, State.YIELDING):
             return self._untold if state is State.ENDED else self._input_ended and not self._untold
         if self._replied is not None and not self._replied.done():
             return True
-        return self._is_held_up() or (self._input_ended and state in _JUDGING and self._session.reads.under_way > 0)
+        return self._is_held_up() or (self._input_ended and state in JUDGING and self._session.reads.under_way > 0)
 
     @property
     def has_ended(self) -> bool:
         """Whether the client has ended its side, as far as is known without a look at its socket."""
-        return self._input_ended or self._state is State.ORPHANED
+        return self._input_ended or self._course.state is State.ORPHANED
 
     def has_gone(self) -> bool:
         """Return whether the client has ended its side, which the loop does not see while it does not read."""
@@ -848,13 +756,13 @@ class ClientConnection(asyncio.Protocol):
         assert self._upstream is not None
         if self._task is not None:
             self._task.cancel()
-        if self._state is State.ORPHANED:
+        if self._course.state is State.ORPHANED:
             self._close()
             return
         self._discard()
         self._receive_by(_drop)
-        self._untold = self._state in (State.DRAINING, State.YIELDING)
-        if self._state not in (State.ENDED, State.DRAINING, State.YIELDING):
+        self._untold = self._course.state in (State.DRAINING, State.YIELDING)
+        if self._course.state not in (State.ENDED, State.DRAINING, State.YIELDING):
             self._move(State.ENDED)
         if self._upstream.ends_by_halves:
             self._upstream.end()
@@ -868,7 +776,7 @@ class ClientConnection(asyncio.Protocol):
         if self._vigil is not None:
             self._vigil.note_end()
         elif self.awaits:
-            self._vigil = Vigil(self, self._start_beside)
+            self._vigil = Vigil(self, self._start)
 
     # The end.
 
@@ -908,15 +816,15 @@ class ClientConnection(asyncio.Protocol):
         if pipeline is not None:
             self._surroundings.orphan(pipeline)
         self._leaves = False
-        if self._state is State.CLOSED:
+        if self._course.state is State.CLOSED:
             self._surroundings.closed(self)
-        if self._state in (State.FAREWELL, State.CLOSED):
+        if self._course.state in (State.FAREWELL, State.CLOSED):
             return
         if refusal is not None:
             self._last_words = self._surroundings.upstream_error(refusal)
         if self._task is not None:
             self._task.cancel()
-        if self._state is State.ORPHANED:
+        if self._course.state is State.ORPHANED:
             self._close()
             return
         self._say_farewell(self._last_words)
@@ -925,7 +833,7 @@ class ClientConnection(asyncio.Protocol):
         """Send the client the error after the replies to what it sent before, and close."""
         sign = self._session.drain(line) if self._upstream is not None and not self._upstream.closing else None
         self._discard()
-        if self._state is State.ORPHANED:
+        if self._course.state is State.ORPHANED:
             self.send_out(sign or b"")  # behind what was judged before
             self._close()
             return
@@ -953,7 +861,7 @@ class ClientConnection(asyncio.Protocol):
         self._surroundings.metrics.requests_refused_total["held_limit"] += 1
         log.warning("client closed: held_limit reached", bytes=self._holding.bytes, **self.who)
         line = _ALONE if self._holding.bytes > self._surroundings.held.limit else _TOGETHER
-        if at_once and self._state is State.ORPHANED:
+        if at_once and self._course.state is State.ORPHANED:
             self._close()
             return
         if self._upstream is not None and not at_once:
@@ -967,7 +875,7 @@ class ClientConnection(asyncio.Protocol):
         """Show the server the beginning of a request at which it closes, and nothing after it."""
         self.send_out(error.beginning)
         self._discard()
-        if self._state is State.ORPHANED:
+        if self._course.state is State.ORPHANED:
             self._close()
             return
         self._move(State.REFUSED)
@@ -1000,7 +908,7 @@ class ClientConnection(asyncio.Protocol):
 
     def part(self) -> None:
         """Finish, once there is something to answer: another process serves those that come from now on."""
-        waits = self._state in (State.CONNECTING, State.RELAYING) and not self._input_ended
+        waits = self._course.state in (State.CONNECTING, State.RELAYING) and not self._input_ended
         if waits and (self._is_fresh or (self._parts and (self._upstream is None or self._session.intake.has_begun))):
             self._parts = True
             if self._upstream is not None and not self._is_fresh:
@@ -1016,14 +924,14 @@ class ClientConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Take no more requests; close when all that have come have been answered."""
-        if self._state is State.CONNECTING and not self._early:
+        if self._course.state is State.CONNECTING and not self._early:
             self.abandon()
-        elif self._state in (State.CONNECTING, State.HELD):
+        elif self._course.state in (State.CONNECTING, State.HELD):
             self._move(State.FINISHING)
-        elif self._state is State.RELAYING:
+        elif self._course.state is State.RELAYING:
             self._move(State.FINISHING)
             self._proceed()
-        elif self._state is State.REFUSED and not self._session.answers:
+        elif self._course.state is State.REFUSED and not self._session.answers:
             if self._session.owes:
                 self._let_answer(State.YIELDING)
             else:
@@ -1063,7 +971,7 @@ class ClientConnection(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.abort()
         self._transport.abort()
-        if self._state in (State.CONNECTING, State.ORPHANED):
+        if self._course.state in (State.CONNECTING, State.ORPHANED):
             self._close()  # now: what connects could still attach, and the loop would close it without a word
 
 

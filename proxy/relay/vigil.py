@@ -100,7 +100,7 @@ class Vigil:
     def __init__(self, host: Host, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         self._host = host
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = start(self._keep())
+        self._task: asyncio.Task[None] | None = start(self._keep())
 
     def note_end(self) -> None:
         """Note that the client has ended, and stop waiting for the next look."""
@@ -109,7 +109,9 @@ class Vigil:
 
     def end(self) -> None:
         """Stop watching."""
-        self._task.cancel()
+        task, self._task = self._task, None  # else a ring, as its traceback refers to this
+        if task is not None:
+            task.cancel()
 
     async def _keep(self) -> None:
         host, now = self._host, asyncio.get_running_loop().time
