@@ -484,7 +484,7 @@ MUTATIONS = [
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
     Mutation("relay/farewell.py", "transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),
-    Mutation("relay/client.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
+    Mutation("relay/progress.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation(
         "session/intake.py", "if self._standing.is_stranger and not reader.within and", "if False and", "before a login"
@@ -565,7 +565,7 @@ MUTATIONS = [
         "False:\n            self._out",
         "left behind reads",
     ),
-    Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),
+    Mutation("relay/vigil.py", "if progress.may_block or now()", "if True or now()", "a slow way"),
     Mutation("relay/vigil.py", "min(behind, LITTLE) / SLOW + ", "", "a slow way"),
     # Requests are as long as they are.
     Mutation(

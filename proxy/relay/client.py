@@ -22,6 +22,7 @@ from proxy.relay.fence import Fence
 from proxy.relay.hangup import has_hung_up
 from proxy.relay.lanes import Lanes
 from proxy.relay.later import guarded, start
+from proxy.relay.progress import Progress
 from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
 from proxy.relay.state import BEGUN, COLLECTING, JUDGING, READING, SENDING, WAITING, Course, State
@@ -119,6 +120,7 @@ class ClientConnection(asyncio.Protocol):
         self._overhear = overhear
         self.source: str | None = None
         self._session: Session
+        self._progress: Progress
         self._sharing: Sharing | None = None
         self._course = Course()
         self._transport: asyncio.Transport
@@ -126,10 +128,6 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline: Pipeline | None = None
         self._task: asyncio.Task[None] | None = None
         self._vigil: Vigil | None = None
-        self._heard = -1  # as of the upstream's, when a request that may block was sent last, by TLS
-        self._blocker = -1  # as of the session's, when these were the bytes that had been received and sent
-        self._counts = 0, 0
-        self._unsigned = False  # nothing will tell that all has been answered
         self._untold = False  # the client has ended, and the server been told of no end that it heeds for certain
         self._reads_on = False  # all the same, as its requests seem to block: its end stands behind them
         self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
@@ -158,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
     def _regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted."""
         if self._vigil is None and self.awaits:
-            self._vigil = Vigil(self, self._start)
+            self._vigil = Vigil(self, self._progress, self._start)
         if self._transport.is_closing():
             return
         wanted = self._course.state in READING and not self._input_ended
@@ -295,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
                 self._replied.set_result(None)
             self._session.close()
             self._session.pipeline.sender = Departed(upstream)
-            del self._session
+            del self._session, self._progress
             self._leaves = not upstream.lost
             upstream.leave()
 
@@ -340,6 +338,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, upstream: UpstreamConnection) -> None:
         self._session = session = self._surroundings.new_session()
         self._upstream = upstream
+        self._progress = Progress(session, upstream)
         self._task = None  # that which connects is about to end: to cancel it now would close upstream without a word
         self._pipeline = session.pipeline
         session.pipeline.sender = Signs(session, upstream, self._course, self.send_out)
@@ -511,8 +510,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if session.stranger and self._upstream is not None:
             self._upstream.watch_for_login()
-        if session.blocker != self._blocker:
-            self._note_blocker()
+        self._progress.note_judged()
         if out:
             self.send_out(out)
         if not self._account():
@@ -556,16 +554,6 @@ class ClientConnection(asyncio.Protocol):
             self._drain()
         else:
             self._regulate()
-
-    def _note_blocker(self) -> None:
-        """Note how much was sent in front of a request that may block, or of an earlier one if nothing was answered."""
-        assert self._upstream is not None
-        counts = self._upstream.counts()
-        if counts[0] != self._counts[0] or self._blocker < self._session.replies.settled:
-            self._counts = counts
-        self._blocker = self._session.blocker
-        if not self._upstream.ends_by_halves:
-            self._heard = self._upstream.heard()
 
     def send_out(self, out: bytes) -> None:
         """Send requests to the server, which takes them as long as it has not been told that there come no more."""
@@ -701,43 +689,6 @@ class ClientConnection(asyncio.Protocol):
         """Return whether the client has ended its side, which the loop does not see while it does not read."""
         return self.has_ended or has_hung_up(self._transport)
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether what the server says is read."""
-        return self._upstream is not None and self._upstream.is_reading
-
-    def heard(self) -> int:
-        """Return a number that changes when the server says something."""
-        return 0 if self._upstream is None else self._upstream.heard()
-
-    def progress(self) -> int:
-        """Return a number that changes when the server answers: a sign, where it also tells something unasked."""
-        if self._upstream is None:
-            return 0
-        return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
-
-    @property
-    def may_block(self) -> bool:
-        """Whether a request may keep what follows it from running, or nothing tells that all has run."""
-        return self._unsigned or self._session.may_block
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether all has been sent, as far as this system knows."""
-        return self._upstream is not None and not self._upstream.untaken
-
-    def behind(self) -> int:
-        """Return how many bytes have been sent since the request that may block, or in all."""
-        if self._upstream is None:
-            return 0
-        return self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0)
-
-    @property
-    def drops(self) -> bool:
-        """Whether to give up drops requests of the client's; else what has been sent goes before the end."""
-        halves = self._upstream is not None and self._upstream.ends_by_halves
-        return not halves or self._session.held > 0 or self._session.unfinished
-
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy."""
         await self._surroundings.round_trip()
@@ -776,7 +727,7 @@ class ClientConnection(asyncio.Protocol):
         if self._vigil is not None:
             self._vigil.note_end()
         elif self.awaits:
-            self._vigil = Vigil(self, self._start)
+            self._vigil = Vigil(self, self._progress, self._start)
 
     # The end.
 
@@ -786,7 +737,7 @@ class ClientConnection(asyncio.Protocol):
             return  # not yet: see `_proceed`; meanwhile the client is looked after
         upstream = self._upstream
         assert upstream is not None
-        waits = self._waits_for_others() and upstream.end_beneath()
+        waits = self._progress.waits_for_others and upstream.end_beneath()
         sign = None if upstream.ends_by_halves or waits else self._session.drain()
         if sign is None and not (upstream.ends_by_halves or waits):
             upstream.end_beneath()  # a request has been sent in part: its rest will not come
@@ -794,7 +745,7 @@ class ClientConnection(asyncio.Protocol):
         self._account()
         # What stands between may not heed an end beneath TLS; behind a request that was cut off there is no sign.
         self._untold = not upstream.ends_by_halves
-        self._unsigned = sign is None
+        self._progress.unsigned = sign is None
         self._move(State.ENDED)
         if upstream.ends_by_halves:
             # A server that has to read more first gives what others bring to a client that waits no more. What is only
@@ -804,11 +755,6 @@ class ClientConnection(asyncio.Protocol):
             self.send_out(sign)
         elif sign is not None:
             upstream.leave()
-
-    def _waits_for_others(self) -> bool:
-        """Return whether a request that may block has been sent, and nothing has come since."""
-        assert self._upstream is not None
-        return self._session.may_block and self._upstream.heard() == self._heard
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """The server has closed: pass on what is left, then close the client's connection."""
