@@ -418,12 +418,7 @@ MUTATIONS = [
     Mutation(
         "relay/sharing.py", "_refuse, writes.take, reads.take", "_refuse, writes.take, writes.take", "shared reads"
     ),
-    Mutation(
-        "relay/client.py",
-        "(self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)",
-        "pass",
-        "pushes that wait",
-    ),
+    Mutation("relay/sharing.py", "self._upstream.pause(Hold.MIDWAY)", "pass", "pushes that wait"),
     Mutation(
         "relay/sharing.py",
         "if self._port.busy:\n            self._late",

@@ -52,7 +52,7 @@ MOST_ATTRIBUTES = 15
 MOST_METHODS = 35
 
 LARGE = {
-    "proxy/relay/client.py: ClientConnection": (26, 73),
+    "proxy/relay/client.py: ClientConnection": (26, 70),
 }
 """Classes above the limits, with their attributes and methods. A figure here may only fall; at the limits it goes."""
 

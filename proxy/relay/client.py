@@ -344,7 +344,7 @@ class ClientConnection(asyncio.Protocol):
         session.pipeline.sender = Signs(session, upstream, self._course, self.send_out)
         surroundings = self._surroundings
         if surroundings.lanes is not None:
-            self._sharing = Sharing(self, self._transport.write, session, surroundings.ground, surroundings.lanes)
+            self._sharing = Sharing(self, self._transport, session, upstream, surroundings.ground, surroundings.lanes)
         if self._course.state is State.CONNECTING:
             self._move(State.RELAYING)
         elif self._course.state is State.ORPHANED:
@@ -395,20 +395,6 @@ class ClientConnection(asyncio.Protocol):
             self._account()
         if self._course.state in JUDGING and not (self._session.unfinished or self._session.question is not None):
             self._proceed()
-
-    def backlog(self) -> int:
-        """Return how many bytes wait for the client to read them."""
-        return self._transport.get_write_buffer_size()
-
-    def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
-        """Have what comes on the client's own connection taken by something; by the client again, if None."""
-        if self._upstream is not None and self._course.state is not State.ORPHANED:
-            self._upstream.deliver_by(hear or self._transport.write)
-
-    def hold(self, *, midway: bool) -> None:
-        """Read no more from the client's own connection while what has come there waits for a reply; or go on."""
-        if self._upstream is not None:
-            (self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)
 
     def regulate(self) -> None:
         """Read from the client exactly while its bytes are wanted; count what it has kept."""

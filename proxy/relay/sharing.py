@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from proxy.relay.lanes import Group, Lanes, Tally
 from proxy.relay.port import Port, drop, nothing
+from proxy.relay.upstream import Hold, UpstreamConnection
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
@@ -78,17 +79,8 @@ class Host(Protocol):
     def come_back(self, kept: bytes) -> None:
         """Go on over the client's own connection, with what has come and has not been sent."""
 
-    def backlog(self) -> int:
-        """Return how many bytes wait for the client to read them."""
-
     def abandon(self) -> None:
         """Close without waiting for replies."""
-
-    def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
-        """Pass what comes on the client's own connection to a function; None: to the client again."""
-
-    def hold(self, *, midway: bool) -> None:
-        """Stop reading the client's own connection while a push waits for the end of a reply (`midway`), or go on."""
 
     def regulate(self) -> None:
         """Pause or resume reading from the client, as needed."""
@@ -141,8 +133,9 @@ class Sharing:
 
     Args:
         host: the client's connection.
-        deliver: takes bytes of replies for the client.
+        client: takes replies.
         session: what judges its requests.
+        upstream: its own connection to the server.
         ground: what all sessions stand on.
         lanes: the shared connections.
 
@@ -164,15 +157,23 @@ class Sharing:
         "_since",
         "_takers",
         "_tallies",
+        "_upstream",
         "kept",
         "state",
     )
 
     def __init__(
-        self, host: Host, deliver: Callable[[bytes], None], session: Session, ground: Ground, lanes: Lanes
+        self,
+        host: Host,
+        client: asyncio.WriteTransport,
+        session: Session,
+        upstream: UpstreamConnection,
+        ground: Ground,
+        lanes: Lanes,
     ) -> None:
         self._host = host
         self._session = session
+        self._upstream = upstream
         self._ground = ground
         self._lanes = lanes
         self._patience = Patience(lanes.after)
@@ -182,11 +183,11 @@ class Sharing:
         self._retires = False  # whether to pause after coming back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
         self._tallies: tuple[tuple[Group, Tally], ...] = ()  # the groups' when it began to share
-        self._port = port = Port(deliver)
+        self._port = port = Port(client.write)
         port.lost = host.abandon
         port.unsent = self._take_back
         port.retire = self._retire
-        port.backlog = host.backlog
+        port.backlog = client.get_write_buffer_size
         port.broke = host.fail
         self.kept = b""
         self.state = State.OWN
@@ -394,11 +395,11 @@ class Sharing:
     def _come_back(self, data: bytes) -> None:
         kept, self.kept = self.kept + data, b""
         self.state = State.OWN
-        self._host.hear_own(None)
+        self._upstream.deliver_by(self._port.deliver)
         if self._late:
             late, self._late = self._late, b""
             self._port.deliver(late)
-            self._host.hold(midway=False)
+            self._upstream.resume(Hold.MIDWAY)
         if self._retires:
             self._retires = False
             self.state = State.DOZING
@@ -416,7 +417,7 @@ class Sharing:
             self._session.share_no_more()
             self.leave()
         else:
-            self._host.hear_own(self._hear_own)
+            self._upstream.deliver_by(self._hear_own)
 
     def _hear_own(self, data: bytes) -> None:
         """Take a push that others have redirected to this client, which then stops sharing: a push and a reply must not
@@ -424,7 +425,7 @@ class Sharing:
         self._session.share_no_more()
         if self._port.busy:
             self._late += data
-            self._host.hold(midway=True)
+            self._upstream.pause(Hold.MIDWAY)
         else:
             self._port.deliver(data)
         self.leave()
