@@ -255,10 +255,12 @@ class World:
         self.client.pause_writing()
 
     def server_is_stuffed(self) -> None:
-        self.client.set_clogged(True)
+        if isinstance(upstream := self.far._protocol, UpstreamConnection):
+            upstream.pause_writing()
 
     def server_is_free(self) -> None:
-        self.client.set_clogged(False)
+        if isinstance(upstream := self.far._protocol, UpstreamConnection):
+            upstream.resume_writing()
 
 
 EVENTS = (

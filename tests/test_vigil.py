@@ -10,6 +10,7 @@ import pytest
 
 from proxy.relay import vigil
 from proxy.relay.progress import Progress
+from proxy.relay.state import Course
 from proxy.relay.vigil import MOST_UNREAD, READ_AT_ONCE, Vigil
 
 
@@ -17,7 +18,7 @@ class Host:
     """A client that has ended in order."""
 
     def __init__(self, *, may_block: bool = True, behind: int = 0, answers_at: int = 1 << 30) -> None:
-        self.awaits = self.has_ended = self.is_heard = self.is_taken = True
+        self.awaits = self.has_left = self.is_heard = self.is_taken = True
         self.ended = False
         self.drops = True
         self.may_block = may_block
@@ -60,7 +61,7 @@ def _look_after(host: Host, seconds: float = 1.0) -> None:
             tasks.append(asyncio.create_task(work))
             return tasks[0]
 
-        watch = Vigil(host, cast(Progress, host), start)
+        watch = Vigil(host, cast(Course, host), cast(Progress, host), start)
         await asyncio.wait(tasks, timeout=seconds)
         watch.end()
 

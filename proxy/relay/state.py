@@ -10,6 +10,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from proxy.relay.port import nothing
+
 
 class State(Enum):
     """Where a client's connection stands."""
@@ -44,26 +46,29 @@ MOVES: Final[dict[State, frozenset[State]]] = {
 }
 """Which states may follow which."""
 
-WAITING: Final = frozenset((State.HELD, State.FINISHING, State.ORPHANED))
+WAITING: Final = (State.HELD, State.FINISHING, State.ORPHANED)
 """Where a question may be open."""
 
-JUDGING: Final = frozenset((State.RELAYING, State.FINISHING, State.ORPHANED))
+JUDGING: Final = (State.RELAYING, State.FINISHING, State.ORPHANED)
 """Where what has come and waits for its turn is judged."""
 
-BEGUN: Final = frozenset((State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING))
+BEGUN: Final = (State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING)
 """Where what has come, and has not been sent on, is still to run."""
 
-READING: Final = frozenset((State.RELAYING, *_LAST))
+READING: Final = (State.RELAYING, *_LAST)
 """While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
 
-SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
+SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
 """What the client has sent goes to the server, which has not been told that this was the last."""
 
-COLLECTING: Final = SENDING | {State.ENDED, State.DRAINING, State.YIELDING}
+COLLECTING: Final = (*SENDING, State.ENDED, State.DRAINING, State.YIELDING)
 """Replies may wait for another one that is asked for once more."""
 
-ENDING: Final = frozenset((State.ENDED, State.DRAINING, State.YIELDING))
+ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING)
 """All has been sent that will be, and replies still come."""
+
+OVER: Final = (State.FAREWELL, State.CLOSED)
+"""Neither requests nor replies matter any more."""
 
 
 class IllegalMoveError(Exception):
@@ -75,12 +80,16 @@ class Course:
 
     Attributes:
         state: the present one.
+        input_ended: whether the client is known to have ended its side; replies may still reach it.
+        moved: is called after each move.
     """
 
-    __slots__ = ("_due", "state")
+    __slots__ = ("_due", "input_ended", "moved", "state")
 
     def __init__(self) -> None:
         self.state = State.CONNECTING
+        self.input_ended = False
+        self.moved: Callable[[], None] = nothing
         self._due: asyncio.TimerHandle | None = None
 
     def move(self, state: State) -> None:
@@ -95,6 +104,7 @@ class Course:
         if self._due is not None:
             self._due.cancel()
             self._due = None
+        self.moved()
 
     def after(self, seconds: float, work: Callable[[], None]) -> None:
         """Do something after a time, unless the state changes before."""
@@ -114,3 +124,8 @@ class Course:
     def refused(self) -> bool:
         """Whether the server has been shown a request at which it closes."""
         return self.state is State.REFUSED
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has ended its side, as far as is known without a look at its socket."""
+        return self.input_ended or self.state is State.ORPHANED

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from proxy.relay.progress import Progress
+from proxy.relay.state import Course
 
 LOOK_SECONDS: Final = 1.0
 """How often to look whether the client has gone: its socket may not be read."""
@@ -42,14 +43,6 @@ class Host(Protocol):
     def awaits(self) -> bool:
         """Whether something of the client waits for replies, without a bound in time."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether the server has been told of the client's end."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the client has ended its side, as far as is known without a look at its socket."""
-
     def has_gone(self) -> bool:
         """Return whether the client has ended its side."""
 
@@ -71,14 +64,20 @@ class Vigil:
 
     Args:
         host: the client's connection.
+        course: where it stands.
         progress: tells how far the server has come.
         start: starts a task of the connection.
     """
 
     def __init__(
-        self, host: Host, progress: Progress, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+        self,
+        host: Host,
+        course: Course,
+        progress: Progress,
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._host = host
+        self._course = course
         self._progress = progress
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = start(self._keep())
@@ -95,13 +94,14 @@ class Vigil:
             task.cancel()
 
     async def _keep(self) -> None:
-        host, progress, now = self._host, self._progress, asyncio.get_running_loop().time
-        looks = int(host.ended)  # which the server may heed by itself
+        host, course, progress = self._host, self._course, self._progress
+        now = asyncio.get_running_loop().time
+        looks = int(course.ended)  # which the server may heed by itself
         before, since = -1, 0.0  # since when it has answered nothing
         try:
             while host.awaits:
                 heard = progress.heard()
-                if looks or not host.has_ended:
+                if looks or not course.has_left:
                     await self._rest(looks)
                     if host.awaits:
                         host.note_silence(silent=progress.heard() == heard)
