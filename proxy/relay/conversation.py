@@ -382,7 +382,8 @@ class Conversation:
             self._ending.end_input()
         elif self._course.state is State.REFUSED:
             self._ending.end_refused()
-        self._waiting.note_left()
+        if self._course.state not in OVER:
+            self._waiting.note_left()
 
     @property
     def has_left_something(self) -> bool:
