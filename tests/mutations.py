@@ -410,7 +410,7 @@ MUTATIONS = [
     Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.server.has(upper)", "", "names of commands"),
-    Mutation("relay/client.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
+    Mutation("relay/conversation.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
     # Shared connections.
     Mutation("relay/greeting.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
     Mutation("session/identity.py", 'said.get(b"flags") not in ORDINARY or ', "", "a state of its own"),
@@ -418,12 +418,7 @@ MUTATIONS = [
     Mutation(
         "relay/sharing.py", "_refuse, writes.take, reads.take", "_refuse, writes.take, writes.take", "shared reads"
     ),
-    Mutation(
-        "relay/client.py",
-        "(self._upstream.pause if midway else self._upstream.resume)(Hold.MIDWAY)",
-        "pass",
-        "pushes that wait",
-    ),
+    Mutation("relay/sharing.py", "self._upstream.pause(Hold.MIDWAY)", "pass", "pushes that wait"),
     Mutation(
         "relay/sharing.py",
         "if self._port.busy:\n            self._late",
@@ -436,7 +431,7 @@ MUTATIONS = [
     Mutation("session/judge.py", "if self._reads.disturbs(command, request) else", "if False else", "behind reads"),
     Mutation("session/reads.py", "and not self._may_follow(requests, keys):", "and False:", "sent twice"),
     Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
-    Mutation("relay/client.py", "if self._session.replies.wants_probe and sends", "if False and sends", "busy"),
+    Mutation("relay/conversation.py", "if session.replies.wants_probe and sends", "if False and sends", "busy"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),
     Mutation("wire/replies.py", 'rf"({_SHORT})|.+"', 'rf"({_SHORT})"', "beginnings of replies"),
@@ -461,8 +456,8 @@ MUTATIONS = [
     Mutation("session/dispatch.py", "if asks_for_silence(request.arguments):", "if False:", "owed in front of OFF"),
     Mutation("session/judge.py", "        standing.end = End.MUTE\n\n", "\n", "owed in front of an error"),
     Mutation(
-        "relay/client.py",
-        "elif self._session.owes:\n            self._let",
+        "relay/ending.py",
+        "elif session.owes:\n            self._let",
         "elif False:\n            self._let",
         "owed in front of a part",
     ),
@@ -484,7 +479,7 @@ MUTATIONS = [
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
     Mutation("relay/farewell.py", "transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),
-    Mutation("relay/client.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
+    Mutation("relay/progress.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation(
         "session/intake.py", "if self._standing.is_stranger and not reader.within and", "if False and", "before a login"
@@ -543,8 +538,8 @@ MUTATIONS = [
     Mutation("session/judge.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
-        "relay/client.py",
-        "self._reads_on = silent and self._is_held_up()",
+        "relay/waiting.py",
+        "self._flow.reads_on = silent and self._flow.is_held_up",
         "pass",
         "leaves behind a blocking request",
     ),
@@ -558,16 +553,16 @@ MUTATIONS = [
     Mutation(_LUA + "batch.lua", "do scores[place] = false end", "do break end", "many persist under way"),
     # Who ends is looked after, whatever waits for a reply.
     Mutation(
-        "relay/client.py", "state in _JUDGING and self._session.reads.under_way > 0", "False", "left behind reads"
+        "relay/waiting.py", "state in JUDGING and self._session.reads.under_way > 0", "False", "left behind reads"
     ),
-    Mutation("relay/client.py", "else self._input_ended and not self._untold", "else False", "left as it stops"),
+    Mutation("relay/waiting.py", "else ended and not self._ending.untold", "else False", "left as it stops"),
     Mutation(
         "session/dispatch.py",
         "self._ground.may_block(request.arguments[0]):\n            self._out",
         "False:\n            self._out",
         "left behind reads",
     ),
-    Mutation("relay/vigil.py", "if host.may_block or now()", "if True or now()", "a slow way"),
+    Mutation("relay/vigil.py", "if progress.may_block or now()", "if True or now()", "a slow way"),
     Mutation("relay/vigil.py", "min(behind, LITTLE) / SLOW + ", "", "a slow way"),
     # Requests are as long as they are.
     Mutation(
@@ -575,16 +570,21 @@ MUTATIONS = [
     ),
     # What waits behind a late reply.
     Mutation(
-        "relay/client.py",
-        "self._holding.bytes or self._session.replies.waiting",
-        "self._session.replies.waiting",
+        "relay/conversation.py",
+        "self._flow.held or session.replies.waiting",
+        "session.replies.waiting",
         "waited",
     ),
-    Mutation("relay/client.py", "self._refuse_for_room(at_once=True)", "self._refuse_for_room()", "waits for too much"),
+    Mutation(
+        "relay/conversation.py",
+        "self._refuse_at_once()\n",
+        "self._ending.turn_away(self._no_room())\n",
+        "waits for too much",
+    ),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(
-        "relay/client.py", "wanted = wanted and self._reads_on and", "wanted = False and", "written before it is read"
+        "relay/flow.py", "wanted = wanted and self.reads_on and", "wanted = False and", "written before it is read"
     ),
     # A transaction is looked at once more before it runs.
     Mutation("session/transaction.py", "self._keep(blind_keys, self._blind)", "pass", "queued blindly"),
@@ -611,7 +611,7 @@ MUTATIONS = [
     Mutation("workers/fellows.py", "if best == self._worker:", "if True:", "balance of workers"),
     # One proxy takes the place of another.
     Mutation("relay/client.py", "waits and (self._is_fresh or", "waits and (False or", "taken over, in parts"),
-    Mutation("relay/client.py", "or self._session.intake.has_begun", "or False", "taken over, in parts"),
+    Mutation("relay/client.py", "or talk.has_begun_request", "or False", "taken over, in parts"),
     Mutation("listen/succession.py", "self._signals.relieved = True", "pass", "taken over, in parts"),
     Mutation("listen/succession.py", "return self._other is not None", "return False", "taken over by nobody"),
     Mutation("listen/binding.py", "listener.file = listener.file or SocketFile(where)", "pass", "taken over"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from proxy.relay.client import _MOVES, State
+from proxy.relay.state import MOVES, State
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, about, held_count, request
@@ -232,7 +232,7 @@ def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Pa
     places = [
         ("session/session.py", "if not self.intake.reader.within and not self.stranger:\n"),
         ("session/session.py", "question, pending = judge.take()\n"),
-        ("relay/client.py", "self._session = session = self._surroundings.new_session()\n"),
+        ("relay/conversation.py", "self._session = session = surroundings.new_session()\n"),
     ]
     for number, (file, text) in enumerate(places, 1):
         folder = tmp_path / str(number)
@@ -259,7 +259,7 @@ def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Pa
 def test_every_state_can_end() -> None:
     for state in State:
         reached = {state}
-        while more := set(itertools.chain.from_iterable(_MOVES[one] for one in reached)) - reached:
+        while more := set(itertools.chain.from_iterable(MOVES[one] for one in reached)) - reached:
             reached |= more
         assert State.CLOSED in reached
 
@@ -822,7 +822,7 @@ def test_what_is_voided_is_voided_behind_all_that_was_sent_before(upstream: Serv
 def test_who_is_refused_without_a_word_may_stay(upstream: Server, tmp_path: Path) -> None:
     """A server that sends no replies waits for the client's end."""
     patience = "PATIENCE_SECONDS: Final = 5.0"
-    broken_copy(tmp_path, Mutation("relay/client.py", patience, patience.replace("5.0", "0.1"), ""))
+    broken_copy(tmp_path, Mutation("relay/ending.py", patience, patience.replace("5.0", "0.1"), ""))
     proxy = Proxy("--upstream", upstream.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
     try:
         with nothing_left(proxy, upstream), proxy.connect() as client, upstream.connect() as straight:

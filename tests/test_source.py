@@ -51,11 +51,6 @@ def test_no_attribute_is_set_across_a_wait() -> None:
 MOST_ATTRIBUTES = 15
 MOST_METHODS = 35
 
-LARGE = {
-    "proxy/relay/client.py: ClientConnection": (30, 86),
-}
-"""Classes above the limits, with their attributes and methods. A figure here may only fall; at the limits it goes."""
-
 
 def size_of(one: ast.ClassDef) -> tuple[int, int]:
     """Count the attributes of a class, fields and all that its methods set; and its methods, properties included."""
@@ -83,7 +78,7 @@ def test_no_class_is_large() -> None:
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.ClassDef)
     }
-    assert {name: size for name, size in sizes.items() if size[0] > MOST_ATTRIBUTES or size[1] > MOST_METHODS} == LARGE
+    assert {name: size for name, size in sizes.items() if size[0] > MOST_ATTRIBUTES or size[1] > MOST_METHODS} == {}
 
 
 # Tests of modules.

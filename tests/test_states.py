@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import socket
 import struct
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -16,9 +18,10 @@ from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
-from proxy.relay.client import ClientConnection, State
+from proxy.relay.client import ClientConnection
 from proxy.relay.fence import Fence
 from proxy.relay.lanes import Lanes
+from proxy.relay.state import State
 from proxy.relay.turns import TurnQueue
 from proxy.relay.upstream import UpstreamConnection
 from proxy.scripts.naming import Names
@@ -160,7 +163,7 @@ class World:
 
     @property
     def state(self) -> State:
-        return self.client._state
+        return self.client._course.state
 
     def new_session(self) -> Session:
         return Session(self.ground)
@@ -252,10 +255,12 @@ class World:
         self.client.pause_writing()
 
     def server_is_stuffed(self) -> None:
-        self.client.set_clogged(True)
+        if isinstance(upstream := self.far._protocol, UpstreamConnection):
+            upstream.pause_writing()
 
     def server_is_free(self) -> None:
-        self.client.set_clogged(False)
+        if isinstance(upstream := self.far._protocol, UpstreamConnection):
+            upstream.resume_writing()
 
 
 EVENTS = (
@@ -472,6 +477,38 @@ def test_every_event_in_every_state(
 
     for events in itertools.product(EVENTS if "shar" not in reach.__name__ else (*EVENTS, World.shared_goes), repeat=2):
         asyncio.run(play(events))
+
+
+@pytest.mark.parametrize("halves", [True, False], ids=["tcp", "tls"])
+@pytest.mark.parametrize("reach", STATES, ids=lambda reach: reach.__name__)
+def test_nothing_of_a_client_that_has_gone_is_left_to_the_collector(
+    reach: Callable[[World], Awaitable[int]], halves: bool
+) -> None:
+    """It runs seldom, and until then what one of many clients has sent would stay."""
+
+    async def play() -> None:
+        world = World(halves=halves)
+        await reach(world)
+        world.answered.set()
+        world.connected.set()
+        world.server_is_free()
+        world.shared_answers()
+        await world.settle()
+        for wire in (world.near, world.far, *world.shared):
+            wire.close()
+            await world.settle()
+            wire.set_protocol(asyncio.Protocol())
+        assert world.state is State.CLOSED
+        client = weakref.ref(world.client)
+        del world.client
+        assert client() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(play())
+    finally:
+        gc.enable()
 
 
 _LOSING = {World.server_goes, World.proxy_gives_up, World.shared_goes}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from proxy.relay import vigil
+from proxy.relay.progress import Progress
+from proxy.relay.state import Course
 from proxy.relay.vigil import MOST_UNREAD, READ_AT_ONCE, Vigil
 
 
@@ -16,7 +18,7 @@ class Host:
     """A client that has ended in order."""
 
     def __init__(self, *, may_block: bool = True, behind: int = 0, answers_at: int = 1 << 30) -> None:
-        self.awaits = self.has_ended = self.is_heard = self.is_taken = True
+        self.awaits = self.has_left = self.is_heard = self.is_taken = True
         self.ended = False
         self.drops = True
         self.may_block = may_block
@@ -31,9 +33,9 @@ class Host:
         return self._behind
 
     def heard(self) -> int:
-        return self.progress()
+        return self.answered()
 
-    def progress(self) -> int:
+    def answered(self) -> int:
         """Return 1 when so many round trips were made: then the last request has been answered."""
         self.awaits = self.trips < self._answers_at
         return int(not self.awaits)
@@ -59,7 +61,7 @@ def _look_after(host: Host, seconds: float = 1.0) -> None:
             tasks.append(asyncio.create_task(work))
             return tasks[0]
 
-        watch = Vigil(host, start)
+        watch = Vigil(host, cast(Course, host), cast(Progress, host), start)
         await asyncio.wait(tasks, timeout=seconds)
         watch.end()
 

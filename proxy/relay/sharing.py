@@ -15,7 +15,9 @@ from functools import partial
 from typing import Final, Protocol
 
 from proxy.relay.lanes import Group, Lanes, Tally
+from proxy.relay.outbound import Outbound
 from proxy.relay.port import Port, drop, nothing
+from proxy.relay.upstream import Hold, UpstreamConnection
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
@@ -67,31 +69,23 @@ _AWAY: Final = frozenset((State.SHARED, State.STALE, State.LEAVING))
 
 
 class Host(Protocol):
-    """What sharing needs of the client's connection."""
+    """What sharing needs of the client's conversation over its own connection."""
 
     def rebind(self) -> None:
         """Use the receiver that the current state needs."""
 
-    def send_out(self, out: bytes) -> None:
-        """Send requests over the client's own connection."""
-
     def come_back(self, kept: bytes) -> None:
         """Go on over the client's own connection, with what has come and has not been sent."""
 
-    def backlog(self) -> int:
-        """Return how many bytes wait for the client to read them."""
+    def note_kept(self) -> None:
+        """Count what is kept, and read no more from the client for now."""
+
+
+class Client(Protocol):
+    """What sharing needs of the client's side."""
 
     def abandon(self) -> None:
         """Close without waiting for replies."""
-
-    def hear_own(self, hear: Callable[[bytes], None] | None) -> None:
-        """Pass what comes on the client's own connection to a function; None: to the client again."""
-
-    def hold(self, *, midway: bool) -> None:
-        """Stop reading the client's own connection while a push waits for the end of a reply (`midway`), or go on."""
-
-    def regulate(self) -> None:
-        """Pause or resume reading from the client, as needed."""
 
     def fail(self, error: BaseException) -> None:
         """End both sides."""
@@ -107,14 +101,16 @@ class Patience:
         left: how many more small requests to wait for.
         large: chunks that could not be shared, since the server was asked.
         unlooked: how many of the next chunks not to check.
+        retires: whether to pause after coming back, as sharing does not pay.
     """
 
-    __slots__ = ("_after", "_most", "large", "left", "unlooked")
+    __slots__ = ("_after", "_most", "large", "left", "retires", "unlooked")
 
     def __init__(self, after: int) -> None:
         self._after = self._most = self.left = after
         self.large = 0
         self.unlooked = 0
+        self.retires = False
 
     @property
     def weight(self) -> int:
@@ -140,9 +136,12 @@ class Sharing:
     """Decides, for one client, what goes over shared connections.
 
     Args:
-        host: the client's connection.
-        deliver: takes bytes of replies for the client.
-        session: what judges its requests.
+        host: the conversation that it is part of.
+        client: the client's side.
+        transport: takes replies.
+        session: what judges the requests.
+        upstream: the client's own connection to the server.
+        outbound: sends requests over that.
         ground: what all sessions stand on.
         lanes: the shared connections.
 
@@ -156,38 +155,48 @@ class Sharing:
         "_host",
         "_lanes",
         "_late",
+        "_outbound",
         "_patience",
         "_port",
         "_questions",
-        "_retires",
         "_session",
         "_since",
         "_takers",
         "_tallies",
+        "_upstream",
         "kept",
         "state",
     )
 
     def __init__(
-        self, host: Host, deliver: Callable[[bytes], None], session: Session, ground: Ground, lanes: Lanes
+        self,
+        host: Host,
+        client: Client,
+        transport: asyncio.WriteTransport,
+        session: Session,
+        upstream: UpstreamConnection,
+        outbound: Outbound,
+        ground: Ground,
+        lanes: Lanes,
     ) -> None:
         self._host = host
         self._session = session
+        self._upstream = upstream
+        self._outbound = outbound
         self._ground = ground
         self._lanes = lanes
         self._patience = Patience(lanes.after)
         self._late = b""  # a push from the client's own connection that waits for the end of a reply
         self._questions = 0
         self._since = 0.0  # when it began to share
-        self._retires = False  # whether to pause after coming back
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
         self._tallies: tuple[tuple[Group, Tally], ...] = ()  # the groups' when it began to share
-        self._port = port = Port(deliver)
-        port.lost = host.abandon
+        self._port = port = Port(transport.write)
+        port.lost = client.abandon
         port.unsent = self._take_back
         port.retire = self._retire
-        port.backlog = host.backlog
-        port.broke = host.fail
+        port.backlog = transport.get_write_buffer_size
+        port.broke = client.fail
         self.kept = b""
         self.state = State.OWN
 
@@ -278,7 +287,7 @@ class Sharing:
         if asked is not None:
             self.state = State.ASKED
             self._host.rebind()
-            self._host.send_out(asked)
+            self._outbound.send(asked)
 
     def _hear(self, question: int, identity: Identity | None) -> None:
         """Take the answer. If it is the answer to the last question, everything sent before has been answered."""
@@ -331,7 +340,7 @@ class Sharing:
             self._host.rebind()
         elif self.state is State.STALE:
             # The client was active and is idle now: let the server count its idle time from now on.
-            self._host.send_out(self._session.ask_who(lambda _: None) or b"")
+            self._outbound.send(self._session.ask_who(lambda _: None) or b"")
             self._leave(b"")
         elif self.state is State.SHARED:
             if not any(group.has_paid(since) for group, since in self._tallies):
@@ -354,7 +363,7 @@ class Sharing:
 
     def _retire(self) -> None:
         if self.state in _AWAY:
-            self._retires = True
+            self._patience.retires = True
             self.leave()
 
     def leave(self) -> None:
@@ -369,12 +378,12 @@ class Sharing:
             self.kept += data
             self._port.settled = self._settle
             self._host.rebind()
-            self._host.regulate()
+            self._host.note_kept()
             return
         self._port.settled = None
         if data and self.state is State.STALE and self._ground.checks.shareable(data) is not Shared.NONE:
             self._patience.left = 1  # it goes, and the question behind it
-        elif asyncio.get_running_loop().time() < self._since + 1 and not self._retires:
+        elif asyncio.get_running_loop().time() < self._since + 1 and not self._patience.retires:
             self._patience.grow()
         else:
             self._patience.reset()
@@ -394,13 +403,13 @@ class Sharing:
     def _come_back(self, data: bytes) -> None:
         kept, self.kept = self.kept + data, b""
         self.state = State.OWN
-        self._host.hear_own(None)
+        self._upstream.deliver_by(self._port.deliver)
         if self._late:
             late, self._late = self._late, b""
             self._port.deliver(late)
-            self._host.hold(midway=False)
-        if self._retires:
-            self._retires = False
+            self._upstream.resume(Hold.MIDWAY)
+        if self._patience.retires:
+            self._patience.retires = False
             self.state = State.DOZING
             self._lanes.wake_after(RETIRE_SECONDS, self, together=True)
         self._host.come_back(kept)
@@ -416,7 +425,7 @@ class Sharing:
             self._session.share_no_more()
             self.leave()
         else:
-            self._host.hear_own(self._hear_own)
+            self._upstream.deliver_by(self._hear_own)
 
     def _hear_own(self, data: bytes) -> None:
         """Take a push that others have redirected to this client, which then stops sharing: a push and a reply must not
@@ -424,7 +433,7 @@ class Sharing:
         self._session.share_no_more()
         if self._port.busy:
             self._late += data
-            self._host.hold(midway=True)
+            self._upstream.pause(Hold.MIDWAY)
         else:
             self._port.deliver(data)
         self.leave()

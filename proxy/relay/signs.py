@@ -6,8 +6,10 @@ Its tests: tests/test_signs.py.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
+from proxy.relay.state import Course
 from proxy.relay.upstream import UpstreamConnection
 from proxy.session.pipeline import Passed, Sender
 from proxy.session.session import Session
@@ -16,55 +18,40 @@ UNHEARD_SECONDS: Final = 10.0
 """How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
 
 
-class Client(Protocol):
-    """What signs need of the connection that they are put into."""
-
-    @property
-    def sends(self) -> bool:
-        """Whether what the client has sent goes to the server, which has not been told that this was the last."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the server has been told so."""
-
-    @property
-    def refused(self) -> bool:
-        """Whether the server has been shown a request at which it closes, perhaps without a word."""
-
-    def send_out(self, data: bytes) -> None:
-        """Send requests to the server."""
-
-
 class Signs(Sender):
     """Those behind a connected client's requests.
 
     Args:
         session: the client's.
         upstream: where its requests go.
-        client: its connection.
+        course: tells whether requests still go.
+        send: sends them.
     """
 
-    def __init__(self, session: Session, upstream: UpstreamConnection, client: Client) -> None:
+    def __init__(
+        self, session: Session, upstream: UpstreamConnection, course: Course, send: Callable[[bytes], None]
+    ) -> None:
         self._session = session
         self._upstream = upstream
-        self._client = client
+        self._course = course
+        self._send = send
 
     def ask(self) -> Passed | None:
         """Put a sign behind all that has been sent."""
         session, upstream, loop = self._session, self._upstream, asyncio.get_running_loop()
-        if session.replies.silenced or self._client.refused:
+        if session.replies.silenced or self._course.refused:
             # No reply may come: give the requests their time.
             enough = loop.time() + UNHEARD_SECONDS
             return lambda: loop.time() >= enough
-        if self._client.ended:
+        if self._course.ended:
             return lambda: upstream.lost  # the server closes when it has come to the end
-        if not self._client.sends:
+        if not self._course.sends:
             return None
         passed: list[bool] = []
         sign = session.sign(lambda: passed.append(True))
         if sign is None or upstream.closing:
             return None
-        self._client.send_out(sign)
+        self._send(sign)
         replies = session.replies
         return lambda: bool(passed) or not replies.outstanding
 
@@ -74,7 +61,7 @@ class Signs(Sender):
 
     def heard(self) -> int | None:
         """Count what the server says, unless nothing is read of it: the client may not read its replies either."""
-        return None if self._client.ended or not self._upstream.is_reading else self._upstream.heard()
+        return None if self._course.ended or not self._upstream.is_reading else self._upstream.heard()
 
 
 class Departed(Sender):

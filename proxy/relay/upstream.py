@@ -91,6 +91,13 @@ class Downstream(Protocol):
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Take the connection, which is there now; return False when the client has gone meanwhile."""
 
+    def upstream_lost(self, refusal: Exception | None) -> None:
+        """Note that the server has closed; `refusal` says why it would not even begin."""
+
+
+class Audience(Protocol):
+    """Who wants to know what happens on a connection to the server."""
+
     def set_clogged(self, clogged: bool) -> None:
         """Note whether the server takes no more at present."""
 
@@ -99,9 +106,6 @@ class Downstream(Protocol):
 
     def replies_passed(self) -> None:
         """Take replies while some have to be replaced."""
-
-    def upstream_lost(self, refusal: Exception | None) -> None:
-        """Note that the server has closed; `refusal` says why it would not even begin."""
 
 
 class UpstreamConnection(Droppable):
@@ -114,6 +118,7 @@ class UpstreamConnection(Droppable):
         fence: keeps the connections to one server together.
 
     Attributes:
+        audience: is told what happens, from when it is attached until the client is told its last.
         lost: whether the connection has ended.
         ended_beneath: whether `end_beneath` has told the server that no more will come.
         write: sends requests.
@@ -122,6 +127,7 @@ class UpstreamConnection(Droppable):
     def __init__(self, client: Downstream, deliver: Callable[[bytes], None], traffic: Traffic, fence: Fence) -> None:
         self._membership = Membership(fence, traffic)
         self._client = client
+        self.audience: Audience | None = None
         self._deliver = deliver
         self._transport: asyncio.Transport
         self._replies: ReplySubstitution | None = None
@@ -200,7 +206,8 @@ class UpstreamConnection(Droppable):
         self._heard += 1
         if self._evidence is not None and self._evidence.receive(data):
             self._evidence = None
-            self._client.logged_in()
+            if self.audience is not None:
+                self.audience.logged_in()
         replies = self._replies
         if replies is not None:
             try:
@@ -218,7 +225,8 @@ class UpstreamConnection(Droppable):
         if replies is not None:
             if not replies.active:
                 self._replies = None
-            self._client.replies_passed()
+            if self.audience is not None:
+                self.audience.replies_passed()
         if self._replies is None and self._evidence is None and self.data_received == self._look:
             self._receive_by(self._deliver)
 
@@ -259,11 +267,13 @@ class UpstreamConnection(Droppable):
 
     def pause_writing(self) -> None:
         """The server does not read fast enough: let the client wait."""
-        self._client.set_clogged(True)
+        if self.audience is not None:
+            self.audience.set_clogged(True)
 
     def resume_writing(self) -> None:
         """The server has caught up."""
-        self._client.set_clogged(False)
+        if self.audience is not None:
+            self.audience.set_clogged(False)
 
     def end(self, rest: bytes = b"") -> None:
         """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`.

@@ -10,6 +10,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from proxy.relay.progress import Progress
+from proxy.relay.state import Course
+
 LOOK_SECONDS: Final = 1.0
 """How often to look whether the client has gone: its socket may not be read."""
 
@@ -40,41 +43,8 @@ class Host(Protocol):
     def awaits(self) -> bool:
         """Whether something of the client waits for replies, without a bound in time."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether the server has been told of the client's end."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the client has ended its side, as far as is known without a look at its socket."""
-
     def has_gone(self) -> bool:
         """Return whether the client has ended its side."""
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether what the server says is read."""
-
-    def heard(self) -> int:
-        """Return a number that changes when the server says something."""
-
-    def progress(self) -> int:
-        """Return a number that changes when the server answers."""
-
-    @property
-    def may_block(self) -> bool:
-        """Whether a request may block, or nothing shows that everything has run."""
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether all has been sent, as far as this system knows."""
-
-    def behind(self) -> int:
-        """Return how many bytes have been sent since the request that may block, or in all."""
-
-    @property
-    def drops(self) -> bool:
-        """Whether giving up drops requests of the client."""
 
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
@@ -94,13 +64,23 @@ class Vigil:
 
     Args:
         host: the client's connection.
-        start: starts a task of it.
+        course: where it stands.
+        progress: tells how far the server has come.
+        start: starts a task of the connection.
     """
 
-    def __init__(self, host: Host, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        course: Course,
+        progress: Progress,
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
         self._host = host
+        self._course = course
+        self._progress = progress
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = start(self._keep())
+        self._task: asyncio.Task[None] | None = start(self._keep())
 
     def note_end(self) -> None:
         """Note that the client has ended, and stop waiting for the next look."""
@@ -109,25 +89,28 @@ class Vigil:
 
     def end(self) -> None:
         """Stop watching."""
-        self._task.cancel()
+        task, self._task = self._task, None  # else a ring, as its traceback refers to this
+        if task is not None:
+            task.cancel()
 
     async def _keep(self) -> None:
-        host, now = self._host, asyncio.get_running_loop().time
-        looks = int(host.ended)  # which the server may heed by itself
+        host, course, progress = self._host, self._course, self._progress
+        now = asyncio.get_running_loop().time
+        looks = int(course.ended)  # which the server may heed by itself
         before, since = -1, 0.0  # since when it has answered nothing
         try:
             while host.awaits:
-                heard = host.heard()
-                if looks or not host.has_ended:
+                heard = progress.heard()
+                if looks or not course.has_left:
                     await self._rest(looks)
                     if host.awaits:
-                        host.note_silence(silent=host.heard() == heard)
+                        host.note_silence(silent=progress.heard() == heard)
                 if not (host.awaits and host.has_gone()):
                     continue
                 looks += 1
-                if (progress := host.progress()) != before:
-                    before, since = progress, now()
-                if host.may_block or now() - since >= PATIENT_SECONDS:
+                if (answered := progress.answered()) != before:
+                    before, since = answered, now()
+                if progress.may_block or now() - since >= PATIENT_SECONDS:
                     if await self._is_idle():
                         host.give_up()
                         return
@@ -149,17 +132,17 @@ class Vigil:
         A server with a blocked client goes on answering others, once in each of its turns, and in each turn it reads a
         part of what its system has received.
         """
-        host = self._host
-        if not (host.is_heard and host.is_taken):
+        host, progress = self._host, self._progress
+        if not (progress.is_heard and progress.is_taken):
             return False
-        before, behind = host.progress(), host.behind()
-        if host.drops:
+        before, behind = progress.answered(), progress.behind()
+        if progress.drops:
             await asyncio.sleep(min(min(behind, LITTLE) / SLOW + behind / SLOWEST, PATIENT_SECONDS))
         with suppress(OSError, TimeoutError):
             # What came before the first question has been read when the second is answered.
             for _ in range(2 + min(behind, MOST_UNREAD) // READ_AT_ONCE):
-                if not host.awaits or host.progress() != before:
+                if not host.awaits or progress.answered() != before:
                     return False
                 await host.round_trip()
-            return host.awaits and host.is_heard and host.is_taken and host.progress() == before
+            return host.awaits and progress.is_heard and progress.is_taken and progress.answered() == before
         return False

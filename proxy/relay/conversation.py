@@ -1,0 +1,444 @@
+"""One client's conversation with the server: its requests are judged and sent, and the replies to them come back.
+
+Its tests: tests/test_states.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+from proxy.relay import asking, ending, reasons
+from proxy.relay.asking import Asking
+from proxy.relay.budget import HeldBudget, Holding
+from proxy.relay.ending import Ending
+from proxy.relay.flow import Flow
+from proxy.relay.lanes import Lanes
+from proxy.relay.later import guarded, start
+from proxy.relay.outbound import Outbound
+from proxy.relay.port import nothing
+from proxy.relay.progress import Progress
+from proxy.relay.sharing import Sharing
+from proxy.relay.signs import Departed, Signs
+from proxy.relay.state import COLLECTING, JUDGING, OVER, WAITING, Course, State
+from proxy.relay.upstream import Hold, UpstreamConnection
+from proxy.relay.waiting import Waiting
+from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
+from proxy.session.ground import Ground
+from proxy.session.question import Question
+from proxy.session.reads import Late
+from proxy.session.session import Session
+from proxy.session.streams import LONG
+
+LARGE: Final = 32 * 1024
+"""Bytes of a chunk behind which others are served before the client is read again: the loop would read on, many times,
+from a client that sends without pause, and judging takes longer than passing on."""
+
+
+class Surroundings(asking.Engine, Protocol):
+    """What a conversation needs of the server.
+
+    Attributes:
+        held: the bytes that all connections hold.
+        lanes: the shared connections, if there are any.
+        ground: what all sessions stand on.
+    """
+
+    held: HeldBudget
+    lanes: Lanes | None
+    ground: Ground
+
+    def new_session(self) -> Session:
+        """Return a session for a new client, once `connect_upstream` has succeeded."""
+
+    @property
+    def is_plain(self) -> Callable[[bytes], bool]:
+        """Returns whether a chunk of an ordinary session can go as it came. `rebind` tells when it is another one."""
+
+    def now(self) -> float:
+        """Return the server's clock, in Unix ms."""
+
+    async def round_trip(self) -> None:
+        """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
+
+
+class Client(ending.Client, Protocol):
+    """What a conversation needs of the client's side."""
+
+    @property
+    def who(self) -> dict[str, str]:
+        """What log lines about this client say of it."""
+
+    def receive_by(self, receiver: Callable[[bytes], None]) -> None:
+        """Have what comes from the client taken by something."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come from the client, by what takes it now."""
+
+
+class Conversation:
+    """What is between one client and the server, from when the server is there until the client is told its last.
+
+    Args:
+        client: the client's side.
+        surroundings: what it needs of the server.
+        course: where the connection stands.
+        transport: the client's.
+        upstream: the server's side.
+        holding: what is held of the client's requests.
+
+    Attributes:
+        pipeline: stands for the connection where others wait for what the client has sent.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        surroundings: Surroundings,
+        course: Course,
+        transport: asyncio.Transport,
+        upstream: UpstreamConnection,
+        holding: Holding,
+    ) -> None:
+        self._client = client
+        self._surroundings = surroundings
+        self._course = course
+        self._upstream = upstream
+        self._session = session = surroundings.new_session()
+        self._outbound = outbound = Outbound(session, upstream)
+        self._sharing: Sharing | None = None
+        if (lanes := surroundings.lanes) is not None:
+            self._sharing = Sharing(self, client, transport, session, upstream, outbound, surroundings.ground, lanes)
+        self._asking = Asking(surroundings, self, client.fail)
+        self._flow = Flow(transport, course, session, upstream, self._sharing, self._asking, holding)
+        progress = Progress(session, upstream)
+        self._ending = Ending(client, course, session, upstream, outbound, self._sharing, progress, self._flow)
+        self._waiting = Waiting(
+            transport, course, session, upstream, self._asking, self._flow, progress, self._ending,
+            surroundings.round_trip, partial(start, fail=client.fail),
+        )  # fmt: skip
+        self._progress = progress
+        self.pipeline = session.pipeline
+        self.pipeline.sender = Signs(session, upstream, course, outbound.send)
+        upstream.audience = self
+        course.moved = self.regulate
+
+    def begin(self, early: bytes) -> None:
+        """Begin with what has come before the server was there."""
+        if self._course.state is State.CONNECTING:
+            self._course.move(State.RELAYING)
+        elif self._course.state is State.ORPHANED:
+            self._upstream.silence()
+        if early:
+            self._pass_on(lambda: self._session.receive(early, self._surroundings.now()))
+        elif self._course.input_ended:
+            self._ending.end_input()
+
+    # Requests.
+
+    def rebind(self) -> None:
+        """Judge what comes by the check that is right now."""
+        if self._course.state not in (State.RELAYING, State.HELD):
+            return
+        session, is_plain = self._session, self._surroundings.is_plain
+        upstream, judge, lengthen, now = self._upstream, self.receive, session.lengthen, self._surroundings.now
+        send, reads = upstream.write, session.reads
+
+        def receive(data: bytes) -> None:
+            if not session.ordinary:
+                judge(data)
+            elif is_plain(data):
+                reads.quiet = False
+                send(data)
+                if len(data) > LONG:
+                    lengthen()
+            elif (out := session.guard(data, now())) is not None:
+                upstream.substitute(session.replies)
+                send(out)
+            else:
+                judge(data)
+
+        self._client.receive_by(receive if self._sharing is None else self._sharing.receiver(receive))
+
+    def receive(self, data: bytes) -> None:
+        """Pass requests on that may need more than that."""
+        if self._course.state not in (State.RELAYING, State.HELD, State.FINISHING):
+            return
+        session = self._session
+        if self._flow.reads_on and self._flow.is_held_up:
+            self._pass_on(lambda: session.keep(data))
+        else:
+            self._pass_on(lambda: session.receive(data, self._surroundings.now()))
+        if len(data) >= LARGE and self._course.state is State.RELAYING:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Let others be served before this client is read again."""
+        if self._flow.rest():
+            self._surroundings.queue.join(guarded(self._go_on, self._client.fail))
+
+    def _go_on(self) -> None:
+        if self._course.state in OVER:
+            return
+        self._flow.rests = False
+        if self._course.state in JUDGING and not self._flow.is_stuffed:
+            session = self._session
+            if session.unfinished:
+                self._pass_on(lambda: session.go_on(self._surroundings.now()))
+            elif session.question is None:
+                self._proceed()
+        self.regulate()
+
+    def _pass_on(self, judge: Callable[[], bytes]) -> None:
+        """Send upstream what a session makes of its input, and see to what it asks for."""
+        surroundings, session = self._surroundings, self._session
+        if surroundings.lanes is not None:
+            surroundings.lanes.flush()  # a key's first deadline goes behind what was judged without it
+        asked = session.question
+        try:
+            out = judge()
+        except RequestTooLargeError:
+            who = self._client.who
+            self._ending.turn_away(reasons.too_large(surroundings.metrics, surroundings.held, session.held, who))
+            return
+        except OvertakenError:
+            self._ending.turn_away(reasons.overtaken(surroundings.metrics, self._client.who))
+            return
+        except RefusedAtItsHeadError as error:
+            self._ending.let_refuse(error)
+            return
+        if session.stranger:
+            self._upstream.watch_for_login()
+        self._progress.note_judged()
+        if out:
+            self._outbound.send(out)
+        if not self._flow.account():
+            self._ending.turn_away(self._no_room())
+            return
+        question = session.question
+        if question is None:
+            relays = self._course.state is State.RELAYING and not self._course.input_ended
+            if not relays or session.unfinished or session.replies.crowded:
+                self._proceed()
+        elif question is asked:
+            self.regulate()  # more has come while it is being answered
+        else:
+            if self._course.state is State.RELAYING:
+                self._course.move(State.HELD)
+            self._asking.ask(question)
+
+    def _no_room(self) -> bytes:
+        """Return why the client is turned away: more is held of requests than `held_limit` allows."""
+        return reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._flow.held, self._client.who)
+
+    def _proceed(self) -> None:
+        """Do what is next where no question is open: judge on, take more, or see to the end."""
+        if self._course.state is State.HELD:
+            self._course.move(State.RELAYING)
+        if self._session.unfinished:
+            self._rest()
+        elif self._course.state is State.ORPHANED:
+            self._client.close()
+        elif self._course.input_ended:
+            self._ending.end_input()
+        elif self._course.state is State.FINISHING:
+            self._ending.drain()
+        else:
+            self.regulate()
+
+    def regulate(self) -> None:
+        """Read from the client exactly while its bytes are wanted, and have it looked after while it waits."""
+        if self._course.state not in OVER:
+            self._waiting.look()
+            self._flow.regulate()
+
+    @property
+    def has_begun_request(self) -> bool:
+        """Whether a request has come in part."""
+        return self._session.intake.has_begun
+
+    # Questions (relay.asking.Asker).
+
+    @property
+    def waits(self) -> bool:
+        """Whether the answer still matters: else the client has been turned away."""
+        return self._course.state in WAITING
+
+    def ask_for_sign(self) -> bool:
+        """Ask for a sign that everything that the client has sent so far has been answered."""
+        if self._course.state in OVER or self._upstream.closing or self._session.replies.silenced:
+            return False  # nothing comes any more
+        sign = self._session.drain()
+        if sign is None and not self._session.replies.outstanding:
+            return False
+        self._outbound.send(sign or b"")
+        return True
+
+    def resume(self, *, answered: bool) -> None:
+        """Go on with the request that has waited."""
+        if self.waits:
+            self._pass_on(lambda: self._session.resume(self._surroundings.now(), answered=answered))
+
+    # Shared connections (relay.sharing.Host).
+
+    def come_back(self, kept: bytes) -> None:
+        """Go on over the client's own connection, with what has come and has not been sent."""
+        self.rebind()
+        if kept and self._course.state in (State.RELAYING, State.HELD):
+            self._client.data_received(kept)
+        elif kept and self._course.state in JUDGING:
+            self._pass_on(lambda: self._session.receive(kept, self._surroundings.now()))
+        if self._course.state in OVER:
+            return
+        self._flow.account()
+        if self._course.state in JUDGING and not (self._session.unfinished or self._session.question is not None):
+            self._proceed()
+
+    def note_kept(self) -> None:
+        """Count what is kept of the client's requests, and read no more of them for now."""
+        self._flow.account()
+        self.regulate()
+
+    # What upstream tells (relay.upstream.Audience).
+
+    def logged_in(self) -> None:
+        """Note that the server's replies show the client to be logged in."""
+        waits = self._session.waits_for_login
+        self._session.login()
+        if waits:
+            self._asking.note_replied()
+
+    def replies_passed(self) -> None:
+        """Take replies while some have to be replaced."""
+        session, course = self._session, self._course
+        if self._sharing is not None:
+            self._sharing.begun()
+            if course.state in OVER:
+                return
+        sends = course.sends or course.state is State.DRAINING
+        if sends and (late := session.reads.take_late()):
+            start(self._read_again(session, late), self._client.fail)
+        holds = self._flow.held or session.replies.waiting
+        if holds and not self._flow.account() and course.state in COLLECTING:
+            self._refuse_at_once()
+            return
+        if session.replies.wants_probe and sends:
+            self._outbound.send(b"")
+        may_end = session.take_settled() and course.input_ended
+        if not session.replies.outstanding:
+            self._asking.note_replied()
+        if not self._ending.note_replies() and (course.state in JUDGING or not session.replies.outstanding):
+            self._relieved()
+        if may_end and course.state in (State.RELAYING, State.FINISHING) and session.question is None:
+            self._proceed()
+
+    async def _read_again(self, session: Session, late: list[Late]) -> None:
+        """Send reads once more whose replies have come too late, when what was due has been removed."""
+        keys = tuple({key: None for read in late for key in read.keys})
+        with suppress(OSError, TimeoutError):  # else the client's own connection does it alone
+            await self._surroundings.answer(Question(due=keys))
+        if self._course.sends or self._course.state is State.DRAINING:
+            self._outbound.send(session.read_again(late, self._surroundings.now()))
+
+    def _refuse_at_once(self) -> None:
+        """Turn the client away: replies wait for another one in front, and to await that would be to take in more."""
+        line = self._no_room()
+        if self._course.state is State.ORPHANED:
+            self._client.close()
+            return
+        self._asking.cancel()
+        self._client.say_farewell(line)
+
+    def set_clogged(self, clogged: bool) -> None:
+        """Note whether upstream takes no more at present."""
+        self._flow.clogged = clogged
+        self._flow.account()
+        self._relieved()
+
+    def _relieved(self) -> None:
+        """Go on, if nothing is in the way any more, when upstream has taken or answered something."""
+        if self._course.state in JUDGING and self._session.unfinished and not self._flow.is_stuffed:
+            self._rest()
+        self.regulate()
+
+    # What the client's side tells.
+
+    def pause_replies(self) -> None:
+        """The client does not read fast enough: let upstream wait."""
+        if self._sharing is not None:
+            self._sharing.leave()
+        self._upstream.pause(Hold.FULL)
+
+    def resume_replies(self) -> None:
+        """The client has caught up."""
+        self._upstream.resume(Hold.FULL)
+
+    def note_half_close(self) -> None:
+        """Let the client's half close reach upstream behind its last request."""
+        if self._course.state is State.RELAYING:
+            self._ending.end_input()
+        elif self._course.state is State.REFUSED:
+            self._ending.end_refused()
+        if self._course.state not in OVER:
+            self._waiting.note_left()
+
+    @property
+    def has_left_something(self) -> bool:
+        """Whether something that the client has sent is still to be sent on."""
+        kept = self._sharing is not None and bool(self._sharing.kept)
+        return kept or self._session.question is not None or self._session.unfinished
+
+    def note_orphaned(self) -> None:
+        """Drop the replies: the client has gone, and what it sent before still goes upstream."""
+        if self._sharing is not None:
+            self._sharing.silence()
+        self._upstream.silence()
+        self._relieved()
+        self._waiting.note_left()
+
+    def finish(self) -> None:
+        """Take no more requests; close when all that have come have been answered."""
+        if self._course.state is State.HELD:
+            self._course.move(State.FINISHING)
+        elif self._course.state is State.RELAYING:
+            self._course.move(State.FINISHING)
+            self._proceed()
+        elif self._course.state is State.REFUSED:
+            self._ending.drain_refused()
+        # Else no more requests come anyway, and upstream closes after the last reply.
+
+    def break_off(self) -> bytes:
+        """Ask for nothing more, as the server has closed; return the last words for a client that is turned away."""
+        self._asking.cancel()
+        return self._ending.last_words
+
+    def abandon(self) -> None:
+        """Close the server's side at once."""
+        self._asking.cancel()
+        self._upstream.abort()
+
+    def end(self) -> bool:
+        """Let the server come to the end of what it was sent, and keep nothing that the client has sent.
+
+        The session goes at once, by its last reference: until the collector finds it others may need what it holds.
+
+        Returns:
+            Whether the server has still to come to that end.
+        """
+        upstream = self._upstream
+        if self._sharing is not None:
+            self._sharing.end()
+        self._waiting.end()
+        self._asking.end()
+        self._session.close()
+        self.pipeline.sender = Departed(upstream)
+        upstream.audience = None
+        self._course.moved = nothing
+        del self._session, self._outbound, self._sharing, self._asking, self._flow, self._ending, self._waiting
+        del self._progress
+        leaves = not upstream.lost
+        upstream.leave()
+        return leaves

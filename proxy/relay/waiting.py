@@ -1,0 +1,129 @@
+"""A client that waits for replies: whether it does, and the vigil that is kept over it meanwhile.
+
+Its tests: tests/test_vigil.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from proxy.relay.asking import Asking
+from proxy.relay.ending import Ending
+from proxy.relay.flow import Flow
+from proxy.relay.hangup import has_hung_up
+from proxy.relay.progress import Progress
+from proxy.relay.state import ENDING, JUDGING, OVER, Course, State
+from proxy.relay.upstream import UpstreamConnection
+from proxy.relay.vigil import Vigil
+from proxy.session.session import Session
+
+
+class Waiting:
+    """What one client waits for; the host of its vigil (relay.vigil.Host).
+
+    Args:
+        transport: the client's.
+        course: where its connection stands.
+        session: what judges its requests.
+        upstream: where they go.
+        asking: what the session asks for.
+        flow: what comes from the client.
+        progress: tells how far the server has come.
+        ending: tells the server of the end.
+        round_trip: waits until the server has answered the proxy.
+        start: starts a task of the connection.
+
+    Attributes:
+        round_trip: the same.
+    """
+
+    __slots__ = (
+        "_asking",
+        "_course",
+        "_ending",
+        "_flow",
+        "_progress",
+        "_session",
+        "_start",
+        "_transport",
+        "_upstream",
+        "_vigil",
+        "round_trip",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        course: Course,
+        session: Session,
+        upstream: UpstreamConnection,
+        asking: Asking,
+        flow: Flow,
+        progress: Progress,
+        ending: Ending,
+        round_trip: Callable[[], Coroutine[Any, Any, None]],
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._transport = transport
+        self._course = course
+        self._session = session
+        self._upstream = upstream
+        self._asking = asking
+        self._flow = flow
+        self._progress = progress
+        self._ending = ending
+        self.round_trip = round_trip
+        self._start = start
+        self._vigil: Vigil | None = None
+
+    def look(self) -> None:
+        """Have the client looked after from now on, if it waits."""
+        if self._vigil is None and self.awaits:
+            self._vigil = Vigil(self, self._course, self._progress, self._start)
+
+    def note_left(self) -> None:
+        """Look after a client that has just ended."""
+        if self._vigil is not None:
+            self._vigil.note_end()
+        else:
+            self.look()
+
+    def end(self) -> None:
+        """Look after it no more."""
+        if self._vigil is not None:
+            self._vigil.end()
+            self._vigil = None
+
+    # The vigil's host.
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something of the client's waits for replies, which take as long as the server likes."""
+        state, ended = self._course.state, self._course.input_ended
+        if state in OVER or self._upstream.closing:
+            return False
+        if state in ENDING:
+            return self._ending.untold if state is State.ENDED else ended and not self._ending.untold
+        if self._asking.awaits_replies or self._flow.is_held_up:
+            return True
+        return ended and state in JUDGING and self._session.reads.under_way > 0
+
+    def has_gone(self) -> bool:
+        """Return whether the client has ended its side, which the loop does not see while it does not read."""
+        return self._course.has_left or has_hung_up(self._transport)
+
+    def note_silence(self, *, silent: bool) -> None:
+        """Read from a client that is held up, while the server says nothing: its end stands behind what it has sent."""
+        self._flow.reads_on = silent and self._flow.is_held_up
+        self._flow.regulate()
+
+    def vigil_ended(self) -> None:
+        """Note that the client is looked after no more."""
+        self._vigil, self._flow.reads_on = None, False
+
+    def give_up(self) -> None:
+        """Tell the server of the end: it does not come to what the client has sent since."""
+        self._asking.cancel()
+        self._ending.give_up()
