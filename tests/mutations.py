@@ -202,7 +202,7 @@ MUTATIONS = [
     Mutation(_LUA + "shared/lapse.lua", "if place == last or place % 100 == 0 then", "if false then", "trimmed"),
     Mutation(
         _LUA + "shared/lapse.lua",
-        "local function elsewhere() rules, few = nil, {} end",
+        "local function elsewhere() rules, few, paid = nil, {}, false end",
         "local function elsewhere() end",
         "rules of databases",
     ),
@@ -519,7 +519,17 @@ MUTATIONS = [
     # A deadline passes while a request is on its way.
     Mutation(_LUA + "expire.lua", "present <= moment and passed(", "false and passed(", "expire under way"),
     Mutation(_LUA + "shared/passed.lua", "discard(kind, key, members)", "", "expire under way"),
-    Mutation(_LUA + "shared/passed.lua", "if told_of(index) then return false end", "", "told of what passes"),
+    Mutation(
+        _LUA + "shared/passed.lua",
+        "if not owed(kind, key, shadow, index, members) then return false end",
+        "",
+        "told of what passes",
+    ),
+    # It is told of by a note.
+    Mutation(_LUA + "shared/overdue.lua", "call('sadd', own, unpack(notes))", "", "late"),
+    Mutation(_LUA + "shared/lapse.lua", "if key == own and not strict then", "if false then", "late"),
+    Mutation("expiry/tracker.py", "self._commands.note_rules(told=told)", "pass", "late"),
+    Mutation(_LUA + "shared/lapse.lua", "elseif not paid then", "elseif false then", "told in order"),
     Mutation(
         "session/multi.py", "if self._out.put_aside(self._rewriter.beside.clear_front(keys)):", "if True:", "queued"
     ),

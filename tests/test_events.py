@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -403,9 +404,86 @@ def test_what_passes_while_requests_wait_is_told_of(
     client.raw.send(b"".join(request(*words) for words in (script, *(line.split() for line in lines))))
     replies = [parse(reply) for reply in client.raw.replies(len(lines) + 1)][1:]
     assert replies == [0] * 8 + [b"OK"] + [b"QUEUED"] * 3 + [[0, 0, 0]] + [0] * 5 + [1]
-    until(lambda: beside("SCARD", "k") == 2, what="an end of what was due")
+    assert beside("SMEMBERS", "k") == [b"stays", b"7"] or beside("SMEMBERS", "k") == [b"7", b"stays"]
+    until(lambda: len(entries(beside)) >= 8, what="an entry for each")
     assert {entry["member"] for entry in entries(beside)} == set("01234567")
     assert len(entries(beside)) == 8
+
+
+LATE: Final[dict[str, tuple[str, list[str], list[object]]]] = {
+    "one": ("HSET {} m old o 1", ["HSET {} m new"], [1]),
+    "run": ("HSET {} m old o 1", ["HSET {} m new"] * 5, [1, 0, 0, 0, 0]),
+    "set": ("SADD {} m o", ["SADD {} m"] * 4, [1, 0, 0, 0]),
+    "zset": ("ZADD {} 7 m 8 o", ["ZADD {} 9 m"] * 4, [1, 0, 0, 0]),
+    "list": ("RPUSH {} m m o", ["RPUSH {} m"], [2]),
+    "mixture": ("SADD {} m o", ["SADD {} m x", "PEXPIREMEMBER {} x 100000", "SADD {} m", "PERSIST {} x"], [2, 1, 0, 1]),
+    "transaction": ("SADD {} m o", ["MULTI", *["SADD {} m"] * 5, "EXEC"], [b"OK", *[b"QUEUED"] * 5, [1, 0, 0, 0, 0]]),
+    "dialect": ("HSET {} m old o 1", ["HEXPIRE {} 100 FIELDS 1 m", "HSET {} m new"], [[-2], 1]),
+    "count": ("HSET {} m 40 o 1", ["HINCRBY {} m 2"], [2]),
+    "not there": ("HSET {} m old o 1", ["HDEL {} m"], [0]),
+    "not in a run": ("SADD {} m o", ["SREM {} m"] * 4, [0, 0, 0, 0]),
+    "not kept": ("SADD {} m o", ["PERSIST {} m"] * 4, [0, 0, 0, 0]),
+}
+"""By key: what makes a member that expires, what is sent long after its deadline, and what is answered."""
+
+
+def check_late(server: Server, start: Callable[..., Proxy], talk: Callable[..., Talk]) -> None:
+    """However late a request runs: what has expired has one entry and element, and what the request brings stays."""
+    beside = talk(server)
+    want(beside, Rule(b"[a-z]*", b"expired", value=True, list=b"ready"))
+    client = talk(start("--upstream", server.url, "--no-sweep"))
+    for key, (made, _, _) in LATE.items():
+        client(*(word.format(key) for word in made.split()))
+        assert client("PEXPIREMEMBER", key, "m", 20) == 1
+    wait_past(beside, int(clock(beside)) + 1_200)
+    for key, (_, sent, wanted) in LATE.items():
+        lines = [[word.format(key) for word in line.split()] for line in sent]
+        client.raw.send(b"".join(request(*line) for line in lines))
+        assert [parse(reply) for reply in client.raw.replies(len(lines))] == wanted, key
+    for key in LATE:
+        assert client("TTL", key, "m") == -1, key
+    start("--upstream", server.url)
+    until(lambda: len(entries(beside)) >= len(LATE), what="an entry for each")
+    until(lambda: not beside("EXISTS", NAMES.owed, NAMES.shadow(NAMES.owed)), what="an end of all notes")
+    told = {entry["key"]: entry for entry in entries(beside)}
+    assert len(entries(beside)) == len(told) == len(LATE) == beside("LLEN", "ready")
+    assert told["one"]["value"] == told["run"]["value"] == "old"
+    assert told["zset"]["value"] == "7"
+    assert told["list"]["count"] == "2"
+    for key in LATE:
+        name = {"hash": "HEXISTS", "set": "SISMEMBER", "zset": "ZSCORE", "list": "LPOS"}[beside("TYPE", key).decode()]
+        assert (beside(name, key, "m") not in (0, None)) is not key.startswith("not"), key
+
+
+def test_what_a_late_request_meets_has_expired_and_is_told_of(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    check_late(start_server(kind), partial(start_proxy, None), talk)
+
+
+def test_the_members_of_a_key_are_told_of_in_order_though_a_request_has_removed_the_first(
+    server: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    check_order(server, partial(start_proxy, None), talk)
+
+
+def check_order(server: Server, start: Callable[..., Proxy], talk: Callable[..., Talk]) -> None:
+    beside = talk(server)
+    want(beside, Rule(b"[a-z]*", b"expired"))
+    client = talk(start("--upstream", server.url, "--no-sweep"))
+    client("SADD", "k", "a", "b", "c")
+    for member in "ab":
+        client("PEXPIREMEMBER", "k", member, 50_000)
+    names = ["k", NAMES.shadow(b"k").decode(), NAMES.index.decode()]
+    beside("ZADD", names[1], int(clock(beside)) - 2000, "a")
+    beside("ZADD", names[2], int(clock(beside)) - 2000, "k")
+    assert beside("EVAL", script("add", told=True), 3, *names, "4 4 1", "SADD", "k", "a") == 1
+    beside("ZADD", names[1], int(clock(beside)) - 1000, "b")
+    beside("ZADD", names[2], int(clock(beside)) - 1000, "k")
+    assert client("SMEMBERS", "k") == [b"a", b"c"]
+    until(lambda: len(entries(beside)) == 2, what="an entry for each")
+    assert [entry["member"] for entry in entries(beside)] == ["a", "b"]
+    assert beside("EXISTS", NAMES.owed, NAMES.shadow(NAMES.owed), NAMES.index) == 0
 
 
 def test_a_request_that_adds_what_was_due_long_before_begins_a_new_life(

@@ -35,6 +35,7 @@ class Terms(NamedTuple):
         something.
         across: whether the script may look at keys of several slots of a cluster node.
         clustered: whether the server may be a cluster node.
+        told: whether somebody may have asked to be told of members that expire.
     """
 
     writes: bool
@@ -42,6 +43,7 @@ class Terms(NamedTuple):
     declared: bool
     across: bool = False
     clustered: bool = True
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class ServerCommands:
         self.takes_many_arguments = True
         self.declares_terms = False
         self.clustered = True
+        self.told = False
         self.is_valkey = False
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
@@ -139,6 +142,13 @@ class ServerCommands:
         """Take over whether the server is a cluster node."""
         if clustered != self.clustered:
             self.clustered = clustered
+            self._terms.clear()
+            self.worked_out.clear()
+
+    def note_rules(self, *, told: bool) -> None:
+        """Take over whether any database has rules for events."""
+        if told != self.told:
+            self.told = told
             self._terms.clear()
             self.worked_out.clear()
 
@@ -201,13 +211,13 @@ class ServerCommands:
             described = self._described.get(name)
             flags = described.flags if described is not None else () if self._reads_itself(name) else (b"write",)
             terms = self._terms[name] = Terms(
-                b"write" in flags, b"denyoom" in flags, self.declares_terms, clustered=self.clustered
+                b"write" in flags, b"denyoom" in flags, self.declares_terms, clustered=self.clustered, told=self.told
             )
         return terms
 
     def own_terms(self, *, writes: bool, takes_memory: bool) -> Terms:
         """Return the terms of a script that stands in for no command."""
-        return Terms(writes, takes_memory, self.declares_terms, clustered=self.clustered)
+        return Terms(writes, takes_memory, self.declares_terms, clustered=self.clustered, told=self.told)
 
     def may_block(self, name: bytes) -> bool:
         """Return whether the command of that upper-case name may block its connection.

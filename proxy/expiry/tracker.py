@@ -249,7 +249,7 @@ class Tracker:
             slots.changed |= slots.indexed
         for name in push[1] or ():
             if name.endswith(b"events"):
-                self._coverage.told = True
+                self._note_rules(told=True)
             elif slots is not None and (number := self._names.slot_of(name)) is not None:
                 slots.indexed.add(number)
                 slots.changed.add(number)
@@ -357,7 +357,7 @@ class Tracker:
             await self._indexes.survey(anew=True)
             await self._read(await self._indexes.places())
             await self._learn_slots(slots.indexed)
-        self._coverage.told = await self._indexes.has_rules()
+        self._note_rules(told=await self._indexes.has_rules())
         if await self._indexes.has_traces():
             self._coverage.ever = True
         await self._indexes.look()  # for the clock
@@ -366,6 +366,10 @@ class Tracker:
             self._say_loaded(asyncio.get_running_loop().time() - started)
         else:
             log.info("the cluster is down: covered prefixes are loaded when it is up")
+
+    def _note_rules(self, *, told: bool) -> None:
+        self._coverage.told = told
+        self._commands.note_rules(told=told)
 
     def _say_loaded(self, seconds: float) -> None:
         say = log.debug if self._loaded else log.info

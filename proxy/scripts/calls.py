@@ -26,7 +26,7 @@ _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
 _PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
-_ALL, _CLUSTERED, _ALONE_THERE = "all", "c", "-"
+_ALL, _CLUSTERED, _ALONE_THERE, _TELLS = "all", "c", "-", "t"
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
 `CLIENT PAUSE … WRITE`. Other flags are those of a script without such a line."""
@@ -51,7 +51,13 @@ def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
 
 
 def composed(
-    name: str, *, quiet: bool = False, undeclared: bool = False, does: str = "", clustered: bool = True
+    name: str,
+    *,
+    quiet: bool = False,
+    undeclared: bool = False,
+    does: str = "",
+    clustered: bool = True,
+    told: bool = False,
 ) -> str:
     """Return the whole text of a script, as it is written; as `script`.
 
@@ -69,14 +75,20 @@ def composed(
     if quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     front = _read("shared/undeclared") if undeclared else "local undeclared = false"
-    where = _CLUSTERED if clustered else _ALONE_THERE
+    where = (_CLUSTERED if clustered else _ALONE_THERE) + (_TELLS if told else "")
     call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))
     return "\n".join((front, call, _BEGIN, *parts, text, _END))
 
 
 @cache
 def script(
-    name: str, *, quiet: bool = False, undeclared: bool = False, does: str = "", clustered: bool = True
+    name: str,
+    *,
+    quiet: bool = False,
+    undeclared: bool = False,
+    does: str = "",
+    clustered: bool = True,
+    told: bool = False,
 ) -> bytes:
     """Return the text of a script as it is sent: short, as the server hashes it at each call.
 
@@ -87,8 +99,10 @@ def script(
         undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
         does: of one that can do several things, the letters of those that it is to do.
         clustered: whether the server may be a cluster node.
+        told: whether somebody may have asked to be told of what expires.
     """
-    return shorten(composed(name, quiet=quiet, undeclared=undeclared, does=does, clustered=clustered)).encode()
+    text = composed(name, quiet=quiet, undeclared=undeclared, does=does, clustered=clustered, told=told)
+    return shorten(text).encode()
 
 
 def _read(name: str) -> str:
@@ -127,7 +141,7 @@ def _guard() -> bytes:
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    text = _head(terms) + script(name, undeclared=undeclared, does=does, clustered=terms.clustered)
+    text = _head(terms) + script(name, undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()
         return b"%b%b%b" % (bulk(b"EVALSHA"), bulk(digest), bulk(b"%d" % keys))

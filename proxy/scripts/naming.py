@@ -65,6 +65,7 @@ class Names:
         slots: what is known of the slots of the cluster node that the proxy stands in front of; None for a server
             that is no such node.
         index: the one index of each database of a server that has no slots.
+        owed: the set of notes about members that have expired and have to be told of still.
     """
 
     def __init__(self, prefix: bytes) -> None:
@@ -73,6 +74,7 @@ class Names:
         self.prefix = prefix
         self.slots: Slots | None = None
         self.events = prefix + b"events"  # the scripts know it by the index, whose last word it has in place of "index"
+        self.owed = prefix + b"owed"  # the set of notes of what has to be told still (overdue.lua); named likewise
         self.index = prefix + b"index"
         self.covered = prefix + b"covered"  # the covered prefixes, beside the index
         self._lease = prefix + b"sweeper"

@@ -99,7 +99,7 @@ class Fronts:
         if not covered:
             return None
         moving = self._are_moving(covered)
-        if not moving and not coverage.told and ground.rewriter.settles(command, request, amends=self._out.amends):
+        if not moving and ground.rewriter.settles(command, request, amends=self._out.amends):
             return None
         voided = tuple(key for key, members in absent if members is None)
         few: bool | None = False

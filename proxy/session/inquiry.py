@@ -145,7 +145,7 @@ class Inquiry:
         For most keys this is done by scripts queued in front of the requests that name them.
         """
         coverage, watched = self._coverage, self._standing.watched
-        own = frozenset() if coverage.told else transaction.cleared  # what is told of is not removed there
+        own = transaction.cleared
         if coverage.blind:
             return None
         if command is None or command.effect is not Effect.EXEC:

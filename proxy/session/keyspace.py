@@ -43,7 +43,8 @@ class Keyspace:
                 [self._names.lease, *map(self._names.index_of, slots.indexed)],
             )
         if name == b"DBSIZE" and size == 1:
-            own = [self._names.index, self._names.lease, self._names.events, self._names.covered]
+            names = self._names
+            own = [names.index, names.lease, names.events, names.covered, names.owed]
             return self._calls.replacing(terms, "dbsize", own, [])
         if name == b"RANDOMKEY" and size == 1:
             return self._calls.replacing(terms, "randomkey", [], [self._names.prefix])

@@ -95,7 +95,7 @@ local function void_absent(number, key, shadow, form, first, count)
         void[#void + 1] = member
       else
         if deadline <= moment then
-          overdue(kind, key, index, member, deadline, moment)
+          overdue(kind, key, shadow, index, member, deadline, moment)
           kinds[number] = nil
         end
         with[#with + 1] = member

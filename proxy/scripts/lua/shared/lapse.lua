@@ -12,7 +12,8 @@
 local rules
 local tally = {0, 0, 0, 0, '', 0, 0}
 local few = {}  -- of the last hash: how many values are read together
-local function elsewhere() rules, few = nil, {} end
+local paid = false
+local function elsewhere() rules, few, paid = nil, {}, false end
 local function read_rules(index)
   local found = redis.pcall('zrangebyscore', string.sub(index, 1, -6) .. 'events', '-inf', '+inf')
   rules = {}
@@ -203,6 +204,30 @@ local function read_deadlines(read, shadow, members)
   for place = 1, #members do all[place] = first end
   return all
 end
+local function tell(wanted, kind, key, index, gone, deadlines, values, strict)
+  for _, target in ipairs(wanted) do
+    local extra = kind == 'list' and 'count' or target.value and kind ~= 'set' and 'value' or nil
+    append(target, key, kind, gone, deadlines, extra, values)
+  end
+  for _, target in ipairs(wanted.lists) do
+    push(target, target.value and (kind == 'hash' or kind == 'zset') and values or gone, index, strict)
+  end
+  if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
+end
+local function pay(index, own, notes, texts)
+  local deadlines = call('zmscore', notes, unpack(texts))
+  local count = discard('set', own, texts)
+  for place, text in ipairs(texts) do
+    local size, length, kind, rest = text:match('^(%d+) (%d+) (%a+) (.*)$')
+    local key = rest and rest:sub(1, size)
+    local wanted = key and audience(key, index)
+    if wanted then
+      local member, value = rest:sub(size + 1, size + length), rest:sub(size + length + 1)
+      tell(wanted, kind, key, index, {member}, {string.format('%.0f', deadlines[place])}, {value}, false)
+    end
+  end
+  return count
+end
 local function witness(wanted, kind, key, shadow, index, members, strict)
   local read = strict and call or redis.pcall
   local deadlines, found = read_deadlines(read, shadow, members), nil
@@ -245,21 +270,27 @@ local function witness(wanted, kind, key, shadow, index, members, strict)
       end
     end
   end
-  for _, target in ipairs(wanted) do
-    local extra = kind == 'list' and 'count' or target.value and kind ~= 'set' and 'value' or nil
-    append(target, key, kind, gone, times, extra, values)
-  end
-  for _, target in ipairs(wanted.lists) do
-    push(target, target.value and (kind == 'hash' or kind == 'zset') and values or gone, index, strict)
-  end
-  if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
+  tell(wanted, kind, key, index, gone, times, values, strict)
   return #gone, bytes
 end
 local function heeded(key, index) return audience(key, index) ~= nil end
 function lapse(kind, key, shadow, index, members, strict)
+  local own = string.sub(index, 1, -6) .. 'owed'
+  local notes = string.sub(index, 1, -6) .. 'k:{' .. own .. '}'
+  if key == own and not strict then return pay(index, own, notes, members) end
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end
-  if strict then permitted(wanted, shadow, index, {}) end
+  if strict then
+    permitted(wanted, shadow, index, {})
+  elseif not paid then  -- so that the members of a key are told of in the order of their deadlines
+    paid = true
+    local texts = redis.pcall('zrange', notes, 0, 499)
+    if not failed(texts) and texts[1] then
+      pay(index, own, notes, texts)
+      call('zrem', notes, unpack(texts))
+      refresh(own, notes, index)
+    end
+  end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, index, members, strict) end
   -- Values may be large: few are held at a time, and the first ones of a key tell how few.
   if few.key ~= key then few.key, few.size = key, values_wanted(wanted) and 1 or 100 end

@@ -1,13 +1,13 @@
 -- Sees to members whose deadlines have passed while a request about them was under way, in one key: whoever is told that
--- one has gone must not leave it for others to see. Only `lapse` removes them where somebody has asked to be told of what
--- expires, and for a user who may not. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
+-- one has gone must not leave it for others to see. Only `lapse` removes them for a user who may not, and where they
+-- cannot be `owed`. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
 -- passed: of members that are due; gives whether they have gone. In a key that was `cleared` (see overdue) with the
 -- last of their deadlines, and the clock.
 -- passed_each: of those among some members, with their scores, that are due at a moment, the places, as keys.
 local function passed(kind, key, shadow, index, members, cleared, latest, moment)
   local able, alive = pcall(function()
-    if told_of(index) then return false end
     if cleared and latest > moment - 50 then return true end
+    if not owed(kind, key, shadow, index, members) then return false end
     discard(kind, key, members)
     if call('exists', key) == 0 then
       drop(key, shadow, index)

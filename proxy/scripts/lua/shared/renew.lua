@@ -12,7 +12,7 @@ local function renew(key, shadow, index, first, last, step, cleared)
     if deadline and tonumber(deadline) > 0 then
       moment = moment or now()
       if tonumber(deadline) <= moment then
-        overdue(kind, key, index, member, tonumber(deadline), moment, cleared)
+        overdue(kind, key, shadow, index, member, tonumber(deadline), moment, cleared)
       end
     end
     -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
