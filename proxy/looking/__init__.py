@@ -1,1 +1,2 @@
-"""`expiremember-proxy deadlines` and `explain`: what expires when, and why a member is still there. Read-only."""
+"""`expiremember-proxy deadlines` and `explain`: list when members expire, and explain why a member still exists.
+Read-only."""
