@@ -1,4 +1,4 @@
--- Removes members whose deadline has passed from some keys, over some databases; tells how near the next ones are.
+-- Removes members whose deadline has passed from some keys in some databases; returns how near the next ones are.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: how many members to remove at most; how many ms to look ahead (0: not at all); the databases ('' for the one that

@@ -1,4 +1,4 @@
--- Counts the keys of the database without the proxy's own.
+-- Counts the keys of the database, without the proxy's own.
 -- KEYS: the index, the sweeper's lease, the rules for events, the covered prefixes
 -- Result: the count. Each key in the index has one shadow; clients' scripts can put others there until that is healed.
 -- Reads only

@@ -1,6 +1,6 @@
--- Gives members of a key a deadline; one that has passed removes them at once. Such a deadline is of a dialect whose writes
--- over a member drop it (shared/renew.lua): it is stored half a millisecond early, which no clock of whole milliseconds
--- can tell. A quarter, by the word that is for several types: no server has that itself (shared/hand_over.lua).
+-- Gives members of a key a deadline; one in the past removes them at once. Overwriting a member drops such a deadline
+-- (shared/renew.lua), so it is marked: it is stored half a millisecond early, which a clock of whole milliseconds does
+-- not notice. A quarter for the command for several types, which no server has itself (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, each, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
@@ -37,7 +37,7 @@ if removes then
   need('zrem', shadow, ARGV[2])
 end
 -- For x
--- present: the deadline of a member. One without lives forever: nothing is greater, everything is less.
+-- present: the deadline of a member. Without one it is infinite: nothing is greater, everything is less.
 local function holds(present)
   if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return false end
   local order = condition:sub(-2)

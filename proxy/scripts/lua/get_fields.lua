@@ -1,4 +1,4 @@
--- Tells the values of fields of a hash, and sets or drops their lifetimes, or removes them (HGETEX, HGETDEL).
+-- Returns the values of a hash's fields, and sets or drops their deadlines, or removes them (HGETEX, HGETDEL).
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, or 'drop' lifetimes, or 'none' (they stay); 'relative' (to now) or

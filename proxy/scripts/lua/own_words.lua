@@ -1,6 +1,6 @@
--- Runs a command of the server's own for lifetimes of fields, after removing what is due, voiding the deadlines of absent
--- fields that it sets, and making lifetimes of its own of the deadlines that the fields had before the server had such
--- commands (shared/hand_over.lua).
+-- Runs one of the server's own commands for TTLs of fields, after removing due members, voiding the deadlines of absent
+-- fields that it sets, and converting the deadlines that the fields had before the server had such commands into native
+-- TTLs (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, hand_over, run
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, of one that sets fields their positions in ARGV, the first, the last, and the step between them, else

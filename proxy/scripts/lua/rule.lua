@@ -1,4 +1,4 @@
--- Sets the rule for events of one pattern, in the place of the one that there is; or removes it.
+-- Sets the rule for events of one pattern, replacing an existing one; or removes it.
 -- uses: mend
 -- KEYS: the rules for events
 -- ARGV: the database; the rule, or '' to remove it; how rules of the pattern end up to their stream: its size, ':' and it;

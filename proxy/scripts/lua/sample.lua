@@ -1,5 +1,4 @@
--- Takes a sample of the keys with deadlines, of each of some databases: a page of its index in the order of a hash table,
--- which is by chance.
+-- Takes a random sample of the keys with deadlines in some databases: a page of the index in hash table order.
 -- uses: sorted
 -- KEYS: the index
 -- ARGV: how many keys of each database; the databases

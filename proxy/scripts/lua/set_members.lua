@@ -1,4 +1,4 @@
--- Sets fields of a hash, or adds members to a set, and sets their lifetimes (HSETEX, SADDEX).
+-- Sets fields of a hash, or adds members to a set, and sets their deadlines (HSETEX, SADDEX).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, need, alive, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, or 'keep' lifetimes, or 'none' (they end); 'relative' (to now) or

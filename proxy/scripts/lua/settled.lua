@@ -1,5 +1,4 @@
--- Runs a command that removes members which the request does not name, or tells something of the key, after removing what
--- is due.
+-- Runs a command that removes unnamed members, or reads the key, after removing due members.
 -- uses: has, index, now, discard, overdue, passed, settle, run
 -- KEYS: key, its shadow, the index
 -- ARGV: 'cleared' in a transaction that has seen to what is due in the key (clear_front.lua), else ''; the client's request

@@ -1,4 +1,4 @@
--- Tells how long members of a key have still to live, or when they expire.
+-- Returns the time left until deadlines of a key's members, or the deadlines.
 -- uses: has, now, alive, each, fits
 -- KEYS: key, its shadow
 -- ARGV: in one, with spaces between: the types of which the key has to have one, 'left' (from now on) or 'at' (since 1970),
