@@ -1,5 +1,4 @@
-"""The data folder of an embedded server: locked by one server at a time, and protected from servers that cannot read
-it.
+"""The data folder of an embedded server: used by one server at a time, and protected from servers that cannot read it.
 
 Its tests: tests/test_embedded.py.
 """

@@ -10,8 +10,7 @@ from proxy.settings import Settings, SettingsError
 
 
 def of_running(settings: Settings) -> Settings:
-    """Return settings with the address of the running proxy's embedded server; without `embedded`, return them
-    unchanged.
+    """Return settings with the address of the running proxy's embedded server; unchanged without `embedded`.
 
     Raises:
         SettingsError: no such proxy answers.

@@ -1,5 +1,4 @@
-"""Rules for events: which expirations are reported, where and how. They are stored in Redis, where the scripts read
-them.
+"""Rules for events: which expirations are reported, where and how. Redis stores them, and the scripts read them.
 
 Its tests: tests/test_events.py.
 

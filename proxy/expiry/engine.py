@@ -247,7 +247,7 @@ class Engine:
             trigger: what makes it necessary.
 
         Returns:
-            How many members and deadlines were removed; fewer than a batch if none that are due are left.
+            How many members and deadlines were removed; fewer than a batch if no due members are left.
         """
         keys = [key for key, _ in due]
         name, in_slots = "sweep", self._names.slots is not None
@@ -367,8 +367,7 @@ class Engine:
         return [(cursor, int(seen), int(voided), int(aged)) for cursor, seen, voided, aged in reply]
 
     async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
-        """Correct the indexes from the shadows of some keys, `KEYS_AT_ONCE` at most; return the keys that were
-        wrong."""
+        """Correct the indexes from the shadows of some keys, `KEYS_AT_ONCE` at most; return the wrong keys."""
         calls: list[Call] = [(self._names.involved(group), [database]) for group in self._names.by_slot(keys)]
         healed: list[bytes] = []
         for reply in await self._caller.call("heal", calls):

@@ -375,9 +375,9 @@ class Indexes:
         return slots is not None and slot(key) in slots.coming
 
     async def note_elsewhere(self, keys: Sequence[bytes]) -> None:
-        """Note that a cluster node does not have some keys, or not all that belongs to them.
+        """Note that a cluster node lacks some keys, or their shadows or index.
 
-        If a slot is the node's, and does not go, its index has to be read again.
+        If their slot is the node's and at rest, its index must be read again.
         """
         if not keys:
             return

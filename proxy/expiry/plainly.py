@@ -1,5 +1,4 @@
-"""Do the work of read-only scripts with plain commands, for Redis before 7.0: it treats every script as a write, and
-holds it until a `CLIENT PAUSE … WRITE` ends.
+"""Do the work of read-only scripts with plain commands, because Redis before 7.0 treats every script as a write.
 
 Its tests: tests/test_refusals.py.
 

@@ -222,8 +222,7 @@ class Tracker:
         self._indexes.clustered.set()
 
     async def _until_renamed(self) -> None:
-        """Reconnect when the cluster node has got another id (CLUSTER RESET HARD), because the channel's name contains
-        it.
+        """Reconnect when the cluster node's id has changed (CLUSTER RESET HARD): the channel's name contains it.
 
         Raises:
             RedisConnectionError: it has.

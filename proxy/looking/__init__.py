@@ -1,2 +1,1 @@
-"""`expiremember-proxy deadlines` and `explain`: list when members expire, and explain why a member still exists.
-Read-only."""
+"""`expiremember-proxy deadlines` and `explain`: list deadlines, and explain why a member still exists. Read-only."""

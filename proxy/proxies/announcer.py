@@ -54,8 +54,7 @@ class _Entries:
         self._coverage.confirm(keys)
 
     def forget_announced(self) -> None:
-        """Do nothing: new proxies read the prefixes from the server, where they are listed before they are
-        announced."""
+        """Do nothing: new proxies read the prefixes from the server, which lists them before they are announced."""
 
     def outstanding(self) -> list[bytes]:
         return list(self._coverage.entries)

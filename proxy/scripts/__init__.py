@@ -1,2 +1,1 @@
-"""Everything that runs inside Redis: names of the proxy's own keys, Lua (one file per operation), and the encoding of
-calls."""
+"""Everything that runs inside Redis: names of the proxy's own keys, Lua (one file per operation), encoding of calls."""

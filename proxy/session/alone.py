@@ -81,8 +81,7 @@ class Alone:
         self._looked = self._given_up = -float("inf")
 
     def sent(self) -> None:
-        """Note that everything put into the stream is being sent now. Later requests need scripts of their own in
-        front."""
+        """Note that the stream so far is being sent. Later requests need scripts of their own in front."""
         self._fronted.clear()
 
     def ask(
@@ -114,8 +113,7 @@ class Alone:
         return self._void(absent, replies, now) if absent else None
 
     def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
-        """Return the script directly in front of a request, for deadlines that have passed since `ask`. Same
-        arguments."""
+        """Return the script directly in front of a request, for deadlines passed since `ask`. Same arguments."""
         self._voiding = None
         if self.has_given_up(now):
             return b""

@@ -150,9 +150,7 @@ class Announcing:
         return keys[-1:] if keys and self._coverage.is_certain(keys[0]) else []
 
     def keys_ahead(self) -> Iterator[bytes]:
-        """Yield the keys that may get deadlines from requests that have not been judged yet. The user may lack
-        permission for some of them.
-        """
+        """Yield the keys that may get deadlines from requests not judged yet, even if the user lacks permission."""
         return (key for arguments in self.requests_ahead() for key in self.first_keys(arguments))
 
     def requests_ahead(self, most: int = LOOKED_AHEAD) -> Iterator[list[bytes]]:

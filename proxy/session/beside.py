@@ -79,8 +79,7 @@ class Beside:
         return evaluation(terms, "void", voiding.keys, voiding.arguments(()), declared=self._calls.declared([key]))
 
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
-        """Return the request that removes due members from some keys, in front of a transaction's requests that name
-        them.
+        """Return the request that removes due members from keys in front of a transaction's requests on them.
 
         The keys are not declared to a cluster node. It would refuse the whole transaction for a key that it does not
         have, or an argument that is not a key.
@@ -91,8 +90,7 @@ class Beside:
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
     def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the requests in front of and behind one that replaces a whole value (HIMPORT SET); none if its key has
-        no deadlines."""
+        """Return the requests around one that replaces a whole value (HIMPORT SET); none without deadlines."""
         keys = command.keys(arguments) or []
         if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
             return []
@@ -115,6 +113,5 @@ class Beside:
         return evaluation(terms, "write", [self._names.written], [])
 
     def trial(self, keys: list[bytes], answer: bytes) -> bytes:
-        """Return a request that changes nothing. It returns `answer` as a status if the user may give the keys
-        deadlines."""
+        """Return a request without effect that returns `answer` as a status if the user may give the keys deadlines."""
         return evaluation(self._calls.reading, "may", self._calls.pairs(keys), [answer])

@@ -43,8 +43,7 @@ class Checks:
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """Return the function that tells whether a chunk that begins with a request, outside a transaction, can be
-        forwarded unchanged.
+        """The function that tells whether a chunk that begins with a request can be forwarded unchanged.
 
         Get it again when other proxies appear or disappear: the function changes.
         """

@@ -59,8 +59,7 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script may go directly in front of the next request: the user may run it, and the client
-        will not notice."""
+        """Return whether a script may go directly before the next request, permitted and unnoticed by the client."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)

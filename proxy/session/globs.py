@@ -97,8 +97,7 @@ def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
 
 
 def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
-    """Read a class after its bracket: return the position of its closing bracket (None if missing), and whether it has
-    the byte."""
+    """Read a class after its bracket: return its end (None if it has none), and whether it has the byte."""
     negated = pattern[position : position + 1] == b"^"
     position += negated
     found = False

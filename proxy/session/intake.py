@@ -166,8 +166,7 @@ class Intake:
 
     @property
     def is_in_part(self) -> bool:
-        """Whether a request has been sent in part. Of a held head nothing has been sent; of a held last part, the head
-        has."""
+        """Whether a request has been sent in part: nothing of it if its head is held, the head if a later part is."""
         if self._judge.pending is not None:
             return self._judge.pending.kind is Kind.BODY
         return self.reader.within
@@ -334,8 +333,7 @@ class Intake:
         return self._ground.prefix not in data and self._reads.guard(requests, data, now)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
-        """Return whether a chunk can be forwarded unchanged. Raises TypeError or AttributeError if an element is an
-        array."""
+        """Return whether a chunk can be forwarded unchanged; raise TypeError or AttributeError for an array in it."""
         standing = self._standing
         used = {request[0] for request in requests}
         blocks = not used <= PLAIN

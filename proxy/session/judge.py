@@ -219,13 +219,11 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _first_may_be_set(self) -> bool:
-        """Return whether the beginning transaction may set a first deadline that others must be told of. They are told
-        only if the user may set it, so ask first."""
+        """Return whether the transaction may set a first deadline of which others are told, if the user may set it."""
         return self._ground.coverage.shared or bool(self._announcing.expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
-        """Ask whether a user with limited permissions may give keys deadlines, before other proxies or clients are
-        affected.
+        """Ask whether a user with limited permissions may give keys deadlines, before others are affected.
 
         If that is not possible, `judge` asks afterwards whether the keys have got any.
         """

@@ -175,8 +175,7 @@ class Operations:
 
 
 def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:
-    """Return the distinct keys and forms of some operations, and the bytes that tell the script which belong
-    together."""
+    """Return the distinct keys and forms of some operations, and bytes that say which belong together."""
     keys: dict[bytes, int] = {}
     forms: dict[Form, int] = {}
     runs = bytearray()

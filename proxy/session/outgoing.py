@@ -121,8 +121,7 @@ class Outgoing:
         self.blocker = self._standing.replies.next_number
 
     def fence(self) -> None:
-        """Put a sign in front of the next request, after which no sign is possible; not if the server might refuse
-        it."""
+        """Put a sign before the next request, after which none is possible; not if the server might refuse it."""
         standing = self._standing
         unsure = standing.limited or standing.rights.unasked
         if standing.transaction is None and standing.hears_echoes and not unsure:
@@ -151,8 +150,7 @@ class Outgoing:
         return asides is not None and not (asides.shut or self.queued_words or standing.limited)
 
     def put_aside(self, own: bytes, *, follows: bool = False) -> bool:
-        """Queue the proxy's own request before the client's, or after it (`follows`). Return False if that is not
-        possible."""
+        """Queue the proxy's own request before the client's, or after it (`follows`); return whether that worked."""
         if self._asides is None or not self.can_put_aside:
             return False
         self._mark_front()

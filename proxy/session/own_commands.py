@@ -28,8 +28,7 @@ def is_cleared(key: bytes, transaction: Transaction | None) -> bool:
 
 
 def _terms_of(condition: bytes, *, later: bool) -> str:
-    """Return the letters of the operations that expire.lua must contain. `later`: whether the deadline is in the future
-    by any clock."""
+    """Return the letters of the operations that expire.lua needs. `later`: the deadline is surely in the future."""
     return ("x" if condition else "") + ("" if later else "d")
 
 
@@ -48,8 +47,7 @@ class OwnCommands:
         self._marks = marks
 
     def may_set(self, command: Command, arguments: list[bytes]) -> bool:
-        """Return whether a request sets a deadline. Some requests of dialects do not, such as `HSETEX` without a
-        time."""
+        """Return whether a request sets a deadline; some of dialects do not, such as `HSETEX` without a time."""
         return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
 
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:

@@ -19,8 +19,7 @@ class Sender:
         return None
 
     def before(self) -> Passed | None:
-        """In a transaction, return a function that tells whether all earlier requests have been answered; None if
-        unknown.
+        """In a transaction, return a function that tells whether all before it was answered; None if unknown.
 
         Queued requests do not run before EXEC, so others need not wait for them.
         """

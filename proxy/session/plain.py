@@ -113,8 +113,7 @@ class LinesCheck:
         self._plain = plain
 
     def front(self, chunk: bytes, most: int) -> int:
-        """Return how many bytes at the front of a chunk are such requests: none, or all lines that end within
-        `most`."""
+        """Return how many bytes at the front are such requests: none, or all lines that end within `most`."""
         end = lines_end(chunk, most)
         return end if end and self.needs_no_look(chunk[:end]) else 0
 

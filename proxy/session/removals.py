@@ -72,8 +72,7 @@ class Removals:
             count_told(self._metrics, told)
 
     def front(self, keys: tuple[bytes, ...], voided: int) -> tuple[bytes, bytes]:
-        """Return the front that removes due members from some keys of one slot, and voids deadlines of absent members
-        in the first ones.
+        """Return the front that removes due members from keys of one slot, and voids deadlines in the first.
 
         Args:
             keys: the keys.

@@ -186,8 +186,7 @@ class Rights:
         return replies.enclose(call, hear)
 
     def confined(self, name: bytes) -> bytes:
-        """Return the error line for a command while the connection may run almost nothing (RESP2 subscriber,
-        MONITOR)."""
+        """Return the error line for a command in a state that allows few commands (RESP2 subscriber, MONITOR)."""
         return self.confinement.replace(b"'eval'", b"'%b'" % name.lower(), 1)
 
     def log_in(self, arguments: Sequence[bytes]) -> None:
@@ -234,6 +233,5 @@ def named_user(arguments: Sequence[bytes]) -> bytes | None:
 
 
 def short_name(user: bytes) -> bytes:
-    """Return a user's name or, if it is long, a short name that no user has: it is kept for the life of the
-    connection."""
+    """Return a user's name or, if it is long, a short name that no user has, because it is kept in memory."""
     return user if len(user) <= LONGEST_USER else b""

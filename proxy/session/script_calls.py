@@ -120,8 +120,7 @@ class ScriptCalls:
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present, does=does)
 
     def wrapping(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
-        """Return a script call that runs the client's own request, whose bytes are appended unchanged if they are
-        RESP."""
+        """Return a script call that runs the client's own request, with its bytes unchanged if they are RESP."""
         if request.header:
             tail = request.raw[request.header :]
         else:
@@ -156,8 +155,7 @@ class ScriptCalls:
         return slots is None or slot(key) not in slots.moving or key in slots.had
 
     def declared(self, keys: list[bytes]) -> list[bytes] | None:
-        """Return the keys to declare to a cluster node, so that it redirects the script as it would the client's
-        request."""
+        """Return the keys to declare to a cluster node, so that it redirects the script like the client's request."""
         return self._names.declared(keys) if keys else None
 
     def batch(

@@ -134,8 +134,7 @@ class Session:
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
-        """A function that tells whether all requests before the open transaction have been answered; None if
-        unknown."""
+        """A function that tells whether all before the open transaction was answered; None if unknown."""
         transaction = self._standing.transaction
         return transaction.has_begun if transaction is not None else None
 

@@ -81,8 +81,7 @@ class Streams:
         self.pipelines[owner] = self._chunks
 
     def ran(self, owner: Pipeline, chunk: int | None = None) -> None:
-        """Note that a connection's pipeline has run or is no longer waited for, unless it has sent another long chunk
-        since."""
+        """Note that a pipeline has run or is no longer waited for, unless another long chunk was sent since."""
         if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
@@ -112,7 +111,6 @@ class Streams:
             self.cut(stream)
 
     def under(self, entries: Iterable[bytes], *, but: object = None) -> list[Stream]:
-        """Return the uploads that may add members to keys under some entries, except for those of one owner, which run
-        in order."""
+        """Return the uploads that may add members to keys under some entries, except for one owner's."""
         entries = tuple(entries)
         return [stream for stream in self.uploads if stream.owner is not but and covers_any(entries, stream.keys)]

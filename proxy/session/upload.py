@@ -60,8 +60,7 @@ class Upload:
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:
-        """Return what has to be done before the last byte is sent and the request runs: more members may be due or
-        absent by now."""
+        """Return what to do before the last byte is sent: more members may be due or absent by now."""
         keys, self._keys = self._keys, []
         adding, self._adding = self._adding, []
         due = self._coverage.among(keys)

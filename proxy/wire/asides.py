@@ -1,5 +1,4 @@
-"""Take replies to the proxy's own requests out of a transaction's replies, and spread a call's reply over the client's
-requests.
+"""Take replies to the proxy's own requests out of a transaction's, and split a call's reply among client requests.
 
 Its tests: tests/test_together.py.
 
@@ -251,8 +250,7 @@ class Asides:
         return refusal if refused else None
 
     def _spread(self, call: Call, line: bytes) -> bytes:
-        """Begin the element of EXEC's reply that holds the replies to several requests; return the bytes for the
-        client."""
+        """Begin the element of EXEC's reply with the replies to several requests; return the client's bytes."""
         if line[:1] == b"-":
             return line * call.requests
         size = int(line[1:]) if line[:1] == b"*" else 0

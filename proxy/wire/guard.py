@@ -99,8 +99,7 @@ def earliest_of_all(first: bytes) -> float:
 
 
 def may_be_late(beginning: bytes) -> bool:
-    """Return whether a reply with this beginning may show a due member. Even an error can: it may tell that the key
-    exists."""
+    """Return whether a reply with this beginning may show a due member; an error can tell that the key exists."""
     return beginning[:1] != b"-" or beginning.startswith(_IN_THE_WAY)
 
 

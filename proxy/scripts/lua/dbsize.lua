@@ -3,6 +3,6 @@
 -- Result: the count. Each key in the index has one shadow; clients' scripts can put others there until that is healed.
 -- Reads only
 -- Complexity: O(1)
-local own = call('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4])  -- first: it removes a lease that has run out
+local own = call('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4])  -- call this first: it removes an expired lease
 local count = redis.pcall('zcard', KEYS[1])
 return math.max(0, call('dbsize') - (type(count) == 'number' and count or 0) - own)

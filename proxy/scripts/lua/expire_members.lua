@@ -4,9 +4,9 @@
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, each, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
---   time that does not fit, the latest deadline, the types of which the key has to have one, the result for a member that is
+--   time that does not fit, the latest deadline, the possible types of the key, the result for a member that is
 --   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key
---   (clear_front.lua) ' cleared' behind it; then the members
+--   (clear_front.lua) ' cleared' after it; then the members
 -- What it does: 1 of one member; n of several; x with a condition; d where the deadline may have passed
 -- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
 --   for another type

@@ -4,7 +4,7 @@
 -- uses: has, index, now, discard, overdue, passed, settle, renew, hand_over, run
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, of one that sets fields their positions in ARGV, the first, the last, and the step between them, else
---   nothing; behind them ' cleared' in a transaction that has seen to what is due in the key (clear_front.lua); then the
+--   nothing; behind them ' cleared' in a transaction that has removed due members (clear_front.lua); then the
 --   client's request
 -- Result: the request's own
 -- Complexity: the request's own, beside O(log n) for each of its words, and for each member that is due

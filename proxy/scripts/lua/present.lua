@@ -1,7 +1,7 @@
 -- Finds the indexes that exist in one database of a cluster node. They may be in any of its slots: a script without
 -- declared keys may access several.
 -- ARGV: the database; the names of the indexes
--- Result: for each 1, 0, or -1 if the node cannot tell now; nothing if there is no such database
+-- Result: for each 1, 0, or -1 if the node cannot tell now; nothing if the database does not exist
 -- Reads only
 -- Complexity: O(i) for i indexes
 if redis.pcall('select', ARGV[1]).err then return {} end

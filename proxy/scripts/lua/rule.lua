@@ -3,7 +3,7 @@
 -- KEYS: the rules for events
 -- ARGV: the database; the rule, or '' to remove it; how rules of the pattern end up to their stream: its size, ':' and it;
 --   how many rules there may be
--- Result: how many there were of the pattern; -1 if there are too many already; -2 if there is no such database
+-- Result: how many there were of the pattern; -1 if there are too many already; -2 if the database does not exist
 -- Complexity: O(r) for r rules
 if redis.pcall('select', ARGV[1]).err then return -2 end
 mend(KEYS[1])

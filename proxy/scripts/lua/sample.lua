@@ -2,7 +2,7 @@
 -- uses: sorted
 -- KEYS: the index
 -- ARGV: how many keys of each database; the databases
--- Result: for each database that there is: its number, whether the page is the whole index, the keys
+-- Result: for each existing database: its number, whether the page is the whole index, the keys
 -- Reads only
 -- Complexity: O(d k) for k keys of each of d databases
 local found = {}

@@ -3,10 +3,10 @@
 --
 -- heeded: whether rules match a key; elsewhere: whether another database is selected; tally: entries written, messages
 -- published, entries and messages that failed, the last error, elements pushed, elements that failed; lapse: removes
--- members (at most some hundred, in order of deadline), whose deadlines are still in the shadow, and returns how many there
--- were. The removal comes first: at maxmemory the server allows no other write before it. `strict`: the script runs as a
--- client, who may lack permission to write entries; then it fails with the server's error before any change. The
--- messages of such a script are sent if the client may send them. Any other script removes in any case.
+-- members (at most some hundred, in order of deadline), whose deadlines are still in the shadow, and returns how many
+-- there were. The removal comes first: at maxmemory the server allows no other write before it. `strict`: the script
+-- runs as a client, who may lack permission to write entries; then it fails with the server's error before any change.
+-- The messages of such a script are sent if the client may send them. Any other script removes in any case.
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list, also in one that it is pushed to and that has a deadline
 -- for it; O(r) for each key for r rules.
 local rules
@@ -16,7 +16,7 @@ local function elsewhere() rules, few = nil, {} end
 local function read_rules(index)
   local found = redis.pcall('zrangebyscore', string.sub(index, 1, -6) .. 'events', '-inf', '+inf')
   rules = {}
-  if failed(found) then return end  -- something else stands in its place
+  if failed(found) then return end  -- it has the wrong type
   for _, text in ipairs(found) do
     local length, value, database, letters, list, size, names = text:match('^(%d+) ([01]) (%d+) (%a*)%-(%d*) (%d+):(.*)$')
     if length then
