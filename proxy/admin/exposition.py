@@ -1,4 +1,4 @@
-"""Renders metrics for Prometheus, in its own text format or in OpenMetrics.
+"""Render metrics for Prometheus, in its text format or as OpenMetrics.
 
 Its tests: tests/test_admin.py.
 """
@@ -21,14 +21,14 @@ _Number: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 
 
 class Exposition:
-    """The metrics as Prometheus reads them.
+    """The metrics in a format that Prometheus reads.
 
     Args:
-        read: gives every metric as it stands.
+        read: returns the current value of every metric.
     """
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
-        # A registry of its own: the library's would add what it knows of the interpreter and the process.
+        # A separate registry: the default one would add metrics of the interpreter and the process.
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Reader(read))
 
@@ -36,11 +36,11 @@ class Exposition:
         """Return the metrics and their content type.
 
         Args:
-            accept: the formats that are understood, as of the header `Accept`.
+            accept: the value of the `Accept` header.
         """
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it compares versions that need not be numbers
+        except (TypeError, ValueError):  # the library compares versions, which may not be numbers
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 

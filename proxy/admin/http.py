@@ -1,8 +1,8 @@
-"""The server's side of one HTTP connection, without I/O: bytes in; requests, then bytes, out.
+"""The server's side of one HTTP connection, without I/O: it parses requests and renders responses.
 
 Its tests: tests/test_admin_http.py.
 
-Strict and small: requests without a body, one at a time. A wrong one is answered, and ends the connection.
+Strict and small: requests have no body and come one at a time. A bad one gets an error and ends the connection.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final
 import h11
 
 READ: Final = 2048
-"""Bytes to take at most before `next_request` is asked."""
+"""Maximum number of bytes to pass to `receive` at once."""
 
 HEAD_LIMIT: Final = 8 * 1024
-"""Bytes of a request's head: Prometheus sends 250, a browser with many cookies some thousands."""
+"""Maximum size of a request's head, in bytes: Prometheus sends 250, a browser with many cookies some thousands."""
 
 LINES_LIMIT: Final = 100
-"""Lines of a request's head: Prometheus sends 7, a browser 20. Each takes time, however short it is."""
+"""Maximum lines in a request's head: Prometheus sends 7, a browser 20. Each takes time, however short it is."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     AWAITING = "a request is awaited"
     ANSWERING = "a request is being answered, and nothing else is read"
@@ -37,12 +37,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that is whole.
+    """A complete request.
 
     Attributes:
         method: its method, such as "GET".
-        path: what it asks for, without a query.
-        headers: name, in lower case → value; the last where there are several.
+        path: its path, without the query.
+        headers: name, in lower case → value; the last if there are several.
     """
 
     method: str
@@ -52,12 +52,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What to answer.
+    """A response.
 
     Attributes:
         status: the status.
         body: the body.
-        content_type: what the body is.
+        content_type: the body's content type.
         headers: further headers.
     """
 
@@ -68,10 +68,10 @@ class Response:
 
 
 class BadRequestError(Exception):
-    """A request that is answered with an error, and is the last of its connection.
+    """A request that gets an error response and ends its connection.
 
     Attributes:
-        response: the answer.
+        response: the error response.
     """
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -80,10 +80,10 @@ class BadRequestError(Exception):
 
 
 class Conversation:
-    """One connection.
+    """The protocol state of one connection.
 
     Attributes:
-        state: where it stands.
+        state: its state.
     """
 
     def __init__(self) -> None:
@@ -91,16 +91,16 @@ class Conversation:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self._closes = False
         self._is_head = False
-        self._lines = 0  # of the head that is awaited
+        self._lines = 0  # lines of the head so far
 
     def receive(self, data: bytes) -> Request | None:
-        """Take bytes: `READ` at most, none at the end of the input.
+        """Feed received bytes: `READ` at most, none at the end of the input.
 
         Returns:
-            A request to `respond` to, if there is a whole one.
+            A request to `respond` to, if one is complete.
 
         Raises:
-            BadRequestError: it is none, or none that is answered here. `respond` takes it too.
+            BadRequestError: the request is invalid or not supported. Pass its response to `respond`.
         """
         assert self.state is State.AWAITING
         self._is_head = False
@@ -136,19 +136,19 @@ class Conversation:
             raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
         end = self._http.next_event()
         assert isinstance(end, h11.EndOfMessage)
-        # Only an attacker gains from sending more before the answer has come.
+        # Only an attacker gains from pipelining.
         self._closes = bool(self._http.trailing_data[0])
         return Request(method, event.target.decode("ascii").partition("?")[0], headers)
 
     def close_after(self) -> None:
-        """Make the next answer the last."""
+        """Make the next response the last."""
         self._closes = True
 
     def respond(self, response: Response) -> bytes:
-        """Answer the request.
+        """Respond to the request.
 
         Returns:
-            What to send. Afterwards `state` tells whether another request may follow.
+            The bytes to send. Afterwards `state` tells whether another request may follow.
         """
         assert self.state is State.ANSWERING
         headers = {

@@ -1,4 +1,4 @@
-"""What each path of the admin port answers.
+"""Answer requests for each path of the admin port.
 
 Its tests: tests/test_admin.py.
 """
@@ -16,14 +16,14 @@ _PAGE: Final = ("/", "/status.json")
 _METHODS: Final = {**dict.fromkeys((*_PAGE, "/livez", "/readyz", "/metrics"), _READ), "/drain": ("POST",)}
 _NOT_FOUND: Final = b"there are GET /, GET /status.json, GET /livez, GET /readyz, GET /metrics and POST /drain\n"
 PAGE_OFF: Final = b"the status page is turned off: see the setting admin_page\n"
-"""What is answered in its place."""
+"""The response if the status page is turned off."""
 
 
 class StatusPage(Protocol):
     """The status page."""
 
     async def gather(self) -> None:
-        """Bring its figures up to date, within a bounded time."""
+        """Update its figures, within a bounded time."""
 
     def html(self) -> Response:
         """Return the page."""
@@ -33,11 +33,11 @@ class StatusPage(Protocol):
 
 
 class Answer(NamedTuple):
-    """An answer.
+    """A response, and what to do after it.
 
     Attributes:
         response: what to send.
-        then: what to do when it has been sent.
+        then: what to do when the response has been sent.
     """
 
     response: Response
@@ -45,16 +45,16 @@ class Answer(NamedTuple):
 
 
 class Pages:
-    """The pages.
+    """The pages of the admin port.
 
     Args:
         not_ready: returns why clients cannot be served at present, on one line; None when they can.
-        refresh: brings the metrics up to date, a piece of work at a step.
-        metrics: renders the metrics in a format that an `Accept` header names; returns them with their content type.
-        drain: begins to drain.
-        gather: gets what others have to tell for the metrics, within a bounded time; None where there are none.
-        hung: returns what of the proxy does not go on any more, on one line; None if all does.
-        page: the status page; None where it is turned off.
+        refresh: updates the metrics, one piece of work per step.
+        metrics: renders the metrics in a format that an `Accept` header allows; returns them with their content type.
+        drain: starts to drain.
+        gather: collects the other workers' metrics, within a bounded time; None if there are none.
+        hung: returns which part of the proxy is stuck, on one line; None if none is.
+        page: the status page; None if it is turned off.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Pages:
         self._page = page
 
     def preparation(self, request: Request) -> Iterator[None] | None:
-        """Return the work to do before a request is answered, a piece at a step; None if that can be done at once."""
+        """Return the work to do before a request is answered, one piece per step; None if there is none."""
         if self._page is not None and _wants_page(request):
             return iter(())
         return self._refresh() if _wants_metrics(request) else None
 
     def gathering(self, request: Request) -> Awaitable[None] | None:
-        """Return what to wait for before that; None if there is nothing."""
+        """Return what to await before that work; None if nothing."""
         if self._page is not None and _wants_page(request):
             return self._page.gather()
         return self._gather() if self._gather is not None and _wants_metrics(request) else None
@@ -92,7 +92,7 @@ class Pages:
 
         Args:
             request: the request.
-            is_local: whether it comes from this machine: from a loopback address, or by a Unix socket.
+            is_local: whether it comes from this machine: from a loopback address or through a Unix socket.
         """
         methods = _METHODS.get(request.path)
         if methods is None:
@@ -122,7 +122,7 @@ class Pages:
         if not is_local:
             return Answer(Response(HTTPStatus.FORBIDDEN, b"only from this machine: by 127.0.0.1 or a Unix socket\n"))
         if "origin" in request.headers:
-            # A page in a browser on this machine could send it, to any address that it can guess.
+            # A web page in a browser on this machine could send this request to any address that it guesses.
             return Answer(Response(HTTPStatus.FORBIDDEN, b"not from a web page\n"))
         return Answer(Response(HTTPStatus.ACCEPTED, b"draining\n"), self._drain)
 

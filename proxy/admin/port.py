@@ -1,4 +1,4 @@
-"""Opens the admin port, which shows how the proxy is.
+"""Open the admin port, which serves probes, metrics and the status page.
 
 Its tests: tests/test_admin.py.
 """
@@ -26,14 +26,14 @@ async def admin_port(
     before_end: list[Callable[[], None]],
     succession: Succession,
 ) -> AsyncIterator[None]:
-    """Open the admin port, if there is to be one: before anything that may take long, and until the very end.
+    """Keep the admin port open, if one is configured: open it before any slow step, close it last.
 
     Args:
         settings: the settings.
-        outlook: what is told there.
+        outlook: the state that it shows.
         stop: set to drain.
-        before_end: functions to call when the process is about to end at once; one is added.
-        succession: how the port is taken over from another process, and left to the next.
+        before_end: functions to call before the process exits abruptly; one is added.
+        succession: takes the port over from another process, and hands it on to the next.
 
     Raises:
         SettingsError: the address cannot be listened on.
@@ -41,7 +41,7 @@ async def admin_port(
     if settings.admin is None:
         yield
         return
-    # Imported only where it is wanted: 0.1 s of the start, and 1 MB.
+    # Imported only if needed: it costs 0.1 s at startup and 1 MB.
     from proxy.admin.exposition import Exposition
     from proxy.admin.pages import Pages
     from proxy.admin.server import AdminServer

@@ -1,8 +1,8 @@
-"""The admin port's listening socket: bounded in connections, in time, and in its share of the event loop.
+"""The admin port's server, with limits on connections, time and its share of the event loop.
 
 Its tests: tests/test_admin.py.
 
-It shares the loop with Redis clients, so whatever is sent to it, its own work takes at most a tenth of the time.
+It shares the loop with Redis clients, so whatever it is sent, it uses at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from proxy.settings import SettingsError, parse_address
 log = structlog.get_logger("proxy.admin")
 
 MOST: Final = 16
-"""Most connections at once. A further one replaces the one that has waited longest for a request."""
+"""Maximum number of connections. A further one replaces the one that has waited longest for a request."""
 
 MOST_SCRAPES: Final = 8
-"""Scrapes that are answered at once: the other connections are left to probes."""
+"""Maximum number of concurrent scrapes: the other connections are left to probes."""
 
 YOUNG_SECONDS: Final = 0.02
-"""How long a connection is left for its first request to be read before it makes room."""
+"""How long a new connection may wait for its first request before it has to make room."""
 
 REQUEST_SECONDS: Final = 5.0
-"""How long a request may take to arrive, and an answer to be taken."""
+"""How long a request may take to arrive, and the peer to read the response."""
 
 IDLE_SECONDS: Final = 75.0
-"""How long a connection is kept for the next request: longer than the usual interval of scrapes."""
+"""How long an idle connection is kept: longer than the usual scrape interval."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long a peer has to read the last answer."""
+"""How long a peer has to read the last response."""
 
 _PREPARED: Final = object()
 _BACKLOG: Final = 64
 _PAUSE_SECONDS: Final = 0.2
-"""How long to accept no one after accepting has failed."""
+"""How long to stop accepting after a failure."""
 
 
 class AdminServer:
-    """The admin port.
+    """The server of the admin port.
 
     Args:
         address: where to listen, as in the settings.
@@ -67,24 +67,24 @@ class AdminServer:
     def __init__(self, address: str, pages: Pages) -> None:
         self._address = address
         self._pages = pages
-        # Scrapes have turns of their own: a probe waits for none of them.
+        # Scrapes have turns of their own, so that probes never wait for them.
         self._turns, self._scrapes = Turns(), Turns()
         self._listener: socket.socket | None = None
         self._path: Path | None = None
         self._file: SocketFile | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None], float] = {}  # connections that await a request: since when
+        self._waiting: dict[asyncio.Task[None], float] = {}  # connections that wait for a request: since when
         self._scraping = 0  # scrapes that are being answered
-        self._is_crowded = False  # whether somebody waits for room
+        self._is_crowded = False  # whether a new connection waits for room
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
         self._say_internal = Seldom(log.error, "admin connection closed: internal error")
 
     async def open(self, succession: Succession) -> None:
-        """Listen.
+        """Start to listen.
 
         Args:
-            succession: may have the socket; is told how to hand it on.
+            succession: may already have the socket, and later hands it on.
 
         Raises:
             SettingsError: the address cannot be listened on.
@@ -129,15 +129,15 @@ class AdminServer:
         return Given(admin=there, keeps_files=keeps_files)
 
     def release(self) -> None:
-        """Leave the port to another process: nobody is accepted any more, and those who are there go on."""
+        """Leave the port to another process: stop accepting, and go on serving open connections."""
         self._file = None
         listener, self._listener = self._listener, None
         if self._accepting is not None and listener is not None:
-            self._accepting.add_done_callback(lambda _: listener.close())  # when the loop waits for it no more
+            self._accepting.add_done_callback(lambda _: listener.close())  # once the loop no longer waits for it
             self._accepting.cancel()
 
     def remove_path(self) -> None:
-        """Remove the file of a Unix socket, and nothing else: the process is about to end."""
+        """Remove the file of a Unix socket, nothing else: the process is about to end."""
         if self._file is not None:
             self._file.remove()
 
@@ -181,13 +181,13 @@ class AdminServer:
         task.add_done_callback(self._ended)
 
     async def _make_room(self) -> None:
-        """Close the connection that has waited longest for a request, where there are too many."""
+        """If there are too many connections, close the one that has waited longest for a request."""
         while len(self._tasks) >= MOST:
             self._is_crowded = True
             longest = min(self._waiting, key=self._waiting.__getitem__, default=None)
             if longest is not None and self._waiting[longest] <= time.monotonic() - YOUNG_SECONDS:
                 longest.cancel()
-            # One that is being answered may come to wait for a request meanwhile, and one that waits for one, be young.
+            # Then look again: busy connections become idle, and idle ones may be too young to close.
             await asyncio.wait(self._tasks, timeout=YOUNG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._is_crowded = False
 
@@ -224,7 +224,7 @@ class AdminServer:
                 break
             answer = await self._answer(conversation, request, is_local)
             if self._is_crowded:
-                conversation.close_after()  # to keep a connection for the next request is a courtesy
+                conversation.close_after()  # keep-alive is only a courtesy
             out = await self._turns.run(partial(conversation.respond, answer.response))
             if writer.is_closing():
                 return
@@ -239,7 +239,7 @@ class AdminServer:
             return
         self._waiting[task] = -math.inf  # the first to make room
         writer.write_eof()
-        # What has come and is not read would reset the connection, and the answer be lost.
+        # Unread input would reset the connection, and the response be lost.
         async with asyncio.timeout(LINGER_SECONDS):
             while await reader.read(READ):
                 pass
@@ -261,7 +261,7 @@ class AdminServer:
                 return await self._scrapes.run(partial(self._pages.answer, request, is_local=is_local))
             finally:
                 self._scraping -= 1
-        except Exception as error:  # noqa: BLE001 - whatever it is, who asks is told, and others are served
+        except Exception as error:  # noqa: BLE001 - answer this request with an error and go on serving
             self._say_internal(path=request.path, exc_info=error)
             conversation.close_after()
             return Answer(Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error\n"))
@@ -273,14 +273,14 @@ class AdminServer:
         patience: float,
         task: asyncio.Task[None],
     ) -> Request | BadRequestError | None:
-        """Wait for a request; None when there comes none any more."""
+        """Wait for a request; None if there will be no more."""
         loop = asyncio.get_running_loop()
         since = self._waiting[task]
         async with asyncio.timeout(patience) as limit:
             while True:
                 self._waiting[task] = since
                 data = await reader.read(READ)
-                del self._waiting[task]  # while its request waits for its turn it is not closed for another
+                del self._waiting[task]  # not closed to make room while its request waits
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
                 try:
                     request = await self._turns.run(partial(conversation.receive, data))

@@ -1,4 +1,4 @@
-"""Bound the admin port's share of the event loop, which belongs to Redis clients.
+"""Limit the admin port's share of the event loop, which it shares with Redis clients.
 
 Its tests: tests/test_admin.py.
 """
@@ -13,28 +13,28 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _OTHERS: Final = 19
-"""After a piece of work the admin port leaves the loop to others for so many times as long: scrapes, and all else."""
+"""After a piece of work the admin port pauses this many times as long."""
 
 _MOST_OWED: Final = 0.2
-"""Seconds for which it is left to them after one piece at most."""
+"""Maximum pause after one piece of work, in seconds."""
 
 _TICK_SECONDS: Final = 0.002
-"""What is owed to others is paid from so much on: the loop's timers count whole ms."""
+"""Shorter pauses are added up: the loop's timers count whole ms."""
 
 
 class Turns:
-    """Runs one piece of work at a time, and keeps what they take of the event loop within a share."""
+    """Runs one piece of work at a time, and pauses in between to limit its share of the event loop."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._free = 0.0  # when the others have had their time, by the monotonic clock
+        self._free = 0.0  # when the pause ends, by the monotonic clock
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Wait until the others have had their time, then run a piece of work and return its result."""
+        """Wait for the end of the pause, then run a piece of work and return its result."""
         async with self._lock:
             if (owed := self._free - time.monotonic()) >= _TICK_SECONDS:
                 await asyncio.sleep(owed)
-            # CPU time: on a busy machine the wall clock would count what others do.
+            # CPU time: on a busy machine the wall clock would include other processes.
             began = time.thread_time()
             try:
                 return work()

@@ -116,7 +116,7 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
 def deadline_of(name: bytes, arguments: list[bytes], now: float) -> float:
     """Return the deadline that a request sets, in Unix ms like `now`.
 
-    -inf if it removes the member, as the lifetime is over; infinite if it sets none, as the request is wrong.
+    -inf if it removes the member because the deadline has passed; infinite if it sets none because it is invalid.
     """
     try:
         lifetime = read_lifetime(name, arguments)

@@ -1,4 +1,4 @@
-"""The next deadline that this proxy knows of: it wakes the sweeper.
+"""The earliest deadline that this proxy knows; it wakes the sweeper.
 
 Its tests: tests/test_coverage.py.
 """
@@ -11,27 +11,27 @@ from collections.abc import Callable
 from typing import Final
 
 LASTING_SECONDS: Final = 5.0
-"""How long to remember a deadline that a request is about to set: it may not have run when the server is asked."""
+"""How long to remember a deadline that a request is about to set: the request may run after the server is asked."""
 
 _TOGETHER_SECONDS: Final = 0.5
-"""Deadlines set within this time are remembered as one, the earliest."""
+"""Of the deadlines set within this time only the earliest is remembered."""
 
 
 class Alarm:
-    """The earliest deadline that is known of.
+    """The earliest known deadline.
 
     Attributes:
         next_deadline: the earliest of all when the sweeper last looked, in Unix ms.
-        is_idle: whether there was none then, and none has been set here or announced since.
-        on_first: is called when one is set then, as other proxies may be idle too.
+        is_idle: whether there was none then and none has been set here or announced since.
+        on_first: called when one is set while idle, because other proxies may be idle too.
     """
 
     def __init__(self) -> None:
         self.next_deadline = -math.inf
         self.is_idle = False
         self.on_first: Callable[[], None] = lambda: None
-        self._set: list[list[float]] = []  # when such ones were set (time.monotonic), and the earliest, in Unix ms
-        self._rung = -math.inf  # when others' deadlines were announced last
+        self._set: list[list[float]] = []  # when deadlines were set (time.monotonic), and the earliest
+        self._rung = -math.inf  # when others' deadlines were last announced
         self._wake: Callable[[], None] | None = None
 
     def set(self, deadline: float) -> None:
@@ -51,18 +51,18 @@ class Alarm:
 
     @property
     def set_lately(self) -> float:
-        """The earliest deadline that has been set within the last moment, in Unix ms; infinite: none has."""
+        """The earliest deadline that was set a moment ago, in Unix ms; infinite if none was."""
         return min((deadline for _, deadline in self._set[-2:]), default=math.inf)
 
     def ring(self) -> None:
-        """Have the sweeper look: others may set deadlines from now on."""
+        """Wake the sweeper: others may set deadlines from now on."""
         self._rung = time.monotonic()
         self.is_idle = False
         if self._wake is not None:
             self._wake()
 
     def hear(self, deadline: float) -> None:
-        """Note a deadline, in Unix ms, that the server tells of; infinite: there is none."""
+        """Note the earliest deadline that the server reports, in Unix ms; infinite if there is none."""
         if deadline < self.next_deadline:
             self.next_deadline, self.is_idle = deadline, False
             if self._wake is not None:
@@ -76,9 +76,9 @@ class Alarm:
         """Set the next deadline, and have `wake` called when an earlier one is set.
 
         Args:
-            earliest: the earliest deadline that the server has told since `begin_watch`, in Unix ms.
-            now: the server's clock then, in Unix ms: what has been set for before is no more.
-            wake: the alarm.
+            earliest: the earliest deadline that the server has reported since `begin_watch`, in Unix ms.
+            now: the server's clock then, in Unix ms; earlier deadlines are ignored.
+            wake: wakes the sweeper.
         """
         since = time.monotonic() - LASTING_SECONDS
         self._set = [one for one in self._set if one[0] > since]

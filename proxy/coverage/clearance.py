@@ -1,5 +1,4 @@
-"""The keys from which the engine has just removed what is due: requests that come together need one look, not one
-each.
+"""The keys from which the engine has just removed due members, so that simultaneous requests share one look.
 
 Its tests: tests/test_lives.py.
 """
@@ -10,14 +9,14 @@ from collections.abc import Iterable
 from typing import Final
 
 LASTING_MS: Final = 10.0
-"""How long a look counts. It must be short: another connection may set a short deadline meanwhile."""
+"""How long a look is valid. It must be short: another connection may set a short deadline meanwhile."""
 
 AHEAD_MS: Final = 0.5
-"""A deadline closer than this is waited for: a request that is sent now may run after it."""
+"""Wait for a deadline closer than this: a request that is sent now may run after it."""
 
 
 class Clearance:
-    """Key → when it was looked at, and the earliest deadline that was left. All times are the server's, in Unix ms."""
+    """Key → time of the look and the earliest deadline left. All times are by the server's clock, in Unix ms."""
 
     def __init__(self) -> None:
         self._looked: dict[bytes, tuple[float, float]] = {}
@@ -29,7 +28,7 @@ class Clearance:
         Args:
             keys: the keys.
             since: when it began.
-            earliest: the earliest deadline that it has left in them.
+            earliest: the earliest deadline left in them.
         """
         if not 0 <= since - self._oldest <= LASTING_MS:
             self._looked.clear()
@@ -41,7 +40,7 @@ class Clearance:
         self._looked.clear()
 
     def holds(self, key: bytes, now: float, set_here: float) -> bool:
-        """Return whether a key need not be looked at, because nothing is due in it.
+        """Return whether a key needs no look, because it has no due members.
 
         `set_here`: the earliest deadline that connections of this proxy have set lately.
         """

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_coverage.py.
 
-A covered prefix is announced to all proxies before the first deadline is set under it. From then on all of them check
-requests on such keys with the server, where the deadlines are. A proxy that may have missed a prefix covers every key.
+A covered prefix is announced to all proxies before the first deadline is set under it. From then on they all check
+requests on its keys with the server, which has the deadlines. A proxy that may have missed a prefix covers every key.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from proxy.coverage.clearance import Clearance
 from proxy.coverage.prefixes import MOST, merged, prefix_of
 
 DATABASES: Final = frozenset(range(1024))
-"""The databases that a client's request can make known. Those that the server does not have are ignored later."""
+"""The databases that a client's request can add. Those that the server does not have are dropped later."""
 
 _WHOLE: Final = b"!"
 _PREFIX: Final = b"="
-"""Marks of entries, in messages and in the server's list: one for a whole name, one for a prefix."""
+"""First bytes of entries, in messages and in the server's list: for a whole name, and for a prefix."""
 
 
 def lease_clock() -> float:
-    """Return the clock by which leases are counted, in seconds: one that goes on while the machine is suspended."""
+    """Return the time for leases, in seconds, by a clock that runs on while the machine is suspended."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -38,21 +38,21 @@ def _nothing(_chunk: bytes) -> None:
 
 
 class Coverage:
-    """The covered prefixes, and whether they are all.
+    """The covered prefixes, and whether they are complete.
 
     Attributes:
         entries: the prefixes, each with its mark.
-        blind: whether prefixes may have been missed, so that every key is covered.
-        loaded: whether they have been read since the control connection was made.
-        trusted_until: until when (`lease_clock`) no announcement of another proxy can have been missed.
-        shared: whether there may be other proxies, to which first deadlines have to be announced.
+        blind: whether prefixes may be missing, so that every key is covered.
+        loaded: whether they have been read over the present control connection.
+        trusted_until: until when (`lease_clock`) no announcement can have been missed.
+        shared: whether there may be other proxies, which must be told of first deadlines.
         databases: the numbers of those that may hold deadlines.
-        search: finds the beginning of a covered key in a chunk. It may find one where there is none.
-        on_announced: is called when another proxy has announced any.
-        on_covered: is called with entries that come from elsewhere.
+        search: finds the beginning of a covered key in a chunk; may report false matches.
+        on_announced: called when another proxy has announced entries.
+        on_covered: called with entries that come from elsewhere.
         ever: whether a prefix has ever been covered, so that the proxy's own keys may exist.
         told: whether any database has rules for events.
-        cleared: the keys from which the engine has just removed what is due, in all databases.
+        cleared: the keys from which the engine has just removed due members, in all databases.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Coverage:
         self.search: Callable[[bytes], object] = _nothing
         self.on_announced: Callable[[], None] = lambda: None
         self.on_covered: Callable[[list[bytes]], None] = lambda _: None
-        self._begun: set[bytes] = set()  # by connections here, and not confirmed
+        self._begun: set[bytes] = set()  # by this proxy's connections, not yet confirmed
         self._confirmed: set[bytes] = set()
         self._confirmed_prefixes: tuple[bytes, ...] = ()
         self._confirmed_whole: frozenset[bytes] = frozenset()
@@ -78,7 +78,7 @@ class Coverage:
     def __len__(self) -> int:
         return len(self.entries)
 
-    # What sessions ask.
+    # Called by sessions.
 
     def is_certain(self, key: bytes) -> bool:
         """Return whether a key is covered by an entry, and not only because the proxy is blind."""
@@ -97,7 +97,7 @@ class Coverage:
         return [key for key in found if key.startswith(prefixes) or key in whole]
 
     def touches(self, requests: Iterable[list[bytes]]) -> bool:
-        """Return whether some argument of some requests is the name of a covered key.
+        """Return whether any argument of some requests is the name of a covered key.
 
         Raises:
             AttributeError: an element of a request is not bytes.
@@ -120,15 +120,15 @@ class Coverage:
             self.distrust()
 
     def distrust(self) -> None:
-        """Become blind until the other proxies have been heard again."""
+        """Become blind until there is contact with the other proxies again."""
         self.blind = self.shared = True
 
     def see(self) -> None:
-        """Stop being blind if the prefixes have been read and the other proxies heard."""
+        """Stop being blind if the prefixes have been read and the lease is valid."""
         self.blind = not self.loaded or (self.trusted_until < math.inf and lease_clock() >= self.trusted_until)
 
     def visit(self, databases: Iterable[int]) -> None:
-        """Note databases that a client selects, or sends keys to."""
+        """Note databases that a client selects, or moves or copies keys to."""
         new = DATABASES.intersection(databases) - self.databases
         if new:
             self.databases |= new
@@ -137,7 +137,7 @@ class Coverage:
     # First deadlines.
 
     def unconfirmed(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys for which an entry has to be announced before they may get deadlines."""
+        """Return those of some keys that may not get deadlines before an entry has been announced."""
         prefixes, whole = self._confirmed_prefixes, self._confirmed_whole
         return [key for key in keys if not (key.startswith(prefixes) or key in whole)]
 
@@ -146,15 +146,15 @@ class Coverage:
         return key.startswith(self._confirmed_prefixes) or key in self._confirmed_whole
 
     def begin(self, keys: Iterable[bytes], by: object, *, queued: bool = False) -> list[bytes]:
-        """Cover keys to which a request is about to give their first deadlines.
+        """Cover keys that are about to get their first deadlines from a request.
 
         Args:
             keys: the keys.
-            by: stands for the connection whose request it is.
-            queued: whether it does not run before the EXEC of an open transaction.
+            by: the connection that sent the request.
+            queued: whether the request is queued until the EXEC of an open transaction.
 
         Returns:
-            The entries that have to be announced before it goes.
+            The entries that have to be announced before it is sent.
         """
         wanted: dict[bytes, None] = {}
         for key in self.unconfirmed(keys):
@@ -180,7 +180,7 @@ class Coverage:
         return list(wanted)
 
     def _entries_for(self, key: bytes) -> list[bytes]:
-        """Return the entry that is to cover a key, and, if there are too many entries, wider ones to replace others."""
+        """Return the entry to cover a key with and, if there are too many entries, wider ones to replace others."""
         prefix = prefix_of(key)
         if not prefix:
             return [_WHOLE + key]
@@ -193,30 +193,30 @@ class Coverage:
         return [_PREFIX + prefix for prefix in {covering, *(wider & prefixes)}]
 
     def confirm(self, entries: Iterable[bytes]) -> None:
-        """Note that all proxies know entries, and that they are in the server."""
+        """Note that all proxies know some entries and that the server lists them."""
         self._begun.difference_update(entries)
         self._confirmed.update(entries)
         prefixes = [entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX]
         for prefix in prefixes:
             if any(prefix != other and prefix.startswith(other) for other in prefixes):
-                self._confirmed.discard(_PREFIX + prefix)  # a wider one is
+                self._confirmed.discard(_PREFIX + prefix)  # a wider one is confirmed
         self._confirmed_prefixes = tuple(entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX)
         self._confirmed_whole = frozenset(entry[1:] for entry in self._confirmed if entry[:1] == _WHOLE)
 
     def learn(self, keys: Iterable[bytes]) -> None:
-        """Cover keys for which the server has deadlines. Other proxies learn them in the same way."""
+        """Cover keys for which the server has deadlines. Other proxies find them in the same way."""
         for key in keys:
             if not self.is_certain(key):
                 self._add(self._entries_for(key), None)
 
     def add(self, entries: Collection[bytes]) -> None:
-        """Cover entries from the server's list, and ignore anything that is none."""
+        """Cover entries from the server's list; ignore anything that is not an entry."""
         self._add([entry for entry in entries if entry[:1] in (_PREFIX, _WHOLE)], None)
 
     def hear(self, entries: Collection[bytes]) -> None:
-        """Cover what another proxy has announced: its clients may set deadlines there from now on.
+        """Cover entries that another proxy has announced: its clients may set deadlines under them from now on.
 
-        An entry that a connection here has begun is then no longer that connection's alone.
+        An entry that a connection here has begun then no longer belongs to that connection alone.
         """
         begun = [entry for entry in entries if entry in self._begun and entry in self.entries]
         self._begun.difference_update(begun)
@@ -241,7 +241,7 @@ class Coverage:
             self.on_covered(new)
 
     def _drop_narrower(self) -> None:
-        """If there are too many prefixes, forget those that a shorter one includes."""
+        """If there are too many prefixes, drop those that a shorter one includes."""
         if len(self.entries) <= MOST:
             return
         prefixes = [entry[1:] for entry in self.entries if entry[:1] == _PREFIX]

@@ -1,4 +1,4 @@
-"""The earliest deadline of each slot of a cluster node, in order, because a node has an index for each slot.
+"""The slots of a cluster node, ordered by earliest deadline, because each slot has its own index.
 
 Its tests: tests/test_slot_order.py.
 """
@@ -17,7 +17,7 @@ class SlotOrder:
         self._heap: list[tuple[float, int]] = []
 
     def put(self, number: int, deadline: float) -> None:
-        """Note the earliest deadline of a slot; infinite: it has none."""
+        """Note the earliest deadline of a slot; infinite if it has none."""
         if deadline == math.inf:
             self._deadlines.pop(number, None)
         elif self._deadlines.get(number) != deadline:
@@ -31,12 +31,12 @@ class SlotOrder:
 
     @property
     def earliest(self) -> float:
-        """The earliest of all; infinite where there is none."""
+        """The earliest deadline of all; infinite if there is none."""
         self._drop_stale()
         return self._heap[0][0] if self._heap else math.inf
 
     def due(self, moment: float, most: int) -> list[int]:
-        """Return slots whose earliest deadline has passed at a moment, in Unix ms; so many at most."""
+        """Return at most so many slots whose earliest deadline has passed at a moment, in Unix ms."""
         found = sorted((deadline, number) for number, deadline in self._deadlines.items() if deadline <= moment)
         return [number for _, number in found[:most]]
 

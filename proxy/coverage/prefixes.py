@@ -1,4 +1,4 @@
-"""Choose the prefixes under which keys with deadlines are covered.
+"""Choose the prefixes that cover keys with deadlines.
 
 Its tests: tests/test_coverage.py.
 """
@@ -11,10 +11,10 @@ from itertools import combinations, pairwise
 from typing import Final
 
 MOST: Final = 64
-"""Prefixes at most: each is looked for in every chunk. Beyond, two that begin alike become one."""
+"""Maximum number of prefixes: each is searched for in every chunk. Beyond that, similar ones are merged."""
 
 LONGEST: Final = 64
-"""Bytes of a prefix at most."""
+"""Maximum size of a prefix, in bytes."""
 
 _SEPARATOR: Final = re.compile(rb"[:/.\-_|#{}]")
 _IDENTIFIER: Final = re.compile(rb".*[0-9].*|[A-Za-z0-9+/=]{16,}", re.DOTALL)
@@ -23,10 +23,10 @@ _DIGITS: Final = b"0123456789"
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Return the beginning of a key by which others of its kind are covered too: `cart:` of `cart:123`.
+    """Return the prefix that covers a key and others of its kind: `cart:` for `cart:123`.
 
-    It ends in front of the first part that looks like an identifier, or of the last part. A name of one part goes
-    without the digits at its end. What would say nothing of the kind stays whole, up to `LONGEST`.
+    It ends before the first part that looks like an identifier, or before the last part. A name of one part loses its
+    trailing digits. If the result would be meaningless, the whole name is used, up to `LONGEST`.
     """
     begin = 0
     for separator in _SEPARATOR.finditer(key):
@@ -38,7 +38,7 @@ def prefix_of(key: bytes) -> bytes:
 
 
 def merged(prefixes: Collection[bytes]) -> tuple[bytes, bytes, bytes]:
-    """Return the two of some prefixes that begin alike for longest, and their common beginning."""
+    """Return the two prefixes with the longest common beginning, and that beginning."""
     ordered = sorted(prefixes)
     pairs = pairwise(ordered) if len(ordered) > 2 else combinations(ordered, 2)
     one, other = max(pairs, key=lambda pair: len(_common(*pair)))

@@ -1,1 +1,1 @@
-"""A Redis or Valkey of the proxy's own, for `--embedded`."""
+"""The embedded Redis or Valkey server, for `--embedded`."""

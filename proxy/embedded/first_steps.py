@@ -1,4 +1,4 @@
-"""What to try first, for people who have just started a proxy with a server of its own.
+"""First commands to try, for people who have just started a proxy with an embedded server.
 
 Its tests: tests/test_embedded.py.
 """
@@ -13,10 +13,10 @@ from proxy.settings import Settings
 
 
 def show_first_steps(settings: Settings, listen: Sequence[str]) -> None:
-    """Print them below the log, if that is for people.
+    """Print the first steps below the log if the log is meant for people.
 
     Args:
-        settings: the proxy's.
+        settings: the proxy's settings.
         listen: the addresses at which it accepts clients, as the log shows them.
     """
     if settings.embedded and logs.style_of(settings.log_format) == "console":
@@ -27,8 +27,8 @@ def first_steps(listen: str, admin: str | None) -> str:
     """Return the lines to print.
 
     Args:
-        listen: an address of the proxy: host:port or unix:///path, in front of it tls:// where it is by TLS.
-        admin: the address of the status page; None: there is none.
+        listen: an address of the proxy: host:port or unix:///path, with tls:// in front if it uses TLS.
+        admin: the address of the status page; None if there is none.
     """
     where = parse_address(listen.removeprefix("tls://"), offer_tls=False)
     if isinstance(where, TCPAddress):

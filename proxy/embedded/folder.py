@@ -1,4 +1,4 @@
-"""The data folder of an embedded server: held by one server at a time, and read by no server that would harm it.
+"""The data folder of an embedded server: used by one server at a time, and protected from servers that cannot read it.
 
 Its tests: tests/test_embedded.py.
 """
@@ -18,7 +18,7 @@ from typing import Final
 from proxy.embedded.binaries import EmbeddedError
 
 LOCK_TIMEOUT = 10.0
-"""Seconds to wait for a data folder that the server of a proxy just killed is about to release."""
+"""Seconds to wait for a data folder that a killed proxy's server is about to release."""
 
 POLL = 0.02
 """Seconds between two tries to take the lock."""
@@ -29,17 +29,17 @@ _MANIFEST: Final = "appendonly.aof.manifest"
 _SNAPSHOT: Final = "dump.rdb"
 
 _FORMAT: Final = re.compile(rb"REDIS[0-9]{4}|VALKEY[0-9]{3}")
-"""How an RDB file begins, and an append-only file that begins with one; the number is the version of the format."""
+"""The beginning of an RDB file, and of an append-only file with an RDB preamble; the number is the format's version."""
 
 _FORMAT_LENGTH: Final = 9
 _WRITER: Final = re.compile(rb"(redis|valkey)-ver[\x03-\x14]([0-9.]+)")
 
 
 class DataFolder:
-    """A folder with a server's data: one append-only file (Redis before 7), a folder of them, or a snapshot alone.
+    """A folder with a server's data: one append-only file (Redis before 7), a folder of them, or only a snapshot.
 
     Args:
-        path: the folder; it need not be there yet.
+        path: the folder; it need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,15 +48,15 @@ class DataFolder:
 
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncIterator[int]:
-        """Hold the folder for one server alone: two that append to the same file would ruin it.
+        """Lock the folder for one server: two that append to the same file would corrupt it.
 
         Returns:
-            The descriptor that holds the lock. A child that inherits it holds the lock as long as it lives: longer
-            than there is a proxy, if that one is killed.
+            The descriptor that holds the lock. A child that inherits it holds the lock as long as it lives, even if the
+            proxy is killed.
 
         Raises:
-            EmbeddedError: another server has the folder.
-            OSError: the folder cannot be made or written.
+            EmbeddedError: another server has locked the folder.
+            OSError: the folder cannot be created or written.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self.path / "expiremember.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -80,9 +80,9 @@ class DataFolder:
             raise EmbeddedError(f"another embedded server uses the folder {self.path}") from error
 
     def parts(self) -> list[str]:
-        """Return where in the folder the data is that a server has to read.
+        """Return the paths in the folder of the data that a server has to read.
 
-        A snapshot beside an append-only file is no such part: it holds nothing that the file does not.
+        A snapshot beside an append-only file is not included: the file holds all its data.
         """
         one, many, snapshot = (self.path / name for name in (_ONE_FILE, _MANY_FILES, _SNAPSHOT))
         found = [_ONE_FILE] if one.is_file() and one.stat().st_size else []
@@ -91,13 +91,13 @@ class DataFolder:
         return [_SNAPSHOT] if snapshot.is_file() and not found and not one.is_file() else found
 
     def copy_in_miniature(self, target: Path) -> None:
-        """Make a folder like this one in which each file has one key only, named after its part.
+        """Make a copy of this folder in which each file has only one key, named after its part.
 
-        The files' names, their formats and the formats' versions are this folder's. So a server that starts there and
-        has the keys of all `parts` neither refuses this folder's data nor overlooks any of it.
+        File names, formats and versions are the same. So a server that starts there and finds the keys of all `parts`
+        will read all of this folder's data.
 
         Args:
-            target: where to make it.
+            target: the path of the copy.
         """
         target.mkdir()
         for name in (_ONE_FILE, _SNAPSHOT):
@@ -113,7 +113,7 @@ class DataFolder:
                     (target / _MANY_FILES / path.name).write_bytes(_miniature(path, _MANY_FILES))
 
     def writer(self) -> str | None:
-        """Return which server wrote the data, such as ``redis 8.0.2``, where its files tell."""
+        """Return which server wrote the data, such as ``redis 8.0.2``, if its files tell."""
         files = [self.path / _ONE_FILE, self.path / _SNAPSHOT]
         if (self.path / _MANY_FILES).is_dir():
             files += sorted((self.path / _MANY_FILES).iterdir())
@@ -125,18 +125,18 @@ class DataFolder:
         return None
 
     def note_layout(self) -> None:
-        """Note how the data lies before a server starts."""
+        """Record the layout of the data before a server starts."""
         self._was_one_file = (self.path / _ONE_FILE).is_file() and not (self.path / _MANY_FILES).exists()
 
     @property
     def is_converted(self) -> bool:
-        """Whether a server has split the one append-only file since `note_layout`, so that older ones overlook it."""
+        """Whether a server has split the single append-only file since `note_layout`, so that older ones ignore it."""
         return self._was_one_file and (self.path / _MANY_FILES).exists()
 
     def take_back(self) -> None:
-        """Undo the first step of that, in which the file is moved, after a server that went no further.
+        """Undo the first step of the split, which moves the file, after a server that got no further.
 
-        Servers from Redis 7 on move the file before they read it. If they then refuse it, an older one that can read it
+        Redis 7 and later move the file before they read it. If they then reject it, an older server that could read it
         would not find it.
         """
         many = self.path / _MANY_FILES
@@ -152,9 +152,9 @@ def _beginning(path: Path, size: int) -> bytes:
 
 
 def _miniature(path: Path, key: str) -> bytes:
-    """Make the content of a file of the same format that has one key."""
+    """Return the content of a file of the same format with one key."""
     name, version = key.encode(), _FORMAT.match(_beginning(path, _FORMAT_LENGTH))
     if version is None:
         return b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(name), name)
-    # Database 0, a string, the end; a checksum of zeros is none.
+    # Database 0, a string, the end; a zero checksum is not checked.
     return b"%b\xfe\x00\x00%c%b\x011\xff" % (version[0], len(name), name) + bytes(8)

@@ -1,13 +1,13 @@
-"""Run one command as a child that ends when the guard's standard input does: a server that cannot outlive the proxy.
+"""Run a server as a child that is ended when standard input closes, so that it cannot outlive the proxy.
 
 Its tests: tests/test_embedded.py.
 
-A script for an interpreter of its own, ``python -I -S guard.py GRACE FOLDER COMMAND...``, and nothing to import.
+A script for a separate interpreter, ``python -I -S guard.py GRACE FOLDER COMMAND...``, not to be imported.
 Standard input is a pipe whose only other end the proxy holds. The kernel closes that end however the proxy dies,
 ``kill -9`` included, and then the guard ends the command (SIGTERM, after GRACE seconds SIGKILL) and removes FOLDER.
 
-Why not Linux's PR_SET_PDEATHSIG: it sends one signal, once. SIGTERM may be left waiting by a server inside an endless
-script, SIGKILL loses what the append-only file has not got yet; neither removes the folder, and other systems lack it.
+Why not Linux's PR_SET_PDEATHSIG: it sends one signal, once. A server inside an endless script does not handle SIGTERM,
+and SIGKILL loses writes not yet in the append-only file; neither removes the folder, and other systems lack it.
 """
 
 import os
@@ -19,7 +19,7 @@ import threading
 
 
 def end_with_standard_input(child: "subprocess.Popen[bytes]", grace: float) -> None:
-    """Wait until standard input closes, then end the child.
+    """Wait until standard input closes, then terminate the child.
 
     Args:
         child: the running command.
@@ -35,18 +35,18 @@ def end_with_standard_input(child: "subprocess.Popen[bytes]", grace: float) -> N
 
 
 def main() -> int:
-    """Run the command line's command to its end.
+    """Run the command on the command line until it exits.
 
     Returns:
-        The command's exit status; 128 and the signal's number where a signal ended it, as in a shell.
+        The command's exit status; 128 plus the signal's number if a signal ended it, as in a shell.
     """
     grace, folder, *command = sys.argv[1:]
-    # The guard ends when its child has, and only then: a service manager that signals every process of the service
-    # must not take the guard first. Not SIG_IGN, which the child would inherit.
+    # The guard exits only after its child: a service manager that signals every process of the service must not end the
+    # guard first. Not SIG_IGN, which the child would inherit.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     try:
-        # What is inheritable stays open: the lock on the data folder, which is then held as long as the child lives.
+        # Inheritable descriptors stay open, so the child holds the lock on the data folder as long as it lives.
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False)  # noqa: S603 - the proxy's own
         threading.Thread(target=end_with_standard_input, args=(child, float(grace)), daemon=True).start()
         status = child.wait()
@@ -59,5 +59,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Not sys.exit: the thread may still stand in a read of standard input, whose lock the interpreter's end wants.
+    # Not sys.exit: at shutdown the interpreter needs standard input's lock, which the reading thread may hold.
     os._exit(main())

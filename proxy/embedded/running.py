@@ -1,4 +1,4 @@
-"""Finds the embedded server of a proxy that runs: only the proxy knows where it is.
+"""Find the embedded server of a running proxy: only the proxy knows its address.
 
 Its tests: tests/test_embedded.py.
 """
@@ -10,7 +10,7 @@ from proxy.settings import Settings, SettingsError
 
 
 def of_running(settings: Settings) -> Settings:
-    """Return settings that name the embedded server of the proxy that runs with these; others as they are.
+    """Return settings with the address of the running proxy's embedded server; unchanged without `embedded`.
 
     Raises:
         SettingsError: no such proxy answers.

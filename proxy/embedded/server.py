@@ -1,4 +1,4 @@
-"""Runs a Redis or Valkey server as a child that never outlives the proxy.
+"""Run a Redis or Valkey server as a child that never outlives the proxy.
 
 Its tests: tests/test_embedded.py.
 """
@@ -24,16 +24,16 @@ from proxy.embedded.folder import DataFolder
 GUARD = Path(__file__).with_name("guard.py")
 
 SOCKET_PATH_LIMIT = 103
-"""Bytes that a Unix socket's path may have on every system (Linux takes 107)."""
+"""Maximum size of a Unix socket's path on every system, in bytes (Linux takes 107)."""
 
 START_TIMEOUT = 30.0
-"""Seconds that a starting server may stay silent. Reading its data back is not silence: it answers LOADING."""
+"""Seconds that a starting server may stay silent. While it loads its data it is not silent: it answers LOADING."""
 
 GRACE = 10.0
-"""Seconds that a server has to end after SIGTERM, before SIGKILL."""
+"""Seconds that a server has to exit after SIGTERM, before SIGKILL."""
 
 POLL = 0.02
-"""Seconds between two looks at something that reports no change by itself."""
+"""Seconds between two polls."""
 
 LINE_LIMIT = 2048
 LAST_LINES = 15
@@ -42,13 +42,13 @@ log = structlog.get_logger("proxy.embedded")
 
 
 class EmbeddedServer:
-    """A Redis or Valkey of the proxy's own, reached through a Unix socket alone and ended with the proxy.
+    """An embedded Redis or Valkey, reachable only through a Unix socket and stopped with the proxy.
 
     Args:
-        directory: the folder for its data, made where it is missing, with the append-only file on; without one, the
-            data is in memory and goes with the process.
-        binaries: the servers that may run, the one to prefer first; `find_servers` where not given. The first one that
-            reads all data in the folder does.
+        directory: the folder for its data, created if missing, with the append-only file on; None to keep data in
+            memory only.
+        binaries: candidate servers, in order of preference; `find_servers` by default. The first one that reads all
+            data in the folder is run.
     """
 
     def __init__(self, directory: Path | None = None, binaries: Sequence[Path] | None = None) -> None:
@@ -58,7 +58,7 @@ class EmbeddedServer:
 
     @property
     def socket(self) -> Path:
-        """The path of the server's Unix socket; it can be connected to once `start` has returned."""
+        """The path of the server's Unix socket, which accepts connections once `start` has returned."""
         return self._started.socket
 
     @property
@@ -70,8 +70,8 @@ class EmbeddedServer:
         """Start the server and wait until it answers.
 
         Raises:
-            EmbeddedError: it cannot be started, ended at once or did not answer in time, or no server here reads the
-                data; nothing is left running, and the data is as it was.
+            EmbeddedError: it cannot be started, exited at once or did not answer in time, or no server here reads the
+                data; nothing is left running, and the data is unchanged.
             ServerBinaryNotFound: there is no server to start.
         """
         binaries = find_servers() if self._binaries is None else self._binaries
@@ -104,7 +104,7 @@ class EmbeddedServer:
             )
 
     async def wait(self) -> int:
-        """Wait until the server has ended, by `stop` or by itself.
+        """Wait until the server has exited, by `stop` or by itself.
 
         Returns:
             Its exit status; 128 and the signal's number where a signal ended it.
@@ -112,7 +112,7 @@ class EmbeddedServer:
         return await self._started.wait()
 
     async def stop(self) -> None:
-        """End the server, in order if it lets itself, and remove its socket. Harmless when it does not run."""
+        """Stop the server, gracefully if possible, and remove its socket. Harmless if it does not run."""
         if self._process is not None:
             await self._process.stop()
 
@@ -124,10 +124,10 @@ class EmbeddedServer:
 
 
 async def _reader_of(data: DataFolder, binaries: Sequence[Path]) -> Path:
-    """Return the first server that reads all that is in the folder; nothing in there changes.
+    """Return the first server that reads everything in the folder, without changing the folder.
 
     Raises:
-        EmbeddedError: there is none.
+        EmbeddedError: no server does.
     """
     parts = data.parts()
     if not parts:
@@ -157,7 +157,7 @@ async def _reader_of(data: DataFolder, binaries: Sequence[Path]) -> Path:
 
 
 async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | None:
-    """Try a server on the folder in miniature.
+    """Try a server on a miniature copy of the folder.
 
     Returns:
         Why it does not read the folder; None if it does.
@@ -172,7 +172,7 @@ async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | No
             return None
         reason = f"would overlook {', '.join(overlooked)}"
     except EmbeddedError:
-        # Not what it said: it may advise to repair a file that only another server can read.
+        # Do not quote its output: it may advise to repair a file that another server can read.
         reason = "refuses its format"
     finally:
         await trial.stop()
@@ -183,17 +183,17 @@ async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | No
 
 
 class ServerProcess:
-    """A server's process: under the guard, on a Unix socket in a private folder, its output going to the log.
+    """A server's process, run by the guard on a Unix socket in a private folder, with its output logged.
 
     Args:
         binary: the server.
-        inherit: a descriptor that it keeps open as long as it lives.
+        inherit: a descriptor that it inherits and keeps open.
 
     Raises:
-        OSError: there can be no folder.
+        OSError: the private folder cannot be created.
 
     Attributes:
-        folder: the private folder, which goes with the process, however that ends.
+        folder: the private folder, which is removed when the process exits, for whatever reason.
     """
 
     def __init__(self, binary: Path, inherit: int | None = None) -> None:
@@ -214,10 +214,10 @@ class ServerProcess:
         """Start it and wait until it answers.
 
         Args:
-            directory: the folder for its data, with the append-only file on; without one, the data is in memory.
+            directory: the folder for its data, with the append-only file on; None to keep data in memory only.
 
         Raises:
-            EmbeddedError: it cannot be started, ended at once or did not answer in time; nothing is left running.
+            EmbeddedError: it cannot be started, exited at once or did not answer in time; nothing is left running.
         """
         options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         options += ["--save", "", "--daemonize", "no", "--logfile", "", "--dir", str(directory or self.folder)]
@@ -233,7 +233,7 @@ class ServerProcess:
             raise
 
     async def wait(self) -> int:
-        """Wait until it has ended.
+        """Wait until it has exited.
 
         Returns:
             Its exit status; 128 and the signal's number where a signal ended it.
@@ -243,11 +243,11 @@ class ServerProcess:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """End it, in order if it lets itself, and remove its socket. Harmless when it does not run."""
+        """Stop it, gracefully if possible, and remove its socket. Harmless if it does not run."""
         self._drop_lifeline()
         if self._process is not None:
             try:
-                # The guard sends the signals, and needs a little longer than the grace that it gives.
+                # The guard sends the signals, and needs slightly longer than the grace period.
                 await asyncio.wait_for(self._process.wait(), GRACE + 2)
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
@@ -255,11 +255,11 @@ class ServerProcess:
                 await self._process.wait()
         if self._drain is not None:
             await self._drain
-        # The guard has done so, unless it never ran or was killed.
+        # The guard has removed it, unless the guard never ran or was killed.
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _spawn(self, command: list[str]) -> None:
-        """Run the server under the guard, with its output going to the log."""
+        """Run the server under the guard, with its output logged."""
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -269,7 +269,7 @@ class ServerProcess:
                 stdin=lifeline,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                # The terminal's Ctrl-C is for the proxy, which ends the server after its clients.
+                # Ctrl-C is for the proxy, which stops the server after its clients have gone.
                 start_new_session=True,
                 pass_fds=() if self._inherit is None else (self._inherit,),
             )
@@ -279,7 +279,7 @@ class ServerProcess:
         self._drain = asyncio.create_task(self._drain_output(self._process.stdout))
 
     async def _drain_output(self, stream: asyncio.StreamReader) -> None:
-        """Log the server's output line by line, and keep its end for an error message."""
+        """Log the server's output line by line, and keep the last lines for an error message."""
         rest = b""
         while chunk := await stream.read(65536):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -310,18 +310,18 @@ class ServerProcess:
             await asyncio.gather(ended, answers, return_exceptions=True)
 
     def _said(self) -> str:
-        """The server's last lines, as the end of an error message."""
+        """Return the server's last lines, to append to an error message."""
         return f"; it said: {' / '.join(self._last_lines)}" if self._last_lines else ", without a word"
 
     def _drop_lifeline(self) -> None:
-        """Let go of the guard, which then ends the server."""
+        """Close the guard's standard input, so that it ends the server."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
 
 def _socket_folder() -> Path:
-    """Make a private folder whose path leaves room for a socket's."""
+    """Make a private folder whose path is short enough for a socket in it."""
     folder = Path(tempfile.mkdtemp(prefix="expiremember-"))
     if len(os.fsencode(folder / "redis.sock")) <= SOCKET_PATH_LIMIT:
         return folder
@@ -330,7 +330,7 @@ def _socket_folder() -> Path:
 
 
 async def _answers(socket: Path) -> bool:
-    """Ask a server until it answers.
+    """Send PING until the server answers.
 
     Returns:
         Whether it answered a PING before it had been silent for too long.
@@ -348,10 +348,10 @@ async def _answers(socket: Path) -> bool:
 
 
 async def _ask(socket: Path, request: str) -> bytes:
-    """Send one request over a connection of its own.
+    """Send one request over a new connection.
 
     Returns:
-        The reply's line, or nothing where none came.
+        The reply's first line; empty if there was no reply.
     """
     try:
         async with asyncio.timeout(START_TIMEOUT):

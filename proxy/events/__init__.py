@@ -1,1 +1,1 @@
-"""`expiremember-proxy events`: who wants to be told of members that expire. The scripts that remove them tell."""
+"""`expiremember-proxy events`: manage expiry notifications. The scripts that remove expired members send them."""

@@ -1,4 +1,4 @@
-"""The subcommands of `events`: from what is asked for to lines for people and an exit status.
+"""Run the subcommands of `events`: print lines for people and return an exit status.
 
 Its tests: tests/test_events_command.py.
 """
@@ -35,7 +35,7 @@ def set_rule(settings: Settings, rule: Rule) -> int:
     """Set a rule in the database that the upstream's URL names; return the exit status.
 
     Raises:
-        SettingsError: the rule, or a setting, cannot be.
+        SettingsError: the rule or a setting is not valid.
     """
     upstream = Upstream(settings, settings.upstream)
     rule = replace(rule, database=upstream.database)
@@ -52,7 +52,7 @@ def set_rule(settings: Settings, rule: Rule) -> int:
 
 
 def remove_rule(settings: Settings, pattern: bytes) -> int:
-    """Remove the rule for a pattern; return the exit status: 1 where there is none."""
+    """Remove the rule for a pattern; return the exit status: 1 if there is none."""
     upstream = Upstream(settings, settings.upstream)
 
     async def work(store: Store) -> None:
@@ -79,7 +79,7 @@ def list_rules(settings: Settings) -> int:
 
 
 def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
-    """Print the last entries of a stream, and those to come if it is followed; return the exit status."""
+    """Print the last entries of a stream, and new ones if it is followed; return the exit status."""
 
     async def work(store: Store) -> None:
         last = b"0-0"
@@ -110,11 +110,11 @@ def _run(settings: Settings, upstream: Upstream, work: Callable[[Store], Awaitab
     return 0
 
 
-# What people see.
+# Output for people.
 
 
 def show(name: bytes) -> str:
-    """Return a name in a form that fits on a line of a terminal, and that no terminal obeys."""
+    """Return a name as printable text that fits on a line and holds no control characters."""
     text = name.decode("utf-8", "backslashreplace")
     if not text.isprintable() or text != text.strip() or not text:
         text = repr(name)[1:]
@@ -122,7 +122,7 @@ def show(name: bytes) -> str:
 
 
 def line(number: bytes, fields: Fields) -> str:
-    """Return the line for an entry: when, key and member, value or count, how late after its deadline.
+    """Return the line for an entry: time, key, member, value or count, delay after the deadline.
 
     Args:
         number: the entry's ID, which begins with the server's time in Unix ms.

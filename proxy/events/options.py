@@ -1,4 +1,4 @@
-"""The subcommand `events` and what it asks for: its own subcommands, their options and texts.
+"""The command line of `events`: its subcommands, their options and help texts.
 
 Its tests: tests/test_events_command.py.
 """
@@ -17,7 +17,7 @@ from proxy.events.rules import MOST_ENTRIES, Rule
 from proxy.keydb.options import SETTINGS
 from proxy.settings import Settings
 
-__all__ = ["SETTINGS", "group"]  # an import and events speak to the same server
+__all__ = ["SETTINGS", "group"]  # an import uses the same settings
 
 HELP: Final = """Say who is told of members that expire, and look at what was told.
 
@@ -44,16 +44,16 @@ _TAIL: Final = """Print the last entries of STREAM. A line has the time (UTC), k
 and how long after the deadline the member was removed."""
 
 Load = Callable[[Path | None, dict[str, Any]], Settings]
-"""Gathers the settings."""
+"""Loads the settings."""
 
 
 def group(load: Load, settings: list[click.Parameter], context_settings: dict[str, Any]) -> click.Group:
     """Make the subcommand.
 
     Args:
-        load: gathers the settings.
-        settings: the flags of the settings that count here.
-        context_settings: how help is shown.
+        load: loads the settings.
+        settings: the flags of the settings that apply here.
+        context_settings: Click's settings, such as how help is shown.
     """
 
     def of(name: str, text: str, callback: Callable[..., Any], *parameters: click.Parameter) -> click.Command:

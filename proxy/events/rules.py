@@ -1,4 +1,4 @@
-"""Rules for events: which members that expire are told of, where, and how. Kept in Redis, where the scripts read them.
+"""Rules for events: which expirations are reported, where and how. Redis stores them, and the scripts read them.
 
 Its tests: tests/test_events.py.
 
@@ -6,8 +6,8 @@ A rule is a member of a sorted set (`Names.events`) of its database, with the sc
 
     <maxlen> <0 or 1: with values> <database> <letters>-<l> <size of the pattern>:<pattern><list><stream>
 
-The list stands there as the name of its shadow without the prefix, of which the script needs both; l is its size, empty
-where there is no list.
+The list is stored as the name of its shadow without the prefix, because the script needs both names; l is its size,
+empty if there is no list.
 
 `proxy/scripts/lua/shared/lapse.lua` reads it.
 """
@@ -21,35 +21,35 @@ from typing import Final
 from proxy.scripts.naming import Names, hash_tag, slot
 
 LETTERS: Final = "STIV"
-"""The kinds of messages, by the letters of Redis's notify-keyspace-events: subkeyspace, subkeyevent, subkeyspaceitem,
+"""The kinds of messages, as letters of Redis's notify-keyspace-events: subkeyspace, subkeyevent, subkeyspaceitem,
 subkeyspaceevent."""
 
 LONGEST: Final = 1024
-"""Bytes of a pattern, or the name of a stream or list."""
+"""Maximum size of a pattern, stream name or list name, in bytes."""
 
 MOST: Final = 64
-"""Rules of a database: each is compared with each key that something expires in."""
+"""Maximum number of rules per database: each is matched against every key in which members expire."""
 
 MOST_ENTRIES: Final = 1 << 53
 
 _ENCODED: Final = re.compile(rb"(\d+) ([01]) (\d+) ([A-Z]*)-(\d*) (\d+):(.*)", re.DOTALL)
-_NAMES: Final = Names(b"-")  # whose prefix does not matter
+_NAMES: Final = Names(b"-")  # the prefix does not matter here
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
 
 
 class RuleError(Exception):
-    """A rule cannot be; the text says why."""
+    """A rule is not valid; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one pattern of keys has asked for.
+    """What to do when members of keys that match a pattern expire.
 
     Attributes:
-        pattern: the keys, as of KEYS.
+        pattern: the keys, as a pattern of KEYS.
         stream: the stream that gets an entry for each member; empty for none.
-        value: whether an entry has the value of a hash's field, the score of a sorted set's member, and a list gets it.
-        maxlen: how many entries the stream keeps, about; 0 for all.
+        value: whether entries have the field's value or the member's score, and the list gets that.
+        maxlen: about how many entries the stream keeps; 0 for all.
         letters: the kinds of messages that are published, of `LETTERS`.
         database: the database of the keys and the stream, for the names of channels.
         list: the list to which each member is pushed; empty for none.
@@ -64,13 +64,13 @@ class Rule:
     list: bytes = b""
 
     def check(self, prefix: bytes) -> None:
-        """See whether the rule can be.
+        """Check that the rule is valid.
 
         Args:
-            prefix: what the reserved names begin with.
+            prefix: the beginning of the reserved names.
 
         Raises:
-            RuleError: it cannot.
+            RuleError: it is not.
         """
         if not self.pattern:
             raise RuleError("the pattern is empty; * fits every key")
@@ -101,7 +101,7 @@ class Rule:
             )
 
     def encode(self) -> bytes:
-        """Return the rule as it is kept."""
+        """Return the rule as it is stored."""
         letters = "".join(letter for letter in LETTERS if letter in self.letters).encode()
         shadow = _NAMES.shadow(self.list).removeprefix(_NAMES.prefix) if self.list else b""
         return b"%d %d %d %b-%b %b%b%b" % (
@@ -116,7 +116,7 @@ def key_part(pattern: bytes) -> bytes:
 
 
 def decode(text: bytes) -> Rule | None:
-    """Return the rule that is kept so; None where it is none."""
+    """Decode a stored rule; None if it is not one."""
     found = _ENCODED.fullmatch(text)
     if found is None:
         return None
@@ -131,7 +131,7 @@ def decode(text: bytes) -> Rule | None:
 
 
 def literal_tag(pattern: bytes) -> bytes | None:
-    """Return the hash tag that all keys of a pattern have; None where that is not certain."""
+    """Return the hash tag that all keys of a pattern share; None if that is not certain."""
     tag = hash_tag(pattern)
     if tag is None or _SPECIAL.search(pattern[: pattern.index(b"}", pattern.index(b"{")) + 1]):
         return None

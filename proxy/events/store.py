@@ -1,4 +1,4 @@
-"""Reads and writes the rules for events in a server, and reads streams; failures are one line for people.
+"""Reads and writes a server's rules for events, and reads streams. Errors are one line for people.
 
 Its tests: tests/test_events_command.py.
 """
@@ -29,7 +29,7 @@ _RIGHTS: Final = "docs/security.md lists the rights of the proxy's own user; tai
 
 
 class StoreError(Exception):
-    """The server did not do it; the text is one line for people."""
+    """The request failed; the text is one line for people."""
 
 
 class NoRuleError(StoreError):
@@ -38,11 +38,11 @@ class NoRuleError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a rule writes to.
+    """The stream or list that a rule writes to.
 
     Attributes:
-        size: how many entries or elements it has; None where that cannot be told.
-        is_one: whether the key is of the right type, or not there yet.
+        size: how many entries or elements it has; None if not known.
+        is_one: whether the key has the right type or does not exist yet.
     """
 
     size: int | None = None
@@ -51,11 +51,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A rule that there is.
+    """A rule that is stored.
 
     Attributes:
-        database: where.
-        rule: the rule; None where nothing sensible stands there.
+        database: its database.
+        rule: the rule; None if it cannot be decoded.
         stream: its stream.
         list: its list.
     """
@@ -138,7 +138,7 @@ class Store:
             return Target(0) if kind == b"none" else Target(is_one=False)
         try:
             return Target(int(await self._say(ask, name)))
-        except ResponseError:  # the user may not
+        except ResponseError:  # no permission
             return Target()
 
     async def last(self, stream: bytes, count: int) -> list[tuple[bytes, Fields]]:
@@ -147,7 +147,7 @@ class Store:
         return [(number, _fields(flat)) for number, flat in reversed(rows)]
 
     async def after(self, stream: bytes, number: bytes) -> list[tuple[bytes, Fields]]:
-        """Wait a moment for the entries of a stream that come after the one of that number."""
+        """Return the entries of a stream after the given one; wait a moment if there are none."""
         reply = await self._ask("XREAD", "COUNT", 1000, "BLOCK", _BLOCK_MS, "STREAMS", stream, number)
         return [(number, _fields(flat)) for number, flat in reply[0][1]] if reply else []
 
@@ -171,7 +171,7 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     """Connect to the server.
 
     Raises:
-        StoreError: it cannot be reached, or another has become the primary meanwhile.
+        StoreError: it cannot be reached, or another server has become the primary meanwhile.
     """
     control = None
     try:

@@ -1,1 +1,1 @@
-"""What the proxy does in Redis by itself: removes members on time, and follows which keys have deadlines."""
+"""The proxy's own work in Redis: it removes members on time, and tracks which keys have deadlines."""

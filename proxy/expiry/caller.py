@@ -1,4 +1,4 @@
-"""Asks the server for something over the proxy's own connections: calls scripts, in a cluster one for each slot.
+"""Call scripts and query the server over the proxy's own connections; in a cluster, one call for each slot.
 
 Its tests: tests/test_silence.py.
 """
@@ -21,22 +21,22 @@ from proxy.scripts.calls import control_script
 from proxy.scripts.naming import Names
 
 ELSEWHERE: Final = -1
-"""What a script answers for a key that a cluster node does not have, or tells nothing of."""
+"""What a script returns for a key that a cluster node does not have or cannot serve."""
 
 Call: TypeAlias = tuple[list[bytes], list[bytes | int | str]]
 """KEYS and ARGV of a script."""
 
 
 Aside: TypeAlias = Callable[..., Awaitable[list[Any]]]
-"""Gets the answers to small requests, some of which may be errors."""
+"""Returns the replies to small requests, some of which may be errors."""
 
 _CHANGE: Final = re.compile(
     rb"^(?:rdb_(?:changes_since_last_save|last_save_time|saves)|(?:expired|evicted)_(?:keys|subkeys|fields)"
     rb"|role|master_replid|slave_repl_offset):\S+",
     re.MULTILINE,
 )
-"""Fields of INFO that change with the data: writes since the last snapshot, snapshots, keys that vanish without a
-write, and whose data a replica has."""
+"""Fields of INFO that change with the data: writes since the last snapshot, snapshots, keys removed without a write,
+and a replica's source."""
 
 _DATABASE: Final = re.compile(rb"^db(\d+):", re.MULTILINE)
 
@@ -46,28 +46,28 @@ read."""
 
 
 class Listing(Enum):
-    """Where covered prefixes are to be listed; the values are what the script is told."""
+    """Where to list covered prefixes; the values are arguments of the script."""
 
     BESIDE = "beside"
-    """In a database that has an index."""
+    """Only if the database has an index."""
     HERE = "here"
-    """In any case."""
+    """Always."""
     WHOLE = "whole"
-    """In any case, and mark the list as covering all keys in the index."""
+    """Always, and mark the list as covering all keys in the index."""
 
 
 MOST_COVERED: Final = 1_000
-"""How many covered prefixes to read from one list. There are fewer, unless somebody has damaged the list."""
+"""Maximum number of covered prefixes to read from one list. There are fewer unless the list is damaged."""
 
 
 class Caller:
-    """Calls scripts over the proxy's own connections, and asks the server about itself.
+    """Calls scripts and queries the server over the proxy's own connections.
 
     Args:
-        control: the connections of the proxy's own.
+        control: the pool of control connections.
         names: the names of the proxy's own keys.
-        commands: what the server says of its commands.
-        home: the database that connections of the proxy's own are in.
+        commands: the server's commands.
+        home: the database that control connections use.
 
     Attributes:
         aside: asks on the connection for messages between proxies, which costs half as much. Only for small answers:
@@ -84,7 +84,7 @@ class Caller:
         self.aside: Aside = self._ask_in_turn
 
     async def evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
-        """Return the reply to a script whose keys are of one slot; in a cluster, of one that the node has."""
+        """Return the reply to a script whose keys are in one slot; in a cluster, a slot of this node."""
         [reply] = await self.call(name, [(list(keys), list(arguments))])
         if isinstance(reply, ResponseError):
             raise reply
@@ -99,14 +99,14 @@ class Caller:
         quiet: bool = False,
         undeclared: bool = False,
     ) -> list[Any]:
-        """Call a script, once for each slot concerned.
+        """Call a script once per slot.
 
         Args:
             name: the script.
             calls: KEYS and ARGV.
-            asking: whether the slots are on their way to the node.
-            quiet: whether to call its short form, as of `script`.
-            undeclared: whether ARGV has all of KEYS, behind their number.
+            asking: whether the slots are on their way to the node, so that ASKING is needed.
+            quiet: whether to call its short form; see `script`.
+            undeclared: whether ARGV lists all keys, after their number.
 
         Returns:
             The replies. If a cluster node does not have all keys of a slot, its error is the reply for that slot.
@@ -127,7 +127,7 @@ class Caller:
             pipeline.eval(text, len(keys), *keys, *arguments)  # type: ignore[arg-type]
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
         if not slots.primary and isinstance(replies[0], Exception):
-            raise replies[0]  # the proxy's user may not read here
+            raise replies[0]  # the proxy's user lacks permission
         replies = replies[1::2] if asking else replies[-len(calls) :]
         for reply in replies:
             if isinstance(reply, Exception) and not is_elsewhere(reply):
@@ -135,14 +135,14 @@ class Caller:
         return replies
 
     async def do_plainly(self, name: str, keys: list[bytes], arguments: list[bytes | int | str]) -> Any:
-        """Return what a script in `PLAINLY` would answer, by plain commands."""
+        """Return what a script in `PLAINLY` would return, using plain commands."""
         asks, take = PLAINLY[name](keys, arguments)
         return take(await self._ask_together(asks))
 
     async def glance(self, index: bytes) -> tuple[int, float]:
         """Return the server's clock, in Unix µs, and the earliest deadline in the home database, in Unix ms.
 
-        It is infinite if there is none, and minus that if something else stands in the index's place. No script runs.
+        It is infinite if there is none, and minus infinity if the index has the wrong type. No script runs.
         """
         time, first = await self.aside(("TIME",), ("ZRANGE", index, "0", "0", "WITHSCORES"))
         if isinstance(first, Exception) and not str(first).startswith("WRONGTYPE"):
@@ -154,22 +154,22 @@ class Caller:
         return _micros(time), earliest
 
     async def commands(self) -> list[list[Any]]:
-        """Read what the server says of its commands, as it says it."""
+        """Return the server's reply to COMMAND, unchanged."""
         rows: list[list[Any]] = await self.ask("COMMAND")
         return rows
 
     async def users(self) -> list[bytes]:
-        """Read the server's users with their rights, a line each."""
+        """Return the server's users with their permissions, one line each."""
         lines: list[bytes] = await self.ask("ACL", "LIST")
         return lines
 
     async def greeting(self) -> dict[bytes, Any]:
-        """Read what the server says of itself: its name, its version and more."""
+        """Return the server's reply to HELLO: its name, version and more."""
         words = await self.ask("HELLO")
         return words if isinstance(words, dict) else dict(zip(words[::2], words[1::2], strict=True))
 
     async def round_trip(self) -> None:
-        """Wait until the server has answered a request on a connection of the proxy's own, whatever it says."""
+        """Wait until the server has replied to a request on a control connection, whatever the reply."""
         with suppress(ResponseError):
             await self.ask("PING")
 
@@ -186,12 +186,12 @@ class Caller:
         return await self._ask_together(requests)
 
     async def exist(self, databases: list[int], names: Sequence[bytes]) -> bool:
-        """Return whether some database has any of some keys; no script runs."""
+        """Return whether any of some keys exists in any database; no script runs."""
         asks, take = PLAINLY["traces"](list(names), [*databases])
         return bool(take(await self._ask_together(asks)))
 
     async def _ask_together(self, asks: Iterable[tuple[bytes | int | str, ...]]) -> list[Any]:
-        """Return the replies to commands, some of them in other databases; errors are returned too."""
+        """Return the replies to commands, some in other databases; errors are returned too."""
         commands = [*asks, ("SELECT", self._home)]
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         replies: list[Any] = []
@@ -212,12 +212,12 @@ class Caller:
         """Read the lists of covered prefixes; no script runs.
 
         Args:
-            databases: where.
-            name: the list's.
-            index: the index's.
+            databases: their numbers.
+            name: the name of the list.
+            index: the name of the index.
 
         Returns:
-            For each database that there is: the entries, `MOST_COVERED` at most, and whether there is an index.
+            For each existing database: the entries, `MOST_COVERED` at most, and whether there is an index.
         """
         asks: list[tuple[bytes | int | str, ...]] = []
         for database in databases:
@@ -242,7 +242,7 @@ class Caller:
         return set(map(int, _DATABASE.findall(_told(keyspace))))
 
     async def changes(self) -> object:
-        """Return something that is different after any change of the data."""
+        """Return a value that differs after any change of the data."""
         sections = await self.aside(("INFO", "persistence"), ("INFO", "stats"), ("INFO", "replication"))
         return [_CHANGE.findall(_told(section)) for section in sections]
 
@@ -253,7 +253,7 @@ class Caller:
 
 
 def _told(answer: Any) -> Any:
-    """Return an answer, or raise it if it is an error."""
+    """Return a reply, or raise it if it is an error."""
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -265,5 +265,5 @@ def _micros(time: Any) -> int:
 
 
 def is_elsewhere(error: Exception) -> bool:
-    """Return whether a cluster node says that it does not have a key, or not all keys of a request."""
+    """Return whether an error says that a cluster node does not have all keys of a request."""
     return isinstance(error, MovedError | AskError | TryAgainError)

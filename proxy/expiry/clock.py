@@ -1,4 +1,4 @@
-"""The server's clock, as estimated from here: every deadline is judged by it, so that several proxies agree.
+"""Estimate the server's clock: every deadline is judged by it, so that several proxies agree.
 
 Its tests: tests/test_clock.py.
 """
@@ -12,48 +12,48 @@ from typing import Final
 
 DRIFT: Final = 500e-6
 """How fast the server's clock and this machine's may drift apart: ms for each ms. Time services correct clocks by no
-more. If it is exceeded, that looks like many small steps, each noticed with the next answer."""
+more. Faster drift looks like many small steps, each noticed with the next reply."""
 
 _RESOLUTION_MS: Final = 0.001
 """The server reports its time in whole µs, rounded down."""
 
 
 class ServerClock:
-    """Bounds what the server's clock shows now.
+    """Bounds the present time of the server's clock.
 
-    An answer that carries the server's time says what that clock showed between two moments of this machine's monotonic
-    clock: bounds for the offset between the two, as far apart as the round trip took. Bounds widen with age, by
-    `DRIFT`, and those of all answers hold at once. If those of a new answer contradict the earlier ones, the server's
-    clock has been stepped, and only the new ones count. This machine's wall clock plays no part.
+    A reply with the server's time was made between two moments of this machine's monotonic clock. That gives bounds for
+    the offset between the clocks, as far apart as the round trip took. Bounds widen with age, by
+    `DRIFT`, and those of all replies hold at once. If a new reply contradicts earlier ones, the server's clock has been
+    stepped, and only the new bounds count. This machine's wall clock is not used.
     """
 
     def __init__(self) -> None:
         self._at = self.local()
-        # Until the first answer: the machines' wall clocks are about the same.
+        # Until the first reply: the machines' wall clocks are about the same.
         self._low = self._high = time.time() * 1000 - self._at
         self._listeners: list[Callable[[float], None]] = []
         self._answered = False
         self._stepped = -math.inf  # when the last step was noticed
 
     def now(self) -> float:
-        """Return the server's time as it most likely is, in Unix ms."""
+        """Return the most likely server time, in Unix ms."""
         return self.local() + (self._low + self._high) / 2
 
     def latest(self) -> float:
-        """Return the latest that the server's time can be, in Unix ms."""
+        """Return the latest possible server time, in Unix ms."""
         local = self.local()
         return local + self._high + DRIFT * (local - self._at)
 
     def doubt(self) -> float:
-        """Return how far before `latest` the server's time can be, in ms."""
+        """Return how far the server's time can be before `latest`, in ms."""
         return self._high - self._low + 2 * DRIFT * (self.local() - self._at)
 
     def observe(self, sent: float, received: float, server: float) -> None:
-        """Take an answer into account, as soon as it has come.
+        """Take a reply into account, as soon as it has arrived.
 
         Args:
-            sent: `local` when the question went out.
-            received: `local` when the answer had come.
+            sent: `local` when the request was sent.
+            received: `local` when the reply had arrived.
             server: the server's clock at some moment between, in Unix ms.
         """
         drift = DRIFT * (received - sent)
@@ -63,7 +63,7 @@ class ServerClock:
         if self._answered and low <= earlier_high and earlier_low <= high:
             self._low, self._high = max(low, earlier_low), min(high, earlier_high)
         elif sent < self._stepped:
-            # On another connection, an answer from after the step has overtaken this one, or the other way round.
+            # A reply from after the step has overtaken this one on another connection, or vice versa.
             return
         else:
             step = (low + high - earlier_low - earlier_high) / 2
@@ -76,9 +76,9 @@ class ServerClock:
         self._at = received
 
     def restart(self) -> None:
-        """Forget all earlier answers: from now on another server is asked, which has its own clock."""
+        """Forget all earlier replies: the upstream is now another server with its own clock."""
         self._answered = False
-        self._stepped = self.local()  # answers to earlier questions are of the server before
+        self._stepped = self.local()  # replies to earlier requests are from the old server
 
     def on_step(self, listener: Callable[[float], None]) -> None:
         """Call a function, with the step in ms, whenever the server's clock has been stepped."""

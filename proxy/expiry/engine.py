@@ -1,5 +1,4 @@
-"""The engine: removes due members and voids deadlines, over the proxy's own connections, for requests and for the
-sweeper.
+"""The engine: removes due members and voids deadlines over control connections, for requests and the sweeper.
 
 Its tests: tests/test_lives.py.
 """
@@ -32,48 +31,47 @@ from proxy.session.voiding import Absent, voidings
 log = structlog.get_logger("proxy.engine")
 
 SWEPT_AT_ONCE: Final = 32
-"""How many keys one script of the sweeper clears. The server's other clients wait for it meanwhile."""
+"""Maximum number of keys that one script of the sweeper clears. The server's other clients wait meanwhile."""
 
 MEMBERS_AT_ONCE: Final = 500
-"""Members, or deadlines, that one script looks at, about."""
+"""About how many members or deadlines one script looks at."""
 
 PAIRS_AT_ONCE: Final = 2_000
-"""Pairs of a key and a database that one script looks at, at most."""
+"""Maximum number of pairs of key and database that one script looks at."""
 
 WEEDED_AT_ONCE: Final = 1_000
-"""Elements of a list that one script looks at, where many are due."""
+"""Number of list elements that one script looks at, if many are due."""
 
 WEEDED_ANEW: Final = 20
-"""How often to start again if somebody changes the list meanwhile, past the proxy."""
+"""How often to start again if the list is changed meanwhile, bypassing the proxy."""
 
 _WEEDED: Final = -2
-"""What the script answers if nothing is left to do."""
+"""What the script returns if nothing is left to do."""
 
 TELLING_SECONDS: Final = 60.0
-"""How long, after a rule for events has been met, to send the long form of the scripts at once, which can tell
-events."""
+"""How long, after a rule for events has matched, to send the long form of scripts directly, which can send events."""
 
 VOID_MS: Final = 60_000
-"""How long `TTL` shows a void deadline at least, as in KeyDB, before the background pass frees it."""
+"""Minimum time for which `TTL` shows a void deadline, as in KeyDB, before the background pass frees it."""
 
 LEFTOVERS_AT_ONCE: Final = 100
-"""Keys of an index that are read at once for the background pass."""
+"""Number of keys of an index to read at once for the background pass."""
 
 _NEARLY: Final = 0.0002
-"""Seconds between two looks at a deadline that is about to pass."""
+"""Seconds between two checks of a deadline that is about to pass."""
 
 
 class Engine:
-    """Removes due members, voids deadlines, and keeps the index true.
+    """Removes due members, voids deadlines, and keeps the index correct.
 
     Args:
         caller: calls the scripts.
-        indexes: what is read, and made known.
+        indexes: reads the indexes.
         names: the names of the proxy's own keys.
         coverage: the covered keys.
-        clock: the server's clock; kept current likewise.
-        batch: members that one script removes at most.
-        metrics: where to count what is removed.
+        clock: the server's clock, which the engine updates.
+        batch: maximum number of members that one script removes.
+        metrics: counts what is removed.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
@@ -99,7 +97,7 @@ class Engine:
         self._telling_until = -math.inf
 
     async def answer(self, question: Question) -> None:
-        """Do what a question asks for, in all databases. A replica in a cluster removes nothing."""
+        """Answer a question, in all databases. A replica in a cluster removes nothing."""
         slots = self._names.slots
         if slots is not None and not slots.primary:
             await self._indexes.look_at_role()
@@ -113,7 +111,7 @@ class Engine:
             await self._remove_due(question.due)
         if question.unclear:
             question.found.update(await self._indexes.have(list(question.unclear)))
-            self._coverage.learn(question.found)  # who may not be asked of may have set them unannounced
+            self._coverage.learn(question.found)  # they may have been set unannounced
         if question.leftover:
             await self._drop_leftovers(question.leftover)
         if question.arrivals:
@@ -133,7 +131,7 @@ class Engine:
                     await self.sweep(look.database, look.due, trigger="request")
 
     async def _remove_due(self, keys: tuple[bytes, ...]) -> None:
-        """Remove what is due in some keys."""
+        """Remove due members from some keys."""
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             for group in self._names.by_slot(keys[begin : begin + KEYS_AT_ONCE]):
                 await self._remove_due_of_slot(group)
@@ -147,16 +145,16 @@ class Engine:
             if next_one > self._clock.latest() + AHEAD_MS:
                 self._coverage.cleared.note(keys, since, next_one)
                 return
-            await asyncio.sleep(_NEARLY)  # by the server's own clock it is some µs until then
+            await asyncio.sleep(_NEARLY)  # the deadline may be some µs away by the server's clock
         await self._indexes.note_elsewhere(keys)
         slots, number = self._names.slots, slot(keys[0])
         if slots is not None and number in slots.owned and number not in slots.moving:
-            await self._cleared(keys)  # the slot has become the node's own meanwhile
+            await self._cleared(keys)  # meanwhile the slot has become the node's own
         else:
             await self._clear_on_its_way(keys)
 
     async def _cleared(self, keys: list[bytes]) -> float | None:
-        """Remove what is due in some keys of one slot; return the earliest deadline that is left, in Unix ms.
+        """Remove due members from some keys of one slot; return the earliest deadline left, in Unix ms.
 
         None where a cluster node does not have them.
         """
@@ -170,7 +168,7 @@ class Engine:
         return earliest
 
     async def _clear(self, keys: list[bytes], databases: list[int]) -> list[bytes] | None:
-        """Remove what is due in some keys of some databases; return what is earliest in each.
+        """Remove due members from some keys of some databases; return the earliest deadline of each.
 
         None where a cluster node does not have them.
         """
@@ -189,9 +187,9 @@ class Engine:
                 return list(left)
 
     async def _clear_on_its_way(self, keys: list[bytes]) -> None:
-        """Remove what is due in keys of a slot that is being moved, where key and shadow are at this node.
+        """Remove due members from keys of a slot that is being moved, if key and shadow are at this node.
 
-        The index may be at the other one, and need not be changed here: the slot is read when it has come to rest.
+        The index may be at the other node and is not changed here: the slot is read after the move.
         """
         slots = self._names.slots
         if slots is None or slot(keys[0]) not in slots.moving:
@@ -229,7 +227,7 @@ class Engine:
             keys = voiding.keys[1::2]
             while place is None or place:
                 call: Call = voiding.keys, [*voiding.arguments(place or ())]
-                if in_slots:  # the index may be at another node, and is not needed
+                if in_slots:  # the index may be at another node and is not needed
                     call = keys, [*all_in_arguments(voiding.keys), *voiding.arguments(place or ())]
                 asking = self._indexes.is_coming(keys[0])
                 [reply] = await self._caller.call("void", [call], asking=asking, undeclared=in_slots)
@@ -241,7 +239,7 @@ class Engine:
     async def sweep(
         self, database: int, due: list[tuple[bytes, float]], *, trigger: Literal["sweep", "request"] = "sweep"
     ) -> int:
-        """Remove what is due in some keys of one database, a batch at most.
+        """Remove due members from some keys of one database, at most a batch.
 
         Args:
             database: its number.
@@ -249,7 +247,7 @@ class Engine:
             trigger: what makes it necessary.
 
         Returns:
-            How many members and deadlines went; fewer than a batch when nothing that is due is left.
+            How many members and deadlines were removed; fewer than a batch if no due members are left.
         """
         keys = [key for key, _ in due]
         name, in_slots = "sweep", self._names.slots is not None
@@ -269,7 +267,7 @@ class Engine:
                 elsewhere.append(key)
                 continue
             earliest = float(after) if after else None
-            # If no member went, the index was wrong, as clients' scripts can make it: then nothing was late.
+            # If no member was removed, the index was wrong, which clients' scripts can cause: then nothing was late.
             if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
                 self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
         await self._indexes.note_elsewhere(elsewhere)
@@ -278,10 +276,10 @@ class Engine:
         return int(gone)
 
     async def _weed(self, trigger: Literal["sweep", "request"], database: int, key: bytes) -> int:
-        """Remove what is due in a list with many due elements, a part at a time, so that no other client waits long.
+        """Remove due elements from a list with many of them, a part at a time, so that no other client waits long.
 
         Returns:
-            How many members there were.
+            How many members were removed.
         """
         place: list[int | bytes] = [0, 0, b""]
         members = begun = 0
@@ -301,23 +299,21 @@ class Engine:
             self._indexes.observe(sent, moment)
             members += gone
             self._metrics.members_expired_total[trigger] += gone
-            if trigger == "sweep":  # leave the server to others for as long
+            if trigger == "sweep":  # leave the server to others for the same time
                 await asyncio.sleep(asyncio.get_running_loop().time() - began)
         return members
 
     async def _remove(
         self, trigger: Literal["sweep", "request"], name: str, call: Call, *, undeclared: bool = False
     ) -> Any:
-        """Run a script that removes members: in its short form while no rule for events can match.
+        """Run a script that removes members, in its short form while no rule for events has matched lately.
 
         Args:
-            trigger: what makes it necessary.
-            name: the script.
-            call: its KEYS and ARGV.
-            undeclared: whether ARGV has all of KEYS, behind their number.
+            trigger: what makes it necessary. name: the script. call: its KEYS and ARGV. undeclared: whether ARGV has
+            all of KEYS, behind their number.
 
         Returns:
-            The reply, or an error as of `Caller.call`.
+            The reply, or an error as returned by `Caller.call`.
         """
         quiet = time.monotonic() >= self._telling_until
         [reply] = await self._caller.call(name, [call], quiet=quiet, undeclared=undeclared)
@@ -328,7 +324,7 @@ class Engine:
         return (await self._caller.call(name, [call], undeclared=undeclared))[0]
 
     def _count_told(self, told: list[int | bytes]) -> None:
-        """Count the events that a script has told, and warn of those that the server refused."""
+        """Count the events that a script has sent, and warn of those that the server refused."""
         error = count_told(self._metrics, told)
         if error:
             self._say_lost(
@@ -340,7 +336,7 @@ class Engine:
             )
 
     async def changes(self) -> object:
-        """Return a value that differs after any change of the data, or of what the proxy knows about it."""
+        """Return a value that differs after any change of the data or of the set of databases or slots."""
         slots = self._names.slots
         places = sorted(self._coverage.databases) if slots is None else (sorted(slots.indexed), slots.primary)
         return await self._caller.changes(), places
@@ -348,19 +344,19 @@ class Engine:
     async def void_pages(
         self, database: int, pages: Sequence[tuple[bytes, bytes]], *, own: bool
     ) -> list[tuple[bytes, int, int, int]]:
-        """Void, in a part of the shadow of each of some keys, the deadlines of absent members.
+        """Void the deadlines of absent members in a part of each of some keys' shadows.
 
         Args:
             database: the keys' database.
-            pages: the keys, all of one slot, each with the cursor to go on with; b"0" to begin. (In the middle of a
-                list it tells also what has been found there.)
-            own: whether the server has the words for lifetimes of fields itself: deadlines that they have set before
-                become its own.
+            pages: the keys, all of one slot, each with its cursor; b"0" to begin. (Within a list the cursor also
+                records what has been found.)
+            own: whether the server has its own commands for TTLs of fields: deadlines that such commands set before
+                become native TTLs.
 
         Returns:
-            For each key the next cursor (b"0": that was the end), how many deadlines were looked at (more, for work
-            that takes long: the rate counts it), how many voided, and how many were void before; nothing of the last
-            keys where `MEMBERS_AT_ONCE` have been looked at.
+            For each key the next cursor (b"0" at the end), how many deadlines were checked (more if the work was
+            expensive, for the rate limit), how many were voided, and how many were void before; the last keys are
+            missing if `MEMBERS_AT_ONCE` were checked before them.
         """
         keys, cursors = zip(*pages, strict=True)
         call: Call = self._names.involved(keys), [database, MEMBERS_AT_ONCE, VOID_MS, "own" if own else "", *cursors]
@@ -371,8 +367,7 @@ class Engine:
         return [(cursor, int(seen), int(voided), int(aged)) for cursor, seen, voided, aged in reply]
 
     async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
-        """Correct the indexes for some keys, `KEYS_AT_ONCE` at most, by their shadows; return the keys that were
-        wrong."""
+        """Correct the indexes from the shadows of some keys, `KEYS_AT_ONCE` at most; return the wrong keys."""
         calls: list[Call] = [(self._names.involved(group), [database]) for group in self._names.by_slot(keys)]
         healed: list[bytes] = []
         for reply in await self._caller.call("heal", calls):
@@ -382,9 +377,9 @@ class Engine:
         return healed
 
     async def list_covered(self, databases: Mapping[int, Listing], entries: Collection[bytes]) -> None:
-        """List covered prefixes in the server, beside the indexes, where proxies that start later read them.
+        """Write the lists of covered prefixes in the server, which proxies that start later read.
 
-        If nothing can be written at present, the tracker lists them later.
+        If the server refuses the write, the tracker lists them later.
         """
         if self._names.slots is not None or not databases:
             return
@@ -396,22 +391,22 @@ class Engine:
             log.debug("covered prefixes not listed", error=one_line(error))
 
     async def page_of_index(self, database: int, cursor: bytes, number: int | None) -> tuple[bytes, list[bytes]]:
-        """Return some keys of the index of a database or slot, and the cursor to go on with: b"" at the end."""
+        """Return some keys of the index of a database or slot, and the next cursor: b"" at the end."""
         found = await self.own_names(database, b"", cursor, number, b"", LEFTOVERS_AT_ONCE)
         return found[1], found[3]
 
     async def own_names(
         self, database: int, names: bytes, entries: bytes, number: int | None, pattern: bytes, step: int
     ) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
-        """Find names of the proxy's own keys, and keys in an index, a step at a time.
+        """Scan for names of the proxy's own keys, and keys in an index, one step at a time.
 
         Args:
             database: its number.
-            names: the cursor among all names; b"" when it has come round.
-            entries: that in the index.
+            names: the cursor among all names; b"" at the end.
+            entries: the cursor in the index.
             number: the slot of the index; None for the one index of a database.
             pattern: the pattern of the names.
-            step: how many to look at.
+            step: how many names to look at.
 
         Returns:
             The two cursors; the names; the keys.

@@ -2,9 +2,9 @@
 
 Its tests: tests/test_background.py.
 
-Every user who may set deadlines may write the index, and so damage it by a script of their own. A deadline that is
-missing in the index, or too late in it, is swept late. The index is derived, so this pass goes round all databases and
-writes what the shadows say.
+Any user who may set deadlines may write to the index, and so damage it with a script. A deadline that is missing from
+the index, or too late in it, is swept late. This pass goes through all databases and rewrites the index from the
+shadows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BETWEEN_ROUNDS: Final = 5.0
 """Seconds from the end of one round to the beginning of the next."""
 
 STEP: Final = 1000
-"""How many keys the server looks at in one step, which takes some 0.2 ms."""
+"""How many keys the server looks at in one step, which takes about 0.2 ms."""
 
 STEP_SECONDS: Final = 0.1
 """How long to leave the server to others after a step: 10,000 keys a second."""
@@ -38,7 +38,7 @@ class Healing:
     """The background pass over the proxy's own keys.
 
     Args:
-        engine: looks at the keys, and learns the deadlines that were missing.
+        engine: looks at the keys and corrects the indexes.
         names: the names of the proxy's own keys.
         coverage: which databases there are.
         tracker: knows whether the server is reachable.
@@ -49,11 +49,11 @@ class Healing:
         self._names = names
         self._coverage = coverage
         self._tracker = tracker
-        self._seen: object = None  # at the beginning of a round that found nothing wrong
+        self._seen: object = None  # `Engine.changes` before the last complete round
         self._pattern = re.sub(rb"([][*?\\^-])", rb"\\\1", names.prefix) + b"*"
 
     async def run(self) -> None:
-        """Check in rounds until cancelled; not where nothing has deadlines, and nothing has changed."""
+        """Check in rounds until cancelled; skip rounds if there are no deadlines or nothing has changed."""
         while True:
             await self._tracker.connected.wait()
             try:
@@ -79,7 +79,7 @@ class Healing:
             return
         names, entries = b"0", b"0" if slots is None else b""
         number = None if slots is None else slots.first
-        indexes: list[int] = []  # in a cluster: slots that have been met and are still to be gone through
+        indexes: list[int] = []  # in a cluster: slots that have been found and are still to be read
         while names or entries or indexes:
             if not entries and indexes:
                 number, entries = indexes.pop(), b"0"
@@ -95,6 +95,6 @@ class Healing:
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             healed = await self._engine.heal(database, keys[begin : begin + KEYS_AT_ONCE])
             if healed:
-                # In a cluster an index and shadows may have come apart while slots were moved.
+                # In a cluster, index and shadows can diverge while slots are moved.
                 tell = log.warning if self._names.slots is None else log.info
                 tell("index corrected", keys=len(healed), database=database)

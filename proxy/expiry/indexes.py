@@ -1,4 +1,4 @@
-"""Reads the indexes: which keys have deadlines, when something is due, and which slots a cluster node has.
+"""Read the indexes: which keys have deadlines, when members are due, and which slots a cluster node has.
 
 Its tests: tests/test_background.py.
 """
@@ -27,39 +27,39 @@ from proxy.upstream.nodes import myself
 log = structlog.get_logger("proxy.cluster")
 
 KEYS_AT_ONCE: Final = 128
-"""Keys that one script looks at, at most."""
+"""Maximum number of keys that one script looks at."""
 
 LEARNT_AT_ONCE: Final = 250
-"""How many keys to ask for at once. Clients wait while the question is encoded."""
+"""How many keys to ask about at once. Clients wait while the request is encoded."""
 
 PAGE: Final = 1000
-"""Entries of an index that are read at once."""
+"""Number of entries of an index to read at once."""
 
 PAGE_OF_SLOT: Final = 100
-"""The same where there is one for each slot, of which as many are read at once as `SLOTS_AT_ONCE`."""
+"""The same in a cluster, where `SLOTS_AT_ONCE` indexes are read at once."""
 
 SLOTS_AT_ONCE: Final = 100
-"""Slots whose indexes are read at once."""
+"""Number of slots whose indexes are read at once."""
 
 PRESENT_AT_ONCE: Final = 1000
-"""Slots of which a cluster node is asked at once whether they have an index, in some 1.6 ms."""
+"""Number of slots to ask a cluster node about at once, whether they have an index: about 1.6 ms."""
 
 KEYS_OF_SLOT: Final = 1_000_000
-"""Keys that are looked for at most in a slot that is on its way to a cluster node."""
+"""Maximum number of keys to look for in a slot that is on its way to a cluster node."""
 
 LEASE_MS: Final = 1000
-"""How long the sweeper's lease lasts without renewal: another proxy takes over at the latest then."""
+"""How long the sweeper's lease lasts without renewal; then another proxy takes over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An index, and where to go on reading it.
+    """A position in an index.
 
     Attributes:
         database: the number of its database.
         slot: its slot; None for the one index of a database.
         cursor: the deadline to begin at, in Unix ms.
-        offset: how many entries with that very deadline have been read already.
+        offset: how many entries with exactly that deadline have been read.
     """
 
     database: int
@@ -70,12 +70,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is due in one database.
+    """The due keys of one database.
 
     Attributes:
         database: its number.
-        earliest: its earliest deadline, in Unix ms; infinite when there is none.
-        due: keys with members that are due, each with its earliest deadline; in that order, not necessarily all.
+        earliest: its earliest deadline, in Unix ms; infinite if there is none.
+        due: keys with due members, each with its earliest deadline, ordered by that; not necessarily all.
     """
 
     database: int
@@ -91,7 +91,7 @@ class Indexes:
         home: the number of the database in which the sweeper's lease is.
         names: the names of the proxy's own keys, and which slots the server has.
         coverage: the covered keys, and the databases that may hold deadlines.
-        clock: the server's clock; kept current likewise.
+        clock: the server's clock, which this class updates.
 
     Attributes:
         misplaced: set when a cluster node has said that it does not have a key.
@@ -109,7 +109,7 @@ class Indexes:
         self._coverage = coverage
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._met: set[int] = set()  # the databases at the last look
+        self._met: set[int] = set()  # the databases of the last look
         self.order = SlotOrder()
         self.misplaced = asyncio.Event()
         self.clustered = asyncio.Event()
@@ -120,17 +120,17 @@ class Indexes:
         self._slots_are_learnt = asyncio.Lock()
 
     async def find_databases(self) -> None:
-        """Find the databases that have keys at all."""
+        """Find the databases that have keys."""
         self._coverage.databases.update(await self._caller.databases())
 
     async def has_rules(self) -> bool:
         """Return whether any database has rules for events. No script runs."""
         if self._names.slots is not None:
-            return False  # as in CONFIG: see docs/events.md
+            return False  # not supported in a cluster: see docs/events.md
         return await self._caller.exist(sorted(self._coverage.databases), [self._names.events])
 
     async def has_traces(self) -> bool:
-        """Return whether any database has keys of the proxy's own that need no deadline."""
+        """Return whether any database has keys of the proxy's own that exist without deadlines."""
         slots = self._names.slots
         if slots is not None:
             return bool(slots.indexed)
@@ -138,9 +138,9 @@ class Indexes:
         return bool(await self._caller.evaluate("traces", [self._names.lease, self._names.events], databases))
 
     async def glance(self) -> float:
-        """Return the earliest deadline, in Unix ms, without running a script; infinite: there is none.
+        """Return the earliest deadline, in Unix ms, without running a script; infinite if there is none.
 
-        A time that has passed means that something is due, or that a closer look is needed.
+        Minus infinity means that members are due or that `look` is needed.
         """
         databases = sorted(self._coverage.databases)
         if self._names.slots is not None or not self._met.issuperset(databases):
@@ -157,13 +157,13 @@ class Indexes:
         return earliest if earliest > moment / 1000 else -math.inf
 
     async def look(self, *, for_sweep: bool = False) -> tuple[list[Look], float]:
-        """Ask, for each database, what is due and when something will be.
+        """Return, for each database, the due keys and the earliest deadline.
 
         Args:
             for_sweep: whether to take the sweeper's lease if anything is due.
 
         Returns:
-            What is due, and for how many ms another proxy has the lease still (0: it does not).
+            The looks, and for how many ms another proxy still has the lease (0 if none has).
         """
         if self._names.slots is not None:
             return await self._look_at_slots_due(self._names.slots, for_sweep=for_sweep)
@@ -188,10 +188,10 @@ class Indexes:
         return looks, taken
 
     async def _take_lease(self) -> float:
-        """Take or keep the sweeper's lease; return for how many ms another proxy has it still."""
+        """Take or renew the sweeper's lease; return for how many ms another proxy still has it."""
         call: Call = [self._names.lease], [self._home, self._name, LEASE_MS]
         [taken] = await self._caller.call("lease", [call])
-        if isinstance(taken, Exception):  # the slot has gone
+        if isinstance(taken, Exception):  # the slot has moved away
             self.misplaced.set()
             return 0.0
         return float(taken)
@@ -207,7 +207,7 @@ class Indexes:
         databases, order = sorted(self._coverage.databases), self.order
         if not slots.primary:
             return [Look(database, math.inf, []) for database in databases], 0.0
-        await self.learn_slots(tuple(slots.changed))  # the tracker gathers them for a while, or is just reading some
+        await self.learn_slots(tuple(slots.changed))  # the tracker collects changes for a while first
         due = order.due(moment / 1000, SLOTS_AT_ONCE)
         taken = await self._take_lease() if due and for_sweep else 0.0
         looks: list[Look] = []
@@ -221,7 +221,7 @@ class Indexes:
         return looks, taken
 
     async def learn_slots(self, numbers: Collection[int]) -> None:
-        """Read the earliest deadlines of some slots of a cluster node; those that another has begun to read, too."""
+        """Read the earliest deadlines of some slots of a cluster node, after any read that is under way."""
         wanted, earliest = list(numbers), dict.fromkeys(numbers, math.inf)
         async with self._slots_are_learnt:
             for database in sorted(self._coverage.databases) if wanted else ():
@@ -234,7 +234,7 @@ class Indexes:
                 self.order.put(number, deadline)
 
     async def have(self, keys: list[bytes]) -> set[bytes]:
-        """Return those of some keys that have deadlines in any database, or may have."""
+        """Return those of some keys that have or may have deadlines in any database."""
         found: set[bytes] = set()
         for begin in range(0, len(keys), LEARNT_AT_ONCE):
             page = keys[begin : begin + LEARNT_AT_ONCE]
@@ -258,7 +258,7 @@ class Indexes:
         """Return where the indexes of the known databases begin.
 
         Args:
-            numbers: of a cluster node, the slots to look at; None for all of its own.
+            numbers: the slots of a cluster node; None for all of its own.
         """
         slots, databases = self._names.slots, sorted(self._coverage.databases)
         if slots is None:
@@ -279,8 +279,8 @@ class Indexes:
         return found
 
     async def survey(self, *, anew: bool = False) -> None:
-        """Make known the keys with shadows in slots that are on their way to a cluster node. They come before the slot
-        and its index, or an earlier move has left them there.
+        """Cover the keys with shadows in slots on their way to a cluster node. They arrive before the slot and its
+        index, or are left from an earlier move.
 
         Args:
             anew: whether no slot is known yet. Then slots that are leaving are surveyed too, as their index may have
@@ -298,7 +298,7 @@ class Indexes:
             slots.surveyed.add(number)
 
     async def note_shadows(self, keys: Collection[bytes]) -> None:
-        """Note which keys of slots that go have deadlines here: these may go before the keys do."""
+        """Record which keys of departing slots have deadlines here: shadows may leave before their keys."""
         slots, left = self._names.slots, list(keys)
         if slots is None:
             return
@@ -316,7 +316,7 @@ class Indexes:
         """Read on in some indexes, `SLOTS_AT_ONCE` of a cluster node or one of another server, earliest deadline first.
 
         Returns:
-            For each the keys with their earliest deadlines in Unix ms, and where to go on; None at the end.
+            For each index, keys with their earliest deadlines in Unix ms, and the next position; None at the end.
         """
         size = size or (PAGE if self._names.slots is None else PAGE_OF_SLOT)
         calls: list[Call] = [
@@ -344,7 +344,7 @@ class Indexes:
         return pages
 
     async def look_at_slots(self) -> None:
-        """Ask a cluster node which slots it has. Its answers are taken in the order in which they were given."""
+        """Ask a cluster node which slots it has. Replies are processed in the order in which they were sent."""
         async with self._slots_are_asked:
             node, slots = myself(await self._caller.ask("CLUSTER", "NODES")), self._names.slots
         if slots is None:
@@ -360,7 +360,7 @@ class Indexes:
             log.debug("slots changed", slots=len(slots.owned))
 
     async def look_at_role(self) -> None:
-        """Ask whether a replica in a cluster has become a primary. All callers meanwhile share the next answer."""
+        """Ask whether a replica in a cluster has become a primary. Concurrent callers share the next reply."""
         asked = self._roles_asked
         async with self._role_is_asked:
             if self._roles_asked > asked:
@@ -370,14 +370,14 @@ class Indexes:
                 await self.look_at_slots()
 
     def is_coming(self, key: bytes) -> bool:
-        """Return whether a key's slot is being moved to the cluster node, which has to be asked for it by ASKING."""
+        """Return whether a key's slot is being moved to the cluster node, so that requests need ASKING."""
         slots = self._names.slots
         return slots is not None and slot(key) in slots.coming
 
     async def note_elsewhere(self, keys: Sequence[bytes]) -> None:
-        """Note that a cluster node does not have some keys, or not all that belongs to them.
+        """Note that a cluster node lacks some keys, or their shadows or index.
 
-        If a slot is the node's, and does not go, its index has to be read again.
+        If their slot is the node's and at rest, its index must be read again.
         """
         if not keys:
             return
@@ -389,10 +389,10 @@ class Indexes:
                 slots.unread.add(number)
 
     def observe(self, sent: float, moment: int) -> None:
-        """Take the server's clock as a script told it.
+        """Update the clock from the server's time in a script's reply.
 
         Args:
             sent: when the script was called, by the local clock, in Unix ms.
-            moment: what the server's clock showed meanwhile, in Unix µs.
+            moment: the server's time meanwhile, in Unix µs.
         """
         self._clock.observe(sent, self._clock.local(), moment / 1000)

@@ -1,13 +1,13 @@
-"""Void the deadlines of members that went unseen, slowly and in the background.
+"""Void the deadlines of members that were removed unseen, slowly and in the background.
 
 Its tests: tests/test_background.py.
 
-Members go by pops, scripts, eviction, expiry of their key, or a writer that bypasses the proxy. If a member comes back
-through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members that come back
-past the proxy.
+Members are removed by pops, scripts, eviction, expiry of their key, or a writer that bypasses the proxy. If a member is
+added again through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members
+that are added again by a writer that bypasses the proxy.
 
-Where the server has got the words for lifetimes of fields by an upgrade, the pass makes the deadlines that these have
-set before the server's own.
+If a server upgrade has brought commands for TTLs of fields, the pass turns deadlines that such commands set before into
+native TTLs.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ log = structlog.get_logger("proxy.leftovers")
 
 _BETWEEN_ROUNDS: Final = 10.0
 _LEAST_COST: Final = 10
-"""A look at a key counts as a look at so many deadlines at least."""
+"""The rate counts each key as at least this many deadlines."""
 
 _MOST_KEYS: Final = 25
-"""Keys that one script looks at, most of which have few deadlines; the server takes some 15 µs for each."""
+"""Number of keys that one script looks at, most of which have few deadlines; each takes the server some 15 µs."""
 
 _STEP_SECONDS: Final = 0.25
-"""Each script does at least so many seconds' worth of looks, because each wakes the proxy."""
+"""Each script does at least this many seconds' worth of checks, because each wakes the proxy."""
 
 
 class Leftovers:
-    """The background pass over all keys that the indexes name.
+    """The background pass over all keys in the indexes.
 
     Args:
-        engine: does it.
+        engine: does the work.
         coverage: which databases there are.
         names: which slots there are.
         tracker: knows whether the server is reachable.
-        commands: which commands it has.
-        rate: deadlines a second to check at most.
-        metrics: where to count.
+        commands: the server's commands.
+        rate: maximum number of deadlines to check per second.
+        metrics: counts what is voided.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Leftovers:
         self._names = names
         self._tracker = tracker
         self._commands = commands
-        self._seen: object = None  # at the beginning of a round after which nothing was void
+        self._seen: object = None  # `Engine.changes` before a round that left nothing void
         self._rate = rate
         self._at_once = min(max(1, int(rate * _STEP_SECONDS / _LEAST_COST)), _MOST_KEYS)
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Check in rounds until cancelled; not where nothing has deadlines, and nothing has changed."""
+        """Check in rounds until cancelled; skip rounds if there are no deadlines or nothing has changed."""
         while True:
             await self._tracker.connected.wait()
             try:
@@ -98,7 +98,7 @@ class Leftovers:
             log.debug("leftover deadlines voided", count=voided)
 
     async def _go_through(self, database: int, number: int | None) -> tuple[int, int]:
-        """Look at the keys of one index; return how many deadlines were voided, and how many were void before."""
+        """Check the keys of one index; return how many deadlines were voided, and how many were void before."""
         further, voided, void = b"0", 0, 0
         while further:
             further, keys = await self._engine.page_of_index(database, further, number)
@@ -109,7 +109,7 @@ class Leftovers:
         return voided, void
 
     async def _look_at(self, database: int, keys: list[bytes]) -> tuple[int, int]:
-        """Look at keys of one slot; return how many deadlines were voided, and how many were void before."""
+        """Check keys of one slot; return how many deadlines were voided, and how many were void before."""
         left, voided, void = [(key, b"0") for key in keys], 0, 0
         own = self._commands.has(b"HPEXPIREAT")
         while left:

@@ -1,10 +1,9 @@
-"""Do by plain commands what read-only scripts do, for Redis before 7.0: it takes every script for one that writes, and
-holds it until a `CLIENT PAUSE … WRITE` ends.
+"""Do the work of read-only scripts with plain commands, because Redis before 7.0 treats every script as a write.
 
 Its tests: tests/test_refusals.py.
 
-Each function returns the requests to send, and turns the replies into what the script of that name answers. The clock
-is asked first, so it is never later than the rest.
+Each function returns the requests to send, and a function that turns the replies into the reply of the script of that
+name. The clock is read first, so it is never later than the rest.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ def _of(databases: list[Words], *asks: tuple[Words, ...]) -> Iterator[tuple[Word
 
 
 def _each(replies: list[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
-    """Give, for each database that there is, its place and what was answered there.
+    """Yield, for each existing database, its position and its replies.
 
     Raises:
-        ResponseError: something was refused, and not because something else stands in a key's place.
+        ResponseError: a request failed, and not because a key has the wrong type.
     """
     for place in range(len(replies) // (size + 1)):
         selected, *answers = replies[place * (size + 1) : (place + 1) * (size + 1)]
@@ -120,4 +119,4 @@ PLAINLY: Final[dict[str, Plain]] = {
     "traces": _traces,
     "own_names": _own_names,
 }
-"""By the names of the scripts."""
+"""Name of the script → function."""

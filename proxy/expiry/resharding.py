@@ -1,4 +1,4 @@
-"""Follow which slots the proxy's cluster node has, and whether the node is a primary.
+"""Track which slots the proxy's cluster node has, and whether the node is a primary.
 
 Its tests: tests/test_cluster_details.py.
 """
@@ -19,19 +19,19 @@ from proxy.scripts.naming import Names
 log = structlog.get_logger("proxy.cluster")
 
 AGAIN_SECONDS: Final = 0.25
-"""How often the node is asked. It tells nobody when it becomes a primary, or gets a slot."""
+"""How often to ask the node: it does not report when it becomes a primary or gets a slot."""
 
 LEAST_SECONDS: Final = 0.02
-"""How long to wait at least between two questions."""
+"""Minimum time between two requests."""
 
 
 class SlotWatch:
-    """The background look at a cluster node.
+    """The task that polls a cluster node.
 
     Args:
-        indexes: asks it, and notes when it says of a key that it is elsewhere.
-        tracker: knows whether it is reachable, and reads what has come to it.
-        names: where what it says is noted.
+        indexes: asks the node, and notes when a key is elsewhere.
+        tracker: knows whether it is reachable, and reads slots that have arrived.
+        names: holds the slots.
     """
 
     def __init__(self, indexes: Indexes, tracker: Tracker, names: Names) -> None:
@@ -40,7 +40,7 @@ class SlotWatch:
         self._names = names
 
     async def run(self) -> None:
-        """Ask at intervals, and whenever something hints at a change, until cancelled."""
+        """Ask at intervals, and whenever there is a sign of a change, until cancelled."""
         misplaced = self._indexes.misplaced
         while True:
             await self._indexes.clustered.wait()

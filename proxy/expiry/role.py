@@ -21,12 +21,12 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class RoleWatch:
-    """Asks the server whether it is a primary, as long as it has not said so.
+    """Asks the server whether it is a primary, until it is.
 
     Args:
         caller: asks the server.
         tracker: knows whether it is reachable.
-        upstream: where what it says is noted.
+        upstream: holds the role.
     """
 
     def __init__(self, caller: Caller, tracker: Tracker, upstream: Upstream) -> None:
@@ -44,5 +44,5 @@ class RoleWatch:
             try:
                 greeting = await self._caller.greeting()
                 stay.as_primary = greeting.get(b"role") == b"master" and greeting.get(b"mode") != b"cluster"
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 log.debug("cannot ask the upstream for its role", error=str(error))

@@ -26,15 +26,14 @@ from proxy.metrics.table import Metrics
 log = structlog.get_logger("proxy.sweeper")
 
 _LONGEST_SLEEP: Final = 60.0
-"""How long the sweeper sleeps at most while nothing has a deadline, in seconds."""
+"""Maximum sleep of the sweeper while nothing has a deadline, in seconds."""
 
 _WATCH_SECONDS: Final = 0.25
-"""How long it sleeps at most while anything has a deadline, in seconds: clients of other proxies set deadlines too.
-Each look also samples the server's clock. If the clock is stepped forward, members whose deadlines it skips may be
-visible for this long."""
+"""Maximum sleep while anything has a deadline, in seconds: clients of other proxies set deadlines too. Each look also
+samples the server's clock. If it is stepped forward, members whose deadlines it skips may be visible for this long."""
 
 _LONGEST_TURN: Final = 0.25
-"""How soon to check again whether the proxy with the sweeper's lease does its work, in seconds."""
+"""How soon to check again that the proxy with the sweeper's lease does its work, in seconds."""
 
 _AFTER_FAILURE: Final = 1.0
 
@@ -43,17 +42,17 @@ _TOLD_STEP_MS: Final = 100.0
 
 
 class Sweeper:
-    """The task that removes what is due.
+    """The task that removes due members.
 
     Args:
-        engine: does it.
+        engine: removes members.
         indexes: tells what is due.
         coverage: tells whether anything may have deadlines.
-        alarm: is given when a client sets an earlier deadline.
+        alarm: wakes the sweeper when a client sets an earlier deadline.
         clock: the server's clock.
-        tracker: tells whether the server is there.
+        tracker: tells whether the server is reachable.
         metrics: where to count.
-        enabled: whether to remove members, or only to watch what is due.
+        enabled: whether to remove members, or only to watch.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Sweeper:
         self._metrics = metrics
         self._enabled = enabled
         self._wake = asyncio.Event()
-        self._failure = ""  # the last that was logged, until a sweep succeeds
+        self._failure = ""  # the last failure that was logged, until a sweep succeeds
         clock.on_step(self._clock_stepped)
 
     def _clock_stepped(self, milliseconds: float) -> None:
@@ -111,7 +110,7 @@ class Sweeper:
         alarm = self._alarm
         alarm.begin_watch()
         due, taken, earliest = [], 0.0, -math.inf
-        if alarm.next_deadline > self._clock.now():  # otherwise something is probably due
+        if alarm.next_deadline > self._clock.now():  # otherwise members are probably due
             earliest = await self._indexes.glance()
         if earliest == -math.inf:
             looks, taken = await self._indexes.look(for_sweep=self._enabled)
@@ -127,7 +126,7 @@ class Sweeper:
         alarm.end_watch(earliest, self._clock.now(), self._wake.set)
         seconds = (alarm.next_deadline - self._clock.now()) / 1000
         if due:
-            # Another proxy sweeps; or nobody does, and what is due is removed when somebody looks.
+            # Another proxy sweeps, or none does and members are removed on access.
             await asyncio.sleep(min(max(taken / 1000, 0.01), _LONGEST_TURN) if self._enabled else _LONGEST_TURN)
             return
         if seconds <= 0:
@@ -145,5 +144,5 @@ class Sweeper:
             began, exactly = loop.time(), time.monotonic()  # the loop counts whole ms
             await self._engine.sweep(database, due[begin : begin + SWEPT_AT_ONCE])
             self._metrics.sweep_duration_seconds.observe(time.monotonic() - exactly)
-            # As long for others as for the sweep: a mass expiry takes at most half of the server.
+            # Leave the server to others for as long as the sweep took: a mass expiry uses at most half of it.
             await asyncio.sleep(loop.time() - began)

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, on one line; its type too if it does not come from the server or the network."""
+    """Return an error's text on one line, with its type unless it comes from the server or the network."""
     text = " ".join(str(error).split())
     if text and is_outage(error):
         return text

@@ -1,9 +1,9 @@
-"""Follow the server: read the covered prefixes when it is reached, and keep the connection by which proxies talk.
+"""Follow the server: read the covered prefixes on connect, and maintain the connection between proxies.
 
 Its tests: tests/test_background.py.
 
-On that connection the server also tells of changes of the rules for events, and a cluster node of those of all the
-proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`): a key that comes there with its deadlines is covered at once.
+On that connection the server also reports changes of the rules for events, and a cluster node changes of all the
+proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`): a key that arrives there with deadlines is covered at once.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ log = structlog.get_logger("proxy.tracker")
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
-"""A failure counts as the first one if the server has been followed for so long."""
+"""A failure counts as the first if the server was followed for this long before."""
 
 _AROUND_SECONDS: Final = 2.0
-"""How long to wait for the own name, if the upstream is a proxy that serves no clients: it may lead back to this
-one."""
+"""How long to wait for this proxy's own name if the upstream is a proxy that does not serve clients: it may lead back
+to this one."""
 
 _TICK_SECONDS: Final = 1.0
-"""How often to check the lists of covered prefixes. An index may have lost its list (FLUSHDB) or never had one (an
+"""How often to check the lists of covered prefixes. An index may have lost its list (FLUSHDB) or never have had one (an
 older proxy)."""
 
 _IDLE_TICK_SECONDS: Final = 5.0
-"""The same while nothing has deadlines: somebody may set one that bypasses this proxy."""
+"""The same while nothing has deadlines: a client that bypasses this proxy may set one."""
 
 _REST_SECONDS: Final = 0.02
 """How long to collect changes of a cluster node's indexes before they are read."""
@@ -68,19 +68,19 @@ class Tracker:
         caller: asks the server.
         indexes: reads deadlines.
         engine: lists covered prefixes in the server.
-        coverage: what is kept current.
+        coverage: the covered prefixes, which it updates.
         alarm: tells whether nothing has deadlines at present.
         names: the names of the proxy's own keys.
         clock: the server's clock.
         commands: the server's commands, read when it is reached.
-        proxies: the protocol between proxies, which rides on the same connection.
-        metrics: where to count.
-        trail: tells whether the upstream is this very proxy.
+        proxies: the protocol between proxies, which uses the same connection.
+        metrics: counts reconnections.
+        trail: tells whether the upstream leads back to this proxy.
 
     Attributes:
         settled: set when the covered prefixes are known, so that clients can be served; cleared when another server
             becomes the upstream.
-        tried: set when the first attempt to reach the server has ended, well or not.
+        tried: set when the first attempt to reach the server has ended, successfully or not.
         connected: set while the server is followed.
     """
 
@@ -115,12 +115,12 @@ class Tracker:
         self._proxies = proxies
         self._metrics = metrics
         self._trail = trail
-        self._arrived: set[int] = set()  # slots whose indexes are to be read
-        self._shadows: set[bytes] = set()  # keys of slots that go, whose deadlines have changed
+        self._arrived: set[int] = set()  # slots whose indexes must be read
+        self._shadows: set[bytes] = set()  # keys of departing slots whose deadlines have changed
         self._news = asyncio.Event()
         self._loaded = False
         self._partial: set[int] = set()  # databases whose indexes were read because their lists were incomplete
-        self._complaints: set[str] = set()  # since the server was reached: two proxies could take turns for ever
+        self._complaints: set[str] = set()  # since the server was reached: two could alternate for ever
 
     @property
     def is_first(self) -> bool:
@@ -128,7 +128,7 @@ class Tracker:
         return self.connected.is_set() and self._proxies.is_first
 
     async def run(self) -> None:
-        """Follow the server, whatever happens to it, until cancelled."""
+        """Follow the server until cancelled; reconnect after failures."""
         backoff = _FIRST_BACKOFF
         loop = asyncio.get_running_loop()
         while True:
@@ -136,7 +136,7 @@ class Tracker:
             stay = self._stay = self._upstream.stay
             try:
                 await stay.hold(self._follow())
-            except Exception as error:  # noqa: BLE001 (whatever the server answers, go on: until then all keys are known)
+            except Exception as error:  # noqa: BLE001 (keep trying: until it works, every key is covered)
                 if self.connected.is_set() and loop.time() - began > _STEADY_SECONDS:
                     backoff = _FIRST_BACKOFF
                 if stay.ended is None and not await self._is_circle(error):
@@ -147,12 +147,12 @@ class Tracker:
                 self._proxies.end()
                 if stay.ended is None:
                     self.tried.set()
-            # Keep several proxies from coming back in the same instant.
+            # Keep several proxies from reconnecting at the same instant.
             await stay.rest(backoff * random.uniform(0.5, 1.0))  # noqa: S311
             backoff = _FIRST_BACKOFF if stay.ended is not None else min(backoff * 2, _LAST_BACKOFF)
 
     def start_anew(self) -> None:
-        """Forget everything: another server is the upstream, or the same one in another role."""
+        """Forget everything: the upstream is another server, or has another role."""
         self.settled.clear()
         self.connected.clear()
         self._coverage.loaded = False
@@ -181,7 +181,7 @@ class Tracker:
         self._upstream.state = state
 
     async def _follow(self) -> None:
-        # redis-py hands a push to the handler for its kind, and gives what that returns.
+        # redis-py passes a push to the handler for its kind and returns the handler's result.
         connection = self._upstream.listening_connection(self._invalidated, self._proxies.received)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ class Tracker:
             finally:
                 await end(tasks)
             for task in done:
-                task.result()  # they only end by an error
+                task.result()  # they end only with an error
         finally:
             await connection.disconnect(nowait=True)
 
@@ -222,8 +222,7 @@ class Tracker:
         self._indexes.clustered.set()
 
     async def _until_renamed(self) -> None:
-        """Reconnect when the cluster node has got another id (CLUSTER RESET HARD), because the channel's name contains
-        it.
+        """Reconnect when the cluster node's id has changed (CLUSTER RESET HARD): the channel's name contains it.
 
         Raises:
             RedisConnectionError: it has.
@@ -232,20 +231,20 @@ class Tracker:
         raise RedisConnectionError("the cluster node has another id now")
 
     def _followed(self) -> list[bytes]:
-        """Return the prefixes of the keys whose changes the server is to report."""
+        """Return the prefixes of the keys whose changes the server reports."""
         words = [b"PREFIX", self._names.events]
         if self._names.slots is not None:
-            words = [b"PREFIX", self._names.prefix]  # keys may come whenever their node is told so
+            words = [b"PREFIX", self._names.prefix]  # keys may arrive at any time
         return words
 
     def read_slots(self, numbers: Iterable[int]) -> None:
-        """Read the indexes of some slots of a cluster node: they may have deadlines that are not known yet."""
+        """Read the indexes of some slots of a cluster node, which may have unknown deadlines."""
         self._arrived.update(numbers)
         self._news.set()
 
     async def _invalidated(self, push: list[Any]) -> object:
         slots = self._names.slots
-        if push[1] is None and slots is not None:  # FLUSHALL: nothing is left to report
+        if push[1] is None and slots is not None:  # FLUSHALL: no key is left to report
             slots.changed |= slots.indexed
         for name in push[1] or ():
             if name.endswith(b"events"):
@@ -278,14 +277,14 @@ class Tracker:
                     await self._learn_slots(changed)
                     await asyncio.sleep(_REST_SECONDS)
             else:
-                self._take_changed()  # no message comes for these: their requests were refused
+                self._take_changed()  # no message comes for these: the subscription was refused
                 await self._indexes.find_databases()
                 if await self._read_lists() and self._alarm.is_idle:
-                    self._alarm.ring()  # somebody has set deadlines that bypass this proxy and others of its version
+                    self._alarm.ring()  # deadlines set by a client that bypasses proxies
             self._clear_up()
 
     def _take_changed(self) -> set[int]:
-        """Return, once, the slots of a cluster node whose indexes have changed."""
+        """Return the slots of a cluster node whose indexes have changed since the last call."""
         slots = self._names.slots
         if slots is None:
             return set()
@@ -340,7 +339,7 @@ class Tracker:
     async def _load(self) -> None:
         """Read the covered prefixes.
 
-        While the cluster is down its nodes tell nothing, so every key is covered until it is up and has been read.
+        While the cluster is down its nodes answer nothing, so every key is covered until it is up and has been read.
         """
         started = asyncio.get_running_loop().time()
         if not self.connected.is_set():
@@ -378,7 +377,7 @@ class Tracker:
         say("covered prefixes loaded", prefixes=len(self._coverage), databases=databases, ms=round(1000 * seconds))
 
     def _clear_up(self) -> None:
-        """Forget what mattered while slots of a cluster node were on their way."""
+        """Forget notes on slots that are no longer on their way."""
         slots = self._names.slots
         if slots is not None:
             awaited = slots.unsettled | self._arrived
@@ -388,13 +387,13 @@ class Tracker:
     def _see(self) -> bool:
         """Stop being blind if everything has been read; return whether it has."""
         slots = self._names.slots
-        # Where a slot is on its way its index may be elsewhere: the slot has been surveyed.
+        # The index of a slot on its way may be elsewhere, but the slot has been surveyed.
         self._coverage.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)
         self._coverage.see()
         return self._coverage.loaded
 
     async def _read(self, places: list[Place]) -> None:
-        """Read indexes to their ends, and cover their keys."""
+        """Read whole indexes and cover their keys."""
         at_once = 1 if self._names.slots is None else SLOTS_AT_ONCE
         while places:
             further: list[Place] = []

@@ -1,4 +1,4 @@
-"""Before a prefix is covered, wait for requests that are on their way; each wait is bounded.
+"""Wait for requests that are under way before a prefix is covered; each wait is bounded.
 
 Its tests: tests/test_streams.py.
 """
@@ -16,30 +16,30 @@ ARRIVAL_SECONDS: Final = 5.0
 """How long a prefix's first deadline waits for uploads, and for pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
-"""How long it waits for a pipeline that gets no answers while others do: a request in it blocks, or waits for EXEC, or
+"""How long it waits for a pipeline that gets no replies while others do: a request in it blocks or waits for EXEC, or
 its client wants no replies."""
 
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.002
-"""Seconds between two looks whether a pipeline has run."""
+"""Seconds between two checks whether a pipeline has run."""
 
 
 class Underway:
-    """Waits for requests of this proxy's clients that are on their way.
+    """Waits for requests of this proxy's clients that are under way.
 
     Args:
-        streams: what is known of them.
-        round_trip: waits until the server has answered the proxy itself; raises ConnectionError or TimeoutError.
+        streams: keeps track of them.
+        round_trip: waits for a reply to the proxy's own request; raises ConnectionError or TimeoutError.
     """
 
     def __init__(self, streams: Streams, round_trip: Callable[[], Awaitable[None]]) -> None:
         self._streams = streams
         self._round_trip = round_trip
-        self._waiting: dict[Pipeline, list[asyncio.Future[None]]] = {}  # for the next sign behind what one has sent
+        self._waiting: dict[Pipeline, list[asyncio.Future[None]]] = {}  # who waits for the next sign behind a pipeline
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def until_arrived(self, entries: Collection[bytes], owner: object) -> None:
-        """Wait until uploads to keys under some entries have run; cut off those that take too long.
+        """Wait until uploads to keys under some entries have run; disconnect those that take too long.
 
         `owner`: the connection whose own requests are not waited for, as they run in order.
         """
@@ -59,7 +59,7 @@ class Underway:
                 streams.cut(stream)
 
     async def until_run(self, owners: Iterable[Pipeline]) -> None:
-        """Wait until everything that some connections have sent has run, as long as the server goes on answering them.
+        """Wait until everything that some connections have sent has run, while the server keeps answering them.
 
         A connection that was given up is not waited for again until the server answers on it.
         """
@@ -71,10 +71,10 @@ class Underway:
             await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
 
     def _next_sign(self, owner: Pipeline) -> asyncio.Future[None]:
-        """Return what is done when a sign has come that is put behind a pipeline from now on.
+        """Return a future that is done when a sign put behind a pipeline from now on has come back.
 
-        Callers that come while a sign is awaited share the next one. Otherwise each of many first deadlines would put a
-        sign behind every pipeline.
+        Callers that arrive while a sign is outstanding share the next one. Otherwise each of many first deadlines would
+        put a sign behind every pipeline.
         """
         loop = asyncio.get_running_loop()
         sign: asyncio.Future[None] = loop.create_future()
@@ -89,7 +89,7 @@ class Underway:
         return sign
 
     async def _put_signs(self, owner: Pipeline) -> None:
-        """Put one sign after another, for as long as somebody waits for the next."""
+        """Put one sign after another while callers wait for the next."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while self._waiting[owner]:
@@ -124,11 +124,10 @@ class Underway:
             self._streams.ran(owner, chunk)
 
     async def _is_answered(self, seconds: float) -> bool:
-        """Return whether the server answers the proxy within so many seconds: it may be busy with another client's
-        request."""
+        """Return whether the server answers the proxy in time: it may be busy with another client's request."""
         try:
             async with asyncio.timeout(seconds):
-                for _ in range(2):  # what came before the first question has been read when the second is answered
+                for _ in range(2):  # the second reply proves that input before the first request was read
                     await self._round_trip()
         except (ConnectionError, TimeoutError):
             return False

@@ -1,4 +1,4 @@
-"""Watch whether the server has users with limited rights: only then does the proxy ask what a client may do.
+"""Watch whether the server has users with limited permissions: only then does the proxy check what a client may do.
 
 Its tests: tests/test_acl.py.
 """
@@ -19,19 +19,19 @@ from proxy.session.rights import Users
 log = structlog.get_logger("proxy.users")
 
 AGAIN_SECONDS: Final = 1.0
-"""How soon a new user, or a loss of rights, is noticed."""
+"""How soon a new user or a revoked permission is noticed."""
 
 
 class UserWatch:
-    """The background look at the server's users.
+    """The task that polls the server's users.
 
     Args:
         caller: asks the server.
         tracker: knows whether it is reachable.
-        users: what is kept current.
+        users: the state that it updates.
 
     Attributes:
-        asked: set when the server has been asked for the first time, well or not.
+        asked: set after the first request, successful or not.
     """
 
     def __init__(self, caller: Caller, tracker: Tracker, users: Users) -> None:
@@ -41,7 +41,7 @@ class UserWatch:
         self._users = users
 
     async def run(self) -> None:
-        """Look at intervals until cancelled."""
+        """Poll until cancelled."""
         while True:
             if not self._tracker.connected.is_set():
                 self._users.forget()
@@ -54,7 +54,7 @@ class UserWatch:
                     by_database=any(b"db=" in line for line in lines),
                     barred=frozenset(map(_name, filter(is_barred, lines))),
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is: then every client is asked
+            except Exception as error:  # noqa: BLE001 - then every client is checked
                 self._users.forget()
                 log.debug("cannot list users", error=str(error))
             self.asked.set()
@@ -72,7 +72,7 @@ def all_unlimited(lines: Iterable[bytes]) -> bool:
 
 
 def is_barred(line: bytes) -> bool:
-    """Return whether a user certainly may not run EVAL on every key. False if that cannot be seen easily.
+    """Return whether a user certainly may not run EVAL on every key. False if that is not easy to tell.
 
     Args:
         line: the user's line of the reply to ACL LIST.
@@ -93,7 +93,7 @@ _WITHOUT_EVAL: Final = frozenset(
     b"read write connection fast keyspace string hash set sortedset list stream bitmap hyperloglog geo pubsub"
     b" transaction blocking".split()
 )
-"""ACL categories that do not hold EVAL."""
+"""ACL categories that do not include EVAL."""
 
 
 def _name(line: bytes) -> bytes:

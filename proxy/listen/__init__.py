@@ -1,1 +1,1 @@
-"""Where clients arrive: the listening sockets, TLS on them, and how many may come in."""
+"""Accepting clients: the listening sockets, TLS, and the limit on clients."""

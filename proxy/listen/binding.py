@@ -1,4 +1,4 @@
-"""Binds all addresses to listen on: for one process, or for several that accept clients at the same addresses.
+"""Bind all listening addresses, for one process or for several that share them.
 
 Its tests: tests/test_workers.py.
 """
@@ -22,7 +22,7 @@ from proxy.upstream import tcp
 BACKLOG: Final = 1024
 
 _SPREADS: Final = sys.platform.startswith("linux")
-"""Whether the kernel spreads clients over sockets that are bound to one address."""
+"""Whether the kernel distributes clients over the sockets that are bound to one address."""
 
 
 @dataclass(slots=True)
@@ -32,9 +32,9 @@ class Listener:
     Attributes:
         socket: the socket.
         tls: whether clients speak TLS there.
-        file: what to remove in the end, if it is a Unix socket and this process's to remove.
+        file: the file of a Unix socket that this process removes in the end, if any.
         name: the address, as in the settings.
-        pause: the end of a pause in accepting, while there is one.
+        pause: the timer that ends a pause in accepting.
     """
 
     socket: socket.socket
@@ -45,7 +45,7 @@ class Listener:
 
     @property
     def address(self) -> str | None:
-        """Host and port as they are now; None for a Unix socket."""
+        """Host and port of the socket; None for a Unix socket."""
         if self.socket.family == socket.AF_UNIX:
             return None
         host, port = self.socket.getsockname()[:2]
@@ -59,7 +59,7 @@ class Listener:
 
 
 def shown(address: str, listener: Listener) -> str:
-    """Return an address as the log shows it: as in the settings, with the port that the system has chosen for 0."""
+    """Return an address as the log shows it: as in the settings, with the port that the system chose instead of 0."""
     where = parse_address(address)
     if isinstance(where, TCPAddress) and where.port == 0:
         return address.rpartition(":")[0] + f":{listener.socket.getsockname()[1]}"
@@ -69,17 +69,17 @@ def shown(address: str, listener: Listener) -> str:
 async def bind_all(settings: Settings, processes: int = 1, given: Given | None = None) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
-    Several processes have a socket each on a TCP address, over which the kernel spreads clients (SO_REUSEPORT); where
-    it does not, and on a Unix socket, they share one.
+    On a TCP address each process has its own socket, and the kernel distributes clients over them (SO_REUSEPORT). Where
+    it does not, and on a Unix socket, the processes share one.
 
     Args:
         settings: the settings.
         processes: how many are to accept clients.
-        given: sockets that listen already. They are taken out.
+        given: sockets that already listen. Those used are removed from it.
 
     Returns:
-        For each process its listeners, in the order of the addresses; behind them those of addresses for which there
-        are more. The paths of Unix sockets that are bound here are the first one's.
+        The listeners of each process, in the order of the addresses, then surplus given ones. The first process removes
+        the files of Unix sockets that are bound here.
 
     Raises:
         SettingsError: an address cannot be listened on.
@@ -110,7 +110,7 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
 
 
 def claim(listeners: Iterable[Listener]) -> None:
-    """Have the files of Unix sockets that another process has bound removed in the end by this one."""
+    """Make this process remove, in the end, the files of Unix sockets that another process has bound."""
     for listener in listeners:
         where = parse_address(listener.name)
         if isinstance(where, Path):
@@ -118,7 +118,7 @@ def claim(listeners: Iterable[Listener]) -> None:
 
 
 def release(listeners: Iterable[Listener]) -> None:
-    """Leave the files of Unix sockets to another process."""
+    """Leave it to another process to remove the files of Unix sockets."""
     for listener in listeners:
         listener.file = None
 
@@ -132,8 +132,8 @@ def by_address(listeners: Iterable[Listener]) -> dict[str, list[socket.socket]]:
 
 
 def _share_out(there: list[socket.socket], processes: int, keepalive: int) -> list[socket.socket]:
-    """Return sockets that listen already, in at least as many objects as there are processes. None is closed here:
-    those who wait in its queue would be lost."""
+    """Return the given sockets, duplicated so that each process has one. None is closed: clients in its queue would be
+    lost."""
     for listener in there:
         if listener.family != socket.AF_UNIX:
             tcp.configure(listener, keepalive)
@@ -158,7 +158,7 @@ async def _bind(address: str, processes: int, keepalive: int) -> list[socket.soc
     sockets = [bind(found)]
     try:
         if processes > 1 and _SPREADS:
-            # The first was bound alone: nobody else has the address. From now on others of this process may.
+            # The first was bound exclusively, so the address is free. Now let this process's others share it.
             family, kind, protocol, name, _ = found[0]
             found = [(family, kind, protocol, name, sockets[0].getsockname())]
             sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,4 +1,4 @@
-"""Listening sockets that somebody else has bound: systemd (LISTEN_FDS), or the proxy whose place this one takes.
+"""Listening sockets that are inherited: from systemd (LISTEN_FDS) or from the proxy that this one replaces.
 
 Its tests: tests/test_systemd.py.
 """
@@ -21,12 +21,12 @@ _TLS: Final = "tls"
 
 @dataclass(slots=True)
 class Given:
-    """Sockets that listen already.
+    """Inherited sockets that already listen.
 
     Attributes:
-        clients: by their address, as in the settings; several of one address share its clients.
-        admin: the admin port's, likewise.
-        keeps_files: whether the files of Unix sockets are for the proxy to remove in the end.
+        clients: address, as in the settings → its sockets, which share its clients.
+        admin: the same for the admin port.
+        keeps_files: whether the proxy removes the files of Unix sockets in the end.
     """
 
     clients: dict[str, list[socket.socket]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Given:
     keeps_files: bool = True
 
     def close(self) -> None:
-        """Close those that nobody has taken."""
+        """Close the sockets that were not taken."""
         for one in (*(one for some in self.clients.values() for one in some), *self.admin.values()):
             one.close()
         self.clients.clear()
@@ -45,7 +45,7 @@ def from_manager(environment: MutableMapping[str, str] = os.environ) -> Given | 
     """Take the sockets that systemd has bound for this process; None if there are none.
 
     Args:
-        environment: the process's; its variables are taken out, so that no process that is started takes them too.
+        environment: the process's; the variables are removed, so that child processes do not take the sockets too.
 
     Raises:
         SettingsError: one of them cannot be used.

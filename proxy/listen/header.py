@@ -1,4 +1,4 @@
-"""Takes the header of the PROXY protocol from a connection, before anything else reads from it.
+"""Read the PROXY protocol header from a connection before anything else reads from it.
 
 Its tests: tests/test_proxy_protocol.py.
 """
@@ -17,14 +17,14 @@ Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
 
 
 class OnlyLookedError(ConnectionError):
-    """The peer ended before it had sent anything: it looked whether somebody listens, as load balancers do."""
+    """The peer disconnected without sending anything, as the health checks of load balancers do."""
 
 
 def networks(texts: Iterable[str]) -> Networks:
-    """Read networks, as settings give them.
+    """Parse networks from a setting.
 
     Raises:
-        ValueError: one is none.
+        ValueError: one is not a network.
     """
     return tuple(ip_network(text) for text in texts)
 
@@ -37,26 +37,26 @@ def is_among(host: str, of: Networks) -> bool:
 
 
 async def take_header(client: socket.socket, seconds: float) -> str | None:
-    """Take the header from a connection, and not a byte more.
+    """Read the header from a connection, and not a byte more.
 
     Args:
-        client: the connection, which nobody else reads from.
+        client: the connection, which nothing else reads from.
         seconds: how long it may take to come.
 
     Returns:
-        Where the client comes from; None if the header does not say.
+        The client's address; None if the header has none.
 
     Raises:
-        OnlyLookedError: the peer ended before it had sent anything.
-        OSError: the connection ended within the header, or the header did not come in time.
-        ProxyHeaderError: there is none, or it cannot be used.
+        OnlyLookedError: the peer disconnected without sending anything.
+        OSError: the connection ended within the header, or the header did not arrive in time.
+        ProxyHeaderError: there is no header, or it cannot be used.
     """
     data = b""
     try:
         async with asyncio.timeout(seconds):
             while True:
                 try:
-                    # Looked at first: what follows the header stays for whoever reads on, which may be TLS.
+                    # Peek first: bytes after the header must stay unread for the next reader, which may be TLS.
                     there = client.recv(LONGEST, socket.MSG_PEEK)
                     if not there:
                         raise ConnectionResetError(f"the connection ended after {len(data)} bytes of a PROXY header")

@@ -1,8 +1,8 @@
-"""The listening sockets: accept clients up to a limit, refuse the others, and go on after running out of files.
+"""The listening sockets: accept clients up to a limit, refuse the others, and recover from running out of files.
 
 Its tests: tests/test_limits.py.
 
-A client counts from its arrival on, before the PROXY header of a load balancer and the TLS handshake have come.
+A client counts as soon as it is accepted, before its PROXY header or TLS handshake.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ from proxy.wire.proxied import ProxyHeaderError
 log = structlog.get_logger("proxy.listen")
 
 REFUSED: Final = b"-ERR max number of clients reached\r\n"
-"""Redis's own words: client libraries know them."""
+"""Redis's own text, which client libraries recognise."""
 
 REFUSED_AT_ONCE: Final = 32
-"""Refused clients that are kept for a moment, so that they can read why."""
+"""Maximum number of refused clients kept open for a moment, so that they can read the reason."""
 
 FAREWELL_SECONDS: Final = 1.0
 """How long such a client is kept."""
 
 MORE_FILES: Final = "raise the limit on open files (ulimit -n), or lower max_clients"
-"""What the operator can do when they run out."""
+"""Advice to the operator when files run out."""
 
 RESERVED_FILES: Final = 64 + REFUSED_AT_ONCE
-"""Open files for all but clients: listening sockets, the proxy's own connections, the log, refused clients."""
+"""Open files reserved for everything but clients: listening sockets, the proxy's own connections, the log, refused
+clients."""
 
 _AT_ONCE: Final = 100
-"""Clients that are accepted before others get their turn."""
+"""Clients to accept before other work gets its turn."""
 
 _PAUSE_SECONDS: Final = 0.2
-"""How long nobody is accepted after a failure to accept."""
+"""How long to stop accepting after a failure."""
 
 
 def client_limit(max_clients: int, files: int) -> int:
     """Return how many clients can be served at once.
 
     Args:
-        max_clients: how many at most; 0 for as many as the files allow.
+        max_clients: the setting; 0 for as many as the files allow.
         files: how many files the process may have open. A client takes two.
     """
     possible = max(1, (files - RESERVED_FILES) // 2)
@@ -70,7 +71,7 @@ def client_limit(max_clients: int, files: int) -> int:
 class Listeners:
     """All addresses that clients can connect to.
 
-    Accepts by itself, not by the loop's server, which closes clients without a word when files run out and counts none.
+    Does not use asyncio's server, which closes clients silently when files run out and does not count them.
 
     Args:
         settings: the settings.
@@ -80,8 +81,8 @@ class Listeners:
         others: the other workers; none where not given.
 
     Attributes:
-        clients: every client that was let in, with its socket, until `left`; including those of which a PROXY header or
-            a TLS handshake is still to come.
+        clients: every accepted client, with its socket, until `left`; including those whose PROXY header or TLS
+            handshake is pending.
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class Listeners:
         self._others = others or Others(limit)
         self._balancers = networks(settings.listen_proxy_protocol)
         self._listeners: list[Listener] = []
-        self._places: list[int] = []  # of the address of each, as all workers count them
+        self._places: list[int] = []  # each listener's number, the same in all workers
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()  # and those that wait for a PROXY header
-        self._turns = TurnQueue(Turns())  # in which handshakes go on
+        self._handshakes: set[asyncio.Task[None]] = set()  # and tasks that wait for a PROXY header
+        self._turns = TurnQueue(Turns())  # of handshakes
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
         self._say_unlisted = Seldom(log.warning, "clients refused: not in listen_proxy_protocol")
@@ -141,15 +142,15 @@ class Listeners:
 
     @property
     def sockets(self) -> list[Listener]:
-        """All that is listened on."""
+        """All listening sockets."""
         return self._listeners
 
     def close(self, *, relieved: bool = False) -> None:
-        """Accept no more. Harmless when closed already.
+        """Stop accepting. Harmless if already closed.
 
         Args:
-            relieved: whether others go on listening. Then who has been accepted here loses nothing: PROXY headers and
-                TLS handshakes that are under way go on.
+            relieved: whether another process goes on listening. Then pending PROXY headers and TLS handshakes are
+                completed.
         """
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
@@ -165,21 +166,21 @@ class Listeners:
             self._dismiss(refused)
 
     async def until_made(self) -> None:
-        """Wait until every client that was let in has its connection, or has none."""
+        """Wait until every accepted client has its connection or has failed to get one."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def remove_paths(self) -> None:
-        """Remove the files of Unix sockets, and nothing else: the process is about to end."""
+        """Remove the files of Unix sockets, nothing else: the process is about to end."""
         for listener in self._listeners:
             if listener.file is not None:
                 listener.file.remove()
 
     def reload_certificates(self) -> None:
-        """Read the certificate files again, for the clients to come.
+        """Reload the certificate files, for new clients.
 
         Raises:
-            SettingsError: one cannot be used; the old ones stay in use.
+            SettingsError: a file cannot be used; the old certificates stay in use.
         """
         if self._context is not None:
             self._context = listening_context(self._settings)
@@ -190,7 +191,7 @@ class Listeners:
         self._others.note(len(self.clients))
 
     def exposed(self) -> list[str]:
-        """Return the addresses that other machines can reach and that ask clients for no certificate."""
+        """Return the addresses that other machines can reach without a client certificate."""
         return [
             listener.address
             for listener in self._listeners
@@ -214,7 +215,7 @@ class Listeners:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                # Out of files or memory. The socket stays readable: to be told again at once would take all the CPU.
+                # Out of files or memory. The socket stays readable, so without a pause the loop would spin.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.socket)
                 listener.pause = loop.call_later(_PAUSE_SECONDS, self._resume, number)
@@ -227,11 +228,11 @@ class Listeners:
                 self._admit(client, listener)
 
     def _receive(self, client: socket.socket, number: int) -> None:
-        """Take a client that another worker has accepted."""
+        """Take over a client that another worker has accepted."""
         if number < len(self._listeners):
             self._admit(client, self._listeners[number])
         else:
-            client.close()  # this one accepts no more
+            client.close()  # this process no longer accepts
 
     def _admit(self, client: socket.socket, listener: Listener) -> None:
         if self._others.has_room(len(self.clients)):
@@ -240,7 +241,7 @@ class Listeners:
             self._refuse(client, listener)
 
     def _is_proxied(self, listener: Listener) -> bool:
-        """Return whether clients arrive there by load balancers that say where they come from."""
+        """Return whether clients of this listener come through load balancers that send a PROXY header."""
         return bool(self._balancers) and listener.socket.family != socket.AF_UNIX
 
     def _take(self, client: socket.socket, listener: Listener) -> None:
@@ -267,13 +268,13 @@ class Listeners:
                 reads_header = False
             if context is None:
                 if (task := asyncio.current_task()) is not None:
-                    self._handshakes.discard(task)  # from here on it is the protocol that is told of the end
+                    self._handshakes.discard(task)  # from here on the protocol sees the end
                 await loop.connect_accepted_socket(lambda: connection, client)
             else:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
         except BaseException as error:
-            # Whatever went wrong, the client is gone: count it out here, as nobody else does.
+            # Whatever went wrong, the client is gone: no other code uncounts it.
             self.left(connection)
             connection.dropped()
             client.close()
@@ -303,7 +304,7 @@ class Listeners:
 
     def _turn_away(self, client: socket.socket, listener: Listener, line: bytes) -> None:
         if listener.tls:
-            client.close()  # it expects a handshake, no line; Redis does the same
+            client.close()  # it expects a handshake, not a line; Redis does the same
             return
         try:
             client.send(line)
@@ -311,7 +312,7 @@ class Listeners:
         except OSError:
             client.close()
             return
-        # Closed at once, with a request unread, the connection would be reset and the line lost.
+        # If closed at once with a request unread, the connection would be reset and the line lost.
         if len(self._refused) >= REFUSED_AT_ONCE:
             self._dismiss(next(iter(self._refused)))
         self._refused[client] = asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._dismiss, client)

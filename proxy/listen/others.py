@@ -1,4 +1,4 @@
-"""What a process that accepts clients asks of the other workers of its proxy. A proxy of one process has none.
+"""Interface to the other workers for a process that accepts clients. A proxy of one process has none.
 
 Its tests: tests/test_workers.py.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Take: TypeAlias = Callable[[socket.socket, int], None]
-"""Takes a client from another worker, with the number of the listener at which it arrived."""
+"""Receives a client from another worker, with the number of the listener that accepted it."""
 
 
 class Others:
-    """The other workers: none.
+    """The other workers of a proxy that has none.
 
     Args:
         limit: clients at once.
@@ -24,10 +24,10 @@ class Others:
         self._limit = limit
 
     def begin(self, take: Take) -> None:
-        """Begin to take clients from other workers."""
+        """Begin to accept clients from other workers."""
 
     def end(self) -> None:
-        """Take no more clients from other workers. Harmless when not begun."""
+        """Stop accepting clients from other workers. Harmless if not begun."""
 
     def has_room(self, clients: int) -> bool:
         """Return whether there is room for one more client.
@@ -38,17 +38,17 @@ class Others:
         return clients < self._limit
 
     def note(self, clients: int) -> None:
-        """Note how many clients this process has."""
+        """Record how many clients this process has."""
 
     def hand_over(self, client: socket.socket, listener: int, clients: int) -> bool:
         """Hand a client over to a worker that has fewer.
 
         Args:
             client: a client that has just been accepted.
-            listener: the number of the listener at which it arrived.
+            listener: the number of the listener that accepted it.
             clients: how many this process has.
 
         Returns:
-            Whether that has been done. The client is no longer this process's then.
+            Whether it was handed over. If so, it no longer belongs to this process.
         """
         return False

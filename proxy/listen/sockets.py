@@ -1,4 +1,4 @@
-"""Binds listening sockets: TCP addresses, and Unix sockets that a killed proxy may have left behind.
+"""Bind listening sockets: TCP addresses, and Unix sockets whose file a killed proxy may have left behind.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -15,7 +15,7 @@ from proxy.names import Found
 
 
 def why_not(error: OSError) -> str:
-    """Return why an address cannot be listened on, and what to do where that is plain."""
+    """Return why an address cannot be listened on and, if known, what to do about it."""
     advice = "; stop what listens there, or choose another address" if error.errno == errno.EADDRINUSE else ""
     return f"{error.strerror or error}{advice}"
 
@@ -24,7 +24,7 @@ class SocketFile:
     """The file of a Unix socket that this process has bound.
 
     Args:
-        path: where it is.
+        path: its path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,14 +32,14 @@ class SocketFile:
         self._made = _marks(path)
 
     def remove(self) -> None:
-        """Remove it, once, and only while it is that file: another process may have bound the path since."""
+        """Remove it, once, unless another process has bound the path since."""
         path, self._path = self._path, None
         if path is not None and self._made is not None and _marks(path) == self._made:
             path.unlink(missing_ok=True)
 
 
 def _marks(path: Path) -> tuple[int, int, int] | None:
-    """Return what tells a file from another at its path. The numbers of files that are gone are used again."""
+    """Return what identifies a file. The inode alone is not enough: file systems reuse it."""
     try:
         found = path.lstat()
     except OSError:
@@ -48,7 +48,7 @@ def _marks(path: Path) -> tuple[int, int, int] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an IP address can only be reached from this machine."""
+    """Return whether an IP address is reachable only from this machine."""
     return host == "::1" or host.startswith(("127.", "::ffff:127."))
 
 
@@ -56,8 +56,8 @@ def bind(found: Found, *, shared: bool = False) -> socket.socket:
     """Bind a listening socket.
 
     Args:
-        found: the addresses of the host; the first counts.
-        shared: whether other sockets of the same user that say so too may be bound to the address.
+        found: the addresses of the host; the first is used.
+        shared: whether the user's other sockets with this flag may be bound to the address too.
 
     Raises:
         OSError: it cannot be bound.
@@ -82,7 +82,7 @@ def bind_path(path: Path) -> socket.socket:
     """Bind a Unix socket.
 
     Raises:
-        OSError: it cannot be.
+        OSError: it cannot be bound.
     """
     listener = socket.socket(socket.AF_UNIX)
     try:
@@ -95,10 +95,10 @@ def bind_path(path: Path) -> socket.socket:
 
 
 async def clear_socket(path: Path) -> None:
-    """Remove the socket that a killed proxy has left.
+    """Remove the socket file that a killed proxy has left behind.
 
     Raises:
-        OSError: somebody listens on it, or it is something else.
+        OSError: a process listens on it, or it is not a socket.
     """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
@@ -113,5 +113,5 @@ async def clear_socket(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except BlockingIOError:
-            pass  # its backlog is full: it lives
+            pass  # its backlog is full: it is in use
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

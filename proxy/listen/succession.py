@@ -1,13 +1,13 @@
-"""How a proxy takes the place of one that runs, and refuses nobody: by a Unix socket at which that hands sockets over.
+"""Replace a running proxy without refusing clients: it hands over its listening sockets through a Unix socket.
 
 Its tests: tests/test_takeover.py.
 
-The one that comes gets the very sockets that the other listens on, so clients that wait in their queues are lost to
-neither. A socket of its own beside the other's (SO_REUSEPORT) would lose those that the kernel has given to the other.
-While it starts, the other serves. When it serves itself, it says so: then the other accepts no more, answers what has
-come and ends. Whatever becomes of it before, the other goes on.
+The new proxy gets the very sockets that the old one listens on, so no client in their queues is lost. With a second
+socket (SO_REUSEPORT), clients that the kernel had queued for the old one would be lost. While the new one starts, the
+old one serves. When the new one reports that it serves, the old one stops accepting, answers pending requests and
+exits. If the new one fails before that, the old one goes on.
 
-    the one that comes        the other
+    the new proxy             the old proxy
     n                         {"is": "…", "address": "…"} and sockets; and so on, until {"is": "all", …}
     s (it serves)             (ends)
 """
@@ -35,12 +35,12 @@ from proxy.signals import Signals
 log = structlog.get_logger("proxy.listen")
 
 MEET_SECONDS: Final = 30.0
-"""How long the proxy that runs has to answer: another may be about to take its place."""
+"""How long the running proxy has to answer: it may be busy handing over to another."""
 
 _NEXT: Final = b"n"
 _SERVES: Final = b"s"
 _MOST: Final = 64
-"""Sockets of one address: there are as many workers at most."""
+"""Maximum number of sockets per address, and so of workers."""
 
 _LONGEST: Final = 4096
 _BACKLOG: Final = 8
@@ -48,18 +48,18 @@ _VERSION: Final = 1
 
 
 class Succession:
-    """Takes the place of the proxy that is there, and gives this one's to the next.
+    """Replaces the running proxy, and hands over to the next one.
 
     Args:
-        path: the Unix socket at which that happens; None if it is not to.
+        path: the Unix socket for this; None to turn it off.
         given: sockets that systemd has bound.
 
     Attributes:
-        given: sockets that are there already, of whomever; None if all are to be bound.
-        patient: whether another proxy serves the clients meanwhile: nobody is accepted before this one can serve them.
-        offer: tells what the next one gets.
-        at_claim: called when this one has taken over: what the other has left is its own now.
-        at_release: called when the next one has: nothing of it is this one's any more.
+        given: sockets that already exist, from systemd or the old proxy; None if all are to be bound.
+        patient: whether the old proxy still serves clients; then accept none before this one can serve them.
+        offer: functions that return the sockets for the next proxy.
+        at_claim: called when this proxy has taken over and owns what the old one left.
+        at_release: called when the next proxy has taken over and owns what this one left.
     """
 
     def __init__(self, path: Path | None = None, given: Given | None = None) -> None:
@@ -70,17 +70,17 @@ class Succession:
         self._path = path
         self._file: SocketFile | None = None
         self._listener: socket.socket | None = None
-        self._other: socket.socket | None = None  # the way to the proxy whose place this one takes
+        self._other: socket.socket | None = None  # connection to the old proxy
         self._visitor: socket.socket | None = None
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
         self._signals: Signals | None = None
 
     @classmethod
     def of(cls, settings: Settings, given: Given | None) -> Succession:
-        """Get the sockets of the proxy that runs, if one does.
+        """Get the sockets of the running proxy, if there is one.
 
         Raises:
-            SettingsError: what is there gives none.
+            SettingsError: they cannot be taken over.
         """
         made = cls(settings.takeover, given)
         if settings.takeover is not None:
@@ -93,20 +93,20 @@ class Succession:
 
     @property
     def patient(self) -> bool:
-        """Whether another proxy serves the clients while this one starts."""
+        """Whether the old proxy serves clients while this one starts."""
         return self._other is not None
 
     @property
     def outlived(self) -> bool:
-        """Whether the sockets listen on when this process has ended: systemd has them."""
+        """Whether systemd keeps the sockets listening after this process has ended."""
         return self.given is not None and not self.given.keeps_files
 
     @property
     def wanted(self) -> bool:
-        """Whether another proxy may take this one's place."""
+        """Whether another proxy may replace this one."""
         return self._path is not None
 
-    # Taking the place of another.
+    # Replacing another proxy.
 
     def _meet(self, path: Path) -> None:
         other = socket.socket(socket.AF_UNIX)
@@ -131,11 +131,11 @@ class Succession:
         if self.given is None:
             self.given = found
         else:
-            found.close()  # systemd's count; the other proxy is told to end all the same
+            found.close()  # use systemd's; the old proxy is told to end all the same
         other.setblocking(False)
 
     def _take(self, other: socket.socket, found: Given) -> bool:
-        """Take what comes next; return whether there is more."""
+        """Take the next item; return whether there are more."""
         other.sendall(_NEXT)
         line, descriptors, _, _ = socket.recv_fds(other, _LONGEST, _MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
@@ -160,10 +160,10 @@ class Succession:
     # Being replaced.
 
     async def begin(self, signals: Signals) -> None:
-        """Say that this process serves the clients, and let the next one come.
+        """Report that this process serves clients, and listen for its successor.
 
         Args:
-            signals: told when the next one has come.
+            signals: told when the successor serves.
 
         Raises:
             SettingsError: the path cannot be listened on.
@@ -172,7 +172,7 @@ class Succession:
             return
         self._signals = signals
         if self._other is not None:
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # the old one has ended meanwhile
                 self._other.send(_SERVES)
             self._other.close()
             self._other = None
@@ -181,7 +181,7 @@ class Succession:
             if self._listener is None:
                 await clear_socket(self._path)
                 self._listener = bind_path(self._path)
-                self._path.chmod(0o600)  # whoever gets in gets the sockets
+                self._path.chmod(0o600)  # anyone who can connect gets the sockets
                 self._listener.listen(_BACKLOG)
             self._file = SocketFile(self._path)
         except OSError as error:
@@ -196,7 +196,7 @@ class Succession:
             visitor, _ = self._listener.accept()
         except OSError:
             return
-        # One at a time: the next waits in the queue, and meets whoever listens then.
+        # One at a time: the next one waits in the queue for whichever proxy listens then.
         asyncio.get_running_loop().remove_reader(self._listener)
         visitor.setblocking(False)
         self._visitor = visitor
@@ -237,7 +237,7 @@ class Succession:
         self._visitor = None
 
     def _release(self) -> None:
-        """End, in favour of the one that has come."""
+        """Shut down because the successor serves."""
         assert self._signals is not None
         self._file = None
         self.close()
@@ -248,12 +248,12 @@ class Succession:
         self._signals.stop.set()
 
     def remove_path(self) -> None:
-        """Remove the file, and nothing else: the process is about to end."""
+        """Remove the file, nothing else: the process is about to end."""
         if self._file is not None:
             self._file.remove()
 
     def close(self) -> None:
-        """Hand nothing over any more. Harmless when nothing was."""
+        """Stop handing over. Harmless if it never began."""
         if self._visitor is not None:
             self._part(self._visitor)
         if self._listener is not None:
@@ -285,13 +285,13 @@ def _adopt(descriptor: int) -> socket.socket:
 
 
 def _check_user(other: socket.socket) -> None:
-    """See that it is no other user who hands sockets over.
+    """Check that the sockets come from this user or root.
 
     Raises:
-        ConnectionError: it is.
+        ConnectionError: they come from another user.
     """
     if not sys.platform.startswith("linux"):
-        return  # the path has to be in a folder of this user
+        return  # the path must be in a folder of this user
     credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
     if user not in (0, os.geteuid()):

@@ -1,1 +1,1 @@
-"""`expiremember-proxy deadlines` and `explain`: what expires when, and why a member is still there. Read-only."""
+"""`expiremember-proxy deadlines` and `explain`: list deadlines, and explain why a member still exists. Read-only."""

@@ -28,25 +28,25 @@ ABSENT: Final = 1
 FAILED: Final = 2
 
 _SURVEYED: Final = 400
-"""Indexes of a cluster that are looked at in one step."""
+"""Number of a cluster's indexes that are read in one step."""
 
 _QUIET_SECONDS: Final = 0.5
 _OFTEN_SECONDS: Final = 0.2
 
 
 class OutputError(Exception):
-    """Nobody reads the output any more."""
+    """The reader of the output has gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `deadlines` is to list.
+    """What `deadlines` lists.
 
     Attributes:
-        pattern: the keys, as of KEYS.
-        key: one key instead; None: the pattern counts.
-        most: how many; 0: all.
-        within: how many ms ahead; infinite: all.
+        pattern: the keys, as a pattern of KEYS.
+        key: one key instead of the pattern; None for the pattern.
+        most: maximum number of deadlines; 0 for all.
+        within: how many ms ahead to look; infinite for all.
         form: one of `FORMATS`.
     """
 
@@ -74,7 +74,7 @@ def list_deadlines(settings: Settings, wanted: Wanted) -> int:
 
 
 def explain(settings: Settings, key: bytes, member: bytes) -> int:
-    """Print what is known of a member; return the exit status: whether it is there.
+    """Print what is known about a member; return an exit status that tells whether it exists.
 
     Raises:
         SettingsError: a setting cannot be used.
@@ -116,7 +116,7 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
 
 
 def _complain(name: str, text: str) -> None:
-    print(printable(f"expiremember-proxy: {name}: {text}"), file=sys.stderr)  # a server may answer anything
+    print(printable(f"expiremember-proxy: {name}: {text}"), file=sys.stderr)  # a reply may hold control characters
 
 
 def _write(text: str, encoding: str | None = None) -> None:
@@ -129,7 +129,7 @@ def _write(text: str, encoding: str | None = None) -> None:
 
 
 class _Progress:
-    """Shows on a terminal how far it has come, where that takes long; the line is gone at the end."""
+    """Shows progress on a terminal if the command takes long; the line is cleared at the end."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self.text = text
@@ -138,7 +138,7 @@ class _Progress:
         self._wanted = sys.stderr is not None and sys.stderr.isatty()
 
     def step(self) -> None:
-        """Show it, if it is time to."""
+        """Show the progress if it is time to."""
         if self._wanted and time.monotonic() >= self._next:
             self._next = time.monotonic() + _OFTEN_SECONDS
             text = self.text()
@@ -146,7 +146,7 @@ class _Progress:
             self._shown = text
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._shown:
             print("\r" + " " * len(self._shown) + "\r", end="", file=sys.stderr, flush=True)
             self._shown = ""
@@ -160,7 +160,7 @@ class _Stepping:
         self._step = step
 
     async def ask(self, requests: Sequence[Words]) -> list[Any]:
-        """Ask, and show."""
+        """Ask the server and show progress."""
         self._step()
         return await self._server.ask(requests)
 
@@ -197,7 +197,7 @@ async def _list(servers: Servers, wanted: Wanted) -> None:
 
 
 def matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return what says whether a key matches a pattern of KEYS."""
+    """Return a function that tells whether a key matches a pattern of KEYS."""
     if pattern == b"*":
         return lambda _: True
     head = pattern[: next((at for at, byte in enumerate(pattern) if byte in b"*?[\\"), len(pattern))]
@@ -207,7 +207,7 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 async def _add_indexes(servers: Servers, soonest: Soonest, step: Callable[[], None]) -> int:
-    """Add all indexes; return how many keys they have."""
+    """Add all indexes; return how many keys they list."""
     names, total = servers.names, 0
     for server in servers.all:
         slots = sorted(server.node.slots) if server.node is not None else [None]

@@ -1,4 +1,4 @@
-"""Find out all that is known of one member, and say what will happen to it.
+"""Find out all that is known about one member, and predict what will happen to it.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -20,7 +20,7 @@ from proxy.looking.walk import Words
 from proxy.session.globs import matches
 
 COMPARED: Final = 400_000
-"""Elements of a list that are compared, half of them from either end."""
+"""Maximum number of list elements to compare, half of them from either end."""
 
 _ATTEMPTS: Final = 5
 _LISTED: Final = 1000
@@ -30,19 +30,19 @@ _KINDS: Final = {b"set": "member", b"hash": "field", b"zset": "member", b"list":
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a member.
+    """What is known about a member.
 
     Attributes:
         now: the server's time in Unix ms.
-        kind: what TYPE says of the key.
-        there: whether the member is; None where the list is too long to tell.
-        score: what the shadow has for it; None: nothing.
-        covered: the covered prefixes that the key begins with, in words; None where that is not known.
-        key_left: how many ms the key has to live; None: for ever.
-        field_left: how many ms the server itself gives a field; None: for ever.
-        field_unknown: why that is not known; empty where it is.
-        rules: the rules for events that match the key; None where they may not be read.
-        proxies: how many proxies are connected to the server; None where that is not known.
+        kind: the key's type, as TYPE says it.
+        there: whether the member exists; None if the list is too long to tell.
+        score: its score in the shadow; None if it has none.
+        covered: the covered prefixes that the key begins with, in words; None if not known.
+        key_left: the key's own TTL in ms; None if it has none.
+        field_left: the field's native TTL in ms; None if it has none.
+        field_unknown: why the field's TTL is not known; empty if it is known.
+        rules: the rules for events that match the key; None if the user may not read them.
+        proxies: how many proxies are connected to the server; None if not known.
     """
 
     now: float
@@ -58,7 +58,7 @@ class Facts:
 
     @property
     def is_void(self) -> bool:
-        """Whether a deadline is stored, and removes nothing."""
+        """Whether a deadline is stored but will remove nothing."""
         return self.score is not None and (self.score < 0 or self.there is False)
 
     @property
@@ -66,14 +66,14 @@ class Facts:
         """The deadline that is stored, void or not, in Unix ms."""
         if self.score is None:
             return None
-        return whole_ms(self.score) if self.score >= 0 else int(-self.score)  # shared/comb.lua notes a time there
+        return whole_ms(self.score) if self.score >= 0 else int(-self.score)  # a time set by shared/comb.lua
 
 
 async def find_out(servers: Servers, key: bytes, member: bytes) -> Facts:
-    """Ask the server.
+    """Ask the server about a member.
 
     Raises:
-        LookError: it does not answer, or says that it may not.
+        LookError: it does not answer, or refuses.
     """
     server, names = servers.owner(key), servers.names
     for _ in range(_ATTEMPTS):
@@ -83,7 +83,7 @@ async def find_out(servers: Servers, key: bytes, member: bytes) -> Facts:
         there = await _is_there(server, key, kind, member)
         ours: list[Words] = [("ZSCORE", names.shadow(key), member), ("PTTL", key), ("TYPE", key)]
         score, key_left, kind_now = await server.ask(ours)
-        # Between the questions it may have gone, or come: what holds together is told.
+        # The member may come or go between the requests: retry until the replies are consistent.
         if kind_now == kind and await _is_there(server, key, kind, member) == there:
             break
     else:
@@ -128,7 +128,7 @@ def _field(reply: Any) -> tuple[float | None, str]:
     if isinstance(reply, NoPermissionError):
         return None, "not known: the user lacks +hpttl"
     if isinstance(reply, ResponseError) or not isinstance(reply, list):
-        return None, ""  # the server knows no such thing
+        return None, ""  # the server has no TTLs for fields
     return (float(reply[0]) if reply[0] >= 0 else None), ""
 
 
@@ -152,11 +152,11 @@ def _rules(key: bytes, reply: Any) -> list[Rule] | None:
     return sorted(found, key=lambda rule: (-len(rule.pattern), rule.pattern))
 
 
-# What people see.
+# Output for people.
 
 
 def lines(facts: Facts, where: str) -> list[tuple[str, str]]:
-    """Return what is known, each with a label."""
+    """Return the known facts, each with a label."""
     noun = _NOUNS.get(facts.kind)
     there = {True: "there", False: "not there", None: f"not found; the list has more than {COMPARED:,} elements"}
     rows = [
@@ -184,7 +184,7 @@ def _deadline(facts: Facts) -> str:
 
 
 def _set_by(facts: Facts) -> list[tuple[str, str]]:
-    """Say whether the deadline goes when the member is written over: then it is stored half a millisecond early."""
+    """Tell whether overwriting the member drops its deadline: such a deadline is stored half a millisecond early."""
     if facts.score is None or facts.is_void:
         return []
     if facts.score % 1:

@@ -1,9 +1,9 @@
-"""Yield deadlines, soonest first, from any number of keys, indexes and servers, reading only what that takes.
+"""Yield deadlines, soonest first, from any number of keys, indexes and servers, reading no more than needed.
 
 Its tests: tests/test_deadlines.py.
 
-An index has, for each key, a time before which nothing of it expires. So keys are read in that order, and a deadline is
-given as soon as no key that has not been read can have an earlier one.
+An index gives, for each key, a time before which none of its members expires. So keys are read in that order, and a
+deadline is yielded as soon as no unread key can have an earlier one.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from typing import Any, Final, NamedTuple, Protocol
 from proxy.looking.walk import Element, Walk, Words
 
 KEYS: Final = 100
-"""Keys that are read in one step."""
+"""Number of keys to read in one step."""
 
 ELEMENTS: Final = 400
-"""Deadlines that are read in one step."""
+"""Number of deadlines to read in one step."""
 
 COMPARED: Final = 100_000
-"""Elements of lists that the server compares in one step, about."""
+"""About how many list elements the server compares in one step."""
 
 _INDEXES: Final = 25
-"""Indexes of which keys are read in one step."""
+"""Number of indexes to read in one step."""
 
 FEWEST_COMPARED: Final = COMPARED // ELEMENTS
-"""Elements of a list that are compared with each member."""
+"""Minimum number of list elements to compare with each member."""
 
 _COLLECTIONS: Final = (b"set", b"zset", b"hash", b"list")
 
 _FIRST: Final = 4
-"""Deadlines of a key that are read at first; each time four times as many."""
+"""Deadlines of a key to read first; each further read takes four times as many."""
 
 MOST_OPEN: Final = 500_000
-"""How many keys to remember whose deadlines have been read and not been given yet."""
+"""Maximum number of keys with deadlines that have been read but not yet yielded."""
 
 
 class TooManyError(Exception):
-    """More than `MOST_OPEN` keys would have to be remembered."""
+    """More than `MOST_OPEN` keys would have to be kept in memory."""
 
 
 class SpoiltError(Exception):
-    """An index is no sorted set."""
+    """An index is not a sorted set."""
 
 
 def check_index(error: Exception) -> None:
-    """Raise `SpoiltError` if that is why an index cannot be read; else it is at another node."""
+    """Raise `SpoiltError` if an index has the wrong type; any other error means that it is at another node."""
     if str(error).startswith("WRONGTYPE"):
         raise SpoiltError
 
 
 class Asked(Protocol):
-    """A server."""
+    """A server that can be asked."""
 
     async def ask(self, requests: Sequence[Words]) -> list[Any]:
-        """Return the replies to some requests, which go in one step.
+        """Return the replies to some requests, sent in one step.
 
-        An error is in its place if the key has another type, or is on its way to another node of the cluster.
+        A reply may be an error: the key has another type, or is moving to another node of the cluster.
         """
 
 
 class Deadline(NamedTuple):
-    """When a member expires; ordered by that.
+    """A member and its deadline; ordered by deadline.
 
     Attributes:
-        score: the deadline as it is stored: Unix ms, to be rounded up.
+        score: the deadline as stored: Unix ms, to be rounded up.
         key: the key.
         member: the member.
-        unsure: whether it is not certain that the member is there.
+        unsure: whether the member may not exist.
     """
 
     score: float
@@ -81,12 +81,12 @@ class Deadline(NamedTuple):
 
 
 class _Index:
-    """An index that has not been read to its end.
+    """An index that has not been read to the end.
 
     Attributes:
-        server: where it is.
+        server: its server.
         walk: how far it has been read.
-        behind: what is still to come is behind this.
+        behind: all further keys come after this.
     """
 
     __slots__ = ("behind", "server", "walk")
@@ -101,13 +101,13 @@ class _Index:
 
 
 class _Open:
-    """A key of which deadlines have been read, and more may be.
+    """A key some of whose deadlines have been read.
 
     Attributes:
         server: where it is.
         key: the key.
         walk: how far its shadow has been read.
-        read: what has been read and is not given yet.
+        read: deadlines that have been read but not yet yielded.
         size: how much to read next.
     """
 
@@ -125,16 +125,16 @@ class _Open:
 
 
 class Soonest:
-    """Deadlines in their order.
+    """Yields deadlines in order.
 
     Args:
         shadow: returns the name of a key's shadow.
         wanted: returns whether a key's deadlines are wanted.
-        until: the last deadline that is wanted, in Unix ms.
-        most: how many are wanted; 0: all.
+        until: the latest deadline that is wanted, in Unix ms.
+        most: how many are wanted; 0 for all.
 
     Attributes:
-        looked_at: how many keys have been found in the indexes.
+        looked_at: how many keys have been read from the indexes.
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class Soonest:
         await self._open_all(server, [key])
 
     async def deadlines(self) -> AsyncIterator[Deadline]:
-        """Give them.
+        """Yield the deadlines.
 
         Raises:
             TooManyError: it would take too much memory.
             SpoiltError: an index cannot be read.
-            RestlessError: there are changes faster than can be read.
+            RestlessError: keys change faster than they can be read.
         """
         given = 0
         while not self._most or given < self._most:
@@ -192,7 +192,7 @@ class Soonest:
             if not first.read:
                 await self._read_on(first)
             self._keep(first)
-            # A deadline earlier than one already given has been set since.
+            # A deadline earlier than one already yielded has been set since.
             if self._given is None or deadline > self._given:
                 self._given = deadline
                 given += 1
@@ -229,20 +229,20 @@ class Soonest:
             raise TooManyError
 
     def _keep(self, one: _Open) -> None:
-        """Keep a key for as long as there is something of it to give."""
+        """Keep a key while it has deadlines to yield."""
         if one.read and one.read[0].score <= self._until:
             heapq.heappush(self._open, one)
         else:
             self._names.discard(one.key)
 
     def _prune(self, left: int) -> None:
-        """Forget keys that cannot be among the first: enough others have an earlier deadline."""
+        """Drop keys that cannot be among the first: enough others have earlier deadlines."""
         if self._most and len(self._open) > 2 * left + KEYS:
             self._open = heapq.nsmallest(left, self._open)  # sorted, so it is a heap
             self._names = {one.key for one in self._open}
 
     async def _read_on(self, one: _Open) -> None:
-        """Read on in a key that has nothing to give, and with it in those that will soon have nothing."""
+        """Read more of a key that has no deadlines left to yield, and of those that will soon have none."""
         if not one.walk.done:
             near = [
                 other
@@ -253,7 +253,7 @@ class Soonest:
         await self._fill(one.server, [one])
 
     async def _fill(self, server: Asked, keys: Sequence[_Open]) -> None:
-        """Read on in the shadows of some keys that have nothing to give, until they have, or there is no more."""
+        """Read more of some keys' shadows until each has deadlines to yield or is at its end."""
         waiting = list(keys)
         while waiting:
             waiting = [one for one in waiting if not one.read and not one.walk.done]
@@ -270,7 +270,7 @@ class Soonest:
             reply, kind = replies[2 * place], replies[2 * place + 1]
             one.size = min(4 * one.size, ELEMENTS // 2)
             if isinstance(reply, Exception) or kind not in _COLLECTIONS:
-                one.walk.done = True  # there is none, or all are void
+                one.walk.done = True  # no shadow, or all its deadlines are void
                 continue
             elements = one.walk.take(reply)
             if elements and elements[0][0] > self._until:
@@ -286,7 +286,7 @@ class Soonest:
 
 
 def _parts(keys: Sequence[_Open]) -> Iterator[list[_Open]]:
-    """Give some keys in parts of which one step reads the deadlines."""
+    """Yield keys in batches small enough to be read in one step."""
     part: list[_Open] = []
     size = 0
     for one in keys:
@@ -302,15 +302,15 @@ def _parts(keys: Sequence[_Open]) -> Iterator[list[_Open]]:
 async def presence(
     server: Asked, wanted: Sequence[tuple[bytes, bytes, Sequence[bytes]]], compared: int = COMPARED
 ) -> list[list[bool | None]]:
-    """Return whether members are there, in one step.
+    """Return whether members exist, in one step.
 
     Args:
-        server: where they are.
+        server: their server.
         wanted: keys with their types, and some members of each.
-        compared: how many elements of lists to compare, about.
+        compared: about how many list elements to compare.
 
     Returns:
-        For each member; None where the list is too long to tell.
+        One value per member; None if the list is too long to tell.
     """
     elements = sum(len(members) for _, kind, members in wanted if kind == b"list")
     depth = max(FEWEST_COMPARED, compared // max(1, elements))

@@ -1,4 +1,4 @@
-"""The options of the subcommands `deadlines` and `explain`, and what they ask for.
+"""The command line of `deadlines` and `explain`: their options and help texts.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -18,7 +18,7 @@ import click
 from proxy.keydb.options import SETTINGS
 from proxy.settings import Settings
 
-__all__ = ["SETTINGS", "commands"]  # an import and these speak to the same server
+__all__ = ["SETTINGS", "commands"]  # an import uses the same settings
 
 _DEADLINES: Final = """List what expires when, soonest first, in the keys that match PATTERN: one of KEYS.
 
@@ -44,7 +44,7 @@ _WITHIN: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Load = Callable[[Path | None, dict[str, Any]], Settings]
-"""Gathers the settings."""
+"""Loads the settings."""
 
 
 class _Within(click.ParamType[float]):
@@ -64,9 +64,9 @@ def commands(load: Load, settings: list[click.Parameter], context_settings: dict
     """Make the subcommands.
 
     Args:
-        load: gathers the settings.
-        settings: the flags of the settings that count here.
-        context_settings: how help is shown.
+        load: loads the settings.
+        settings: the flags of the settings that apply here.
+        context_settings: Click's settings, such as how help is shown.
     """
 
     def deadlines(

@@ -1,4 +1,4 @@
-"""Ask servers in small steps, without writing anything. Errors are one line for people.
+"""Read from servers in small steps. Errors are one line for people.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -27,27 +27,27 @@ from proxy.upstream.nodes import Node, myself, primaries
 _CLOSING_SECONDS: Final = 1.0
 
 MOVING: Final = "slots of the cluster are being moved, or have no node; repeat the command when that is over"
-"""Why something cannot be read."""
+"""Why a key cannot be read."""
 
 _RIGHTS: Final = "docs/deadlines.md lists the rights"
 
 
 class LookError(Exception):
-    """The question could not be answered; the text is one line for people."""
+    """The server could not be read; the text is one line for people."""
 
 
 class Server:
     """A server, on one connection of its own.
 
     Args:
-        upstream: where it is.
+        upstream: its address and settings.
         connection: the connection.
-        patience: seconds for the answers to one step.
-        node: what it is in its cluster; None: there is none.
+        patience: seconds to wait for the replies of one step.
+        node: its place in the cluster; None without a cluster.
 
     Attributes:
-        node: the same.
-        lacks: whether keys were asked for that are on their way to another node.
+        node: as passed.
+        lacks: whether any of the requested keys was moving to another node.
     """
 
     def __init__(self, upstream: Upstream, connection: Any, patience: float, node: Node | None = None) -> None:
@@ -58,13 +58,13 @@ class Server:
         self._patience = patience
 
     def __str__(self) -> str:
-        """Where it is, and which database is meant."""
+        """Return the server's address and the database."""
         return f"{self._upstream}, database {self._upstream.database}"
 
     async def ask(self, requests: Sequence[Words]) -> list[Any]:
         """Return the replies to some requests, sent together.
 
-        An error is in its place if the key has another type, or is on its way to another node of the cluster.
+        A reply may be an error: the key has another type, or is moving to another node of the cluster.
 
         Raises:
             LookError: another error, or no reply.
@@ -78,7 +78,7 @@ class Server:
         return replies
 
     async def ask_freely(self, requests: Sequence[Words]) -> list[Any]:
-        """Return the replies to some requests, sent together; all errors as they are.
+        """Return the replies to some requests, sent together, including all errors.
 
         Raises:
             LookError: no reply.
@@ -110,7 +110,7 @@ class Server:
 
 
 def missing_right(upstream: Upstream, request: Words, error: Exception) -> str:
-    """Return which right the user lacks for a request, and the rule of ACL SETUSER that gives it."""
+    """Return which permission the user lacks for a request, and the ACL SETUSER rule that grants it."""
     user = upstream.user.decode("utf-8", "replace") or "default"
     name = str(request[0]).lower()
     if " run the '" in str(error) or len(request) < 2:
@@ -124,7 +124,7 @@ class Servers:
 
     Args:
         names: the names of the proxy's own keys.
-        servers: the servers; of a cluster those that have slots.
+        servers: the servers; in a cluster, those that have slots.
         clustered: whether it is a cluster.
     """
 
@@ -134,10 +134,10 @@ class Servers:
         self.clustered = clustered
 
     def owner(self, key: bytes) -> Server:
-        """Return the one that has a key.
+        """Return the server that has a key.
 
         Raises:
-            LookError: none does.
+            LookError: no server has it.
         """
         if not self.clustered:
             return self.all[0]
@@ -157,7 +157,7 @@ async def opened(settings: Settings) -> AsyncIterator[Servers]:
     """Connect to the server, or to all primaries of its cluster.
 
     Raises:
-        LookError: that cannot be done, or another has become the primary meanwhile.
+        LookError: a server cannot be reached, or another has become the primary meanwhile.
         SettingsError: a setting cannot be used.
     """
     names = Names(settings.prefix.encode())
@@ -199,7 +199,7 @@ async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.Async
         stack.push_async_callback(close)
         await stack.enter_async_context(_followed(upstream))
         connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-    # Something that is no Redis may send text where a number belongs.
+    # A server that is not Redis may send text instead of a number.
     except (RedisError, OSError, ValueError, RuntimeError) as error:
         raise LookError(complaint(upstream, error, rights=_RIGHTS)) from error
     return Server(upstream, connection, settings.control_timeout)
@@ -207,7 +207,7 @@ async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.Async
 
 @contextlib.asynccontextmanager
 async def _followed(upstream: Upstream) -> AsyncIterator[None]:
-    """Follow the primary, if Sentinels tell it."""
+    """Follow the primary if Sentinels are configured."""
     try:
         async with followed(upstream):
             yield

@@ -1,4 +1,4 @@
-"""Print deadlines: for people, for programs, for spreadsheets. No name can send control codes to a terminal.
+"""Format deadlines for people, programs or spreadsheets. Names cannot send control codes to a terminal.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -18,7 +18,7 @@ from proxy.events.command import show
 from proxy.looking.merge import Deadline
 
 BLOCK: Final = 100
-"""Rows of a table whose columns are made equally wide."""
+"""Number of rows that determine the widths of a table's columns."""
 
 _COLUMNS: Final = ("deadline_ms", "deadline", "seconds_left", "key", "member", "unsure")
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,12 +29,12 @@ _DAY: Final = 86_400_000
 
 
 def whole_ms(score: float) -> int:
-    """Return a deadline in Unix ms: a part of one is the proxy's own note."""
+    """Return a stored deadline as whole Unix ms: the fraction is the proxy's own mark."""
     return math.ceil(score)
 
 
 def date(deadline: int) -> str | None:
-    """Return a time as a date in UTC; None where the calendar ends before it."""
+    """Return a time as a date in UTC; None if it is beyond the calendar."""
     try:
         moment = _BEGIN + timedelta(milliseconds=deadline)
     except OverflowError:
@@ -43,13 +43,13 @@ def date(deadline: int) -> str | None:
 
 
 def date_in_words(deadline: int) -> str:
-    """Return a time as a date, or as it is."""
+    """Return a time as a date, or as a number if it is beyond the calendar."""
     shown = date(deadline)
     return f"{deadline} ms" if shown is None else f"{shown} UTC"
 
 
 def span(ms: float) -> str:
-    """Return how long some milliseconds are, in one unit."""
+    """Return a duration in the unit that suits it."""
     ms = abs(ms)
     if ms < 1000:
         return f"{ms:.0f} ms"
@@ -60,14 +60,14 @@ def span(ms: float) -> str:
 
 
 def when(deadline: int, now: float) -> str:
-    """Return how far ahead a deadline is."""
+    """Return how far ahead or overdue a deadline is."""
     return f"in {span(deadline - now)}" if deadline > now else f"overdue {span(now - deadline)}"
 
 
 def spelled(name: bytes) -> str:
-    """Return a name for a cell: what is not printable text as an escape, so that no two names look alike."""
+    """Return a name for a cell, with escapes for bytes that are not printable text, so that no two names look alike."""
     text = "".join(map(_character, name.decode("utf-8", "surrogateescape")))
-    # Spreadsheets compute what looks like a formula; a quote that is the name's own is doubled.
+    # Spreadsheets evaluate text that looks like a formula; a quote in the name itself is doubled.
     return "'" + text if text.startswith((*_FORMULA, "'")) else text
 
 
@@ -79,25 +79,25 @@ def _character(one: str) -> str:
 
 
 class Format(Protocol):
-    """Makes text of deadlines."""
+    """Formats deadlines as text."""
 
     def begin(self) -> str:
-        """Return what stands in front of all."""
+        """Return the text before all rows."""
 
     def rows(self, deadlines: Iterable[Deadline], now: float) -> str:
-        """Return some deadlines, in their order.
+        """Return the rows for some deadlines, in the order given.
 
         Args:
-            deadlines: some.
+            deadlines: the deadlines.
             now: the server's time in Unix ms.
         """
 
     def end(self) -> str:
-        """Return what stands behind all."""
+        """Return the text after all rows."""
 
 
 class Table:
-    """For people: columns, as wide as the first rows need."""
+    """A table for people, with columns as wide as the first rows need."""
 
     def __init__(self) -> None:
         self._widths: list[int] = []
@@ -107,7 +107,7 @@ class Table:
         return ""
 
     def rows(self, deadlines: Iterable[Deadline], now: float) -> str:
-        """Return lines; the first time with the headings."""
+        """Return lines, with the headings the first time."""
         found = list(map(list, self._cells(deadlines, now)))
         if not self._widths and found:
             found.insert(0, ["deadline (UTC)", "in", "key", "member"])
@@ -122,12 +122,12 @@ class Table:
             yield date(deadline) or date_in_words(deadline), far, show(one.key), member
 
     def end(self) -> str:
-        """Return that there are none, if so."""
+        """Return a message if there were no rows."""
         return "" if self._widths else "no deadlines\n"
 
 
 class Json:
-    """For programs: an array with an object on each line."""
+    """JSON for programs: an array with one object per line."""
 
     def __init__(self) -> None:
         self._between = "\n"
@@ -150,10 +150,10 @@ class Json:
 
 
 class Csv:
-    """For spreadsheets."""
+    """CSV for spreadsheets."""
 
     def begin(self) -> str:
-        """Return the mark by which they know UTF-8, and the headings."""
+        """Return a byte order mark, which identifies UTF-8, and the headings."""
         return "\ufeff" + self._line(_COLUMNS)
 
     def rows(self, deadlines: Iterable[Deadline], now: float) -> str:

@@ -12,16 +12,16 @@ Words: TypeAlias = tuple[str | bytes | int, ...]
 """A request."""
 
 Element: TypeAlias = tuple[float, bytes]
-"""A score and the member that has it: servers order elements so."""
+"""A score and its member, in the order in which servers sort elements."""
 
 FEW: Final = 100
-"""Elements of one score that are read again to go on behind them; behind more, the walk goes by rank."""
+"""Maximum number of elements with equal scores to read again in order to skip them; beyond that the walk uses ranks."""
 
 _MARGIN: Final = 16
-"""Elements in front of the expected place that are read too, as the ranks may have changed."""
+"""Elements before the expected rank that are read too, because ranks may have shifted."""
 
 MOST_ATTEMPTS: Final = 1000
-"""How many replies in a row may bring nothing new."""
+"""Maximum number of consecutive replies without new elements."""
 
 
 class RestlessError(Exception):
@@ -33,11 +33,11 @@ class Walk:
 
     Args:
         name: the key of the sorted set.
-        floor: the least score to begin at; 0 for the first above zero.
+        floor: the lowest score to begin at; 0 for the first above zero.
 
     Attributes:
-        name: the same.
-        last: the last element that was given; None before the first.
+        name: as passed.
+        last: the last element that was returned; None before the first.
         done: whether there are no more.
     """
 
@@ -50,19 +50,19 @@ class Walk:
         self.last: Element | None = None
         self.done = False
         self._floor = "(0" if floor <= 0 else repr(floor)
-        self._ties = 0  # how many elements have the score of the last one, up to it; -1 when ranks are used
-        self._rank: int | None = None  # where the next one is expected; None: it has to be looked for
-        self._low = 0  # at this rank, or behind it, the next one is looked for
-        self._high: int | None = None  # in front of this one, or at it
+        self._ties = 0  # elements read so far with the last one's score; -1 when ranks are used
+        self._rank: int | None = None  # expected rank of the next element; None: search for it
+        self._low = 0  # lower bound of the search
+        self._high: int | None = None  # upper bound
         self._start = 0
         self._requested = 0
         self._attempts = 0
 
     def request(self, size: int) -> Words:
-        """Return the next request, whose reply `take` gets.
+        """Return the next request; pass its reply to `take`.
 
         Args:
-            size: how many elements are wanted at most, about.
+            size: about how many elements are wanted at most.
         """
         if self.last is None:
             self._requested = size
@@ -80,10 +80,10 @@ class Walk:
         return "ZRANGE", self.name, self._start, self._start + self._requested - 1, "WITHSCORES"
 
     def take(self, reply: Sequence[Any]) -> list[Element]:
-        """Return what is new in a reply; nothing does not mean that there is no more.
+        """Return the new elements in a reply; an empty result does not mean the end.
 
         Raises:
-            RestlessError: this goes on without end.
+            RestlessError: too many replies in a row had nothing new.
         """
         found = [(float(reply[at + 1]), reply[at]) for at in range(0, len(reply), 2)]
         new = self._by_score(found) if self._ties >= 0 else self._by_rank(found)
@@ -112,7 +112,7 @@ class Walk:
                 self._low, self._high = 0, None
             return []
         if self._start and not (found and found[0] <= self.last):
-            self._rank = None  # elements have gone in front of it, so that others may be there too
+            self._rank = None  # elements before it were removed, so ranks have shifted
             return []
         new = self._behind_last(found)
         self._rank = self._start + len(found)

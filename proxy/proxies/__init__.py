@@ -1,1 +1,1 @@
-"""Several proxies in front of one server: how each learns the prefixes under which others set deadlines."""
+"""Coordination of several proxies in front of one server: each learns the prefixes under which others set deadlines."""

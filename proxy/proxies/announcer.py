@@ -1,5 +1,4 @@
-"""The asyncio side of the protocol between proxies. It uses the connection on which the server's tracking messages
-come.
+"""The I/O of the protocol between proxies, on the connection that receives the server's tracking messages.
 
 Its tests: tests/test_proxies.py.
 """
@@ -29,13 +28,13 @@ from proxy.upstream.words import answers_ping
 log = structlog.get_logger("proxy.proxies")
 
 PUSHED: Final = object()
-"""What a handler of push messages returns: None would look like a silence."""
+"""What a handler of pushes returns: redis-py would take None for a timeout."""
 
 _AHEAD_SECONDS: Final = 0.3
-"""How much earlier a lease may be renewed, so that the process need not wake for it alone."""
+"""How much earlier a lease may be renewed, to save the process a wake-up of its own."""
 
 Answers: TypeAlias = list[Any]
-"""The answers to some requests, in order; an error is returned as an exception."""
+"""The replies to some requests, in order; an error is an exception object."""
 
 
 class _Entries:
@@ -55,22 +54,21 @@ class _Entries:
         self._coverage.confirm(keys)
 
     def forget_announced(self) -> None:
-        """Do nothing: new proxies read the prefixes in the server, where they were listed before they were
-        announced."""
+        """Do nothing: new proxies read the prefixes from the server, which lists them before they are announced."""
 
     def outstanding(self) -> list[bytes]:
         return list(self._coverage.entries)
 
 
 class Proxies:
-    """This proxy's part among several in front of one server.
+    """This proxy's connection to the other proxies in front of the server.
 
     Args:
         coverage: the covered prefixes.
-        names: the channels begin like the names of the proxy's own keys.
-        patience: seconds that the server may take to answer.
+        names: their prefix is that of the channels.
+        patience: seconds that the server may take to reply.
         changed: called when the first other proxy appears, and when the last has gone.
-        run: returns a function that waits until all requests that clients have sent unchecked have run; None: they
+        run: returns a coroutine that waits until all requests that clients have sent unchecked have run; None if they
         have.
     """
 
@@ -91,12 +89,12 @@ class Proxies:
         self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
-        self._begun = False  # whether `received` and `answered` take everything that comes on it
-        self._lost = lease_clock()  # since when there is none
+        self._begun = False  # whether `received` and `answered` get everything from it
+        self._lost = lease_clock()  # since when there is no connection
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
         self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
-        # Unanswered requests: the future for the answer, or None for the protocol's own requests.
+        # Requests without a reply: the function for the reply, or None for the protocol's own requests.
         self._pending: deque[Callable[[Any], None] | None] = deque()
         self._asking: set[asyncio.Future[Answers]] = set()
         self._planned = math.inf  # when the protocol's next step is due, by `lease_clock`
@@ -105,16 +103,16 @@ class Proxies:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._member = Member(own, _Entries(coverage, self._under_way), self)
-        self._told = True  # whether there may be others, as `changed` has been told
+        self._told = True  # whether there may be others, when `changed` was last called
         self._distrust()
 
     # The connection (used by the tracker).
 
     async def begin(self, connection: Any) -> None:
-        """Begin on a new connection, on which the server's tracking messages come already; nothing is outstanding."""
+        """Begin on a new connection that already receives the server's tracking messages and awaits no reply."""
         self._distrust()
         self._drop_requests()
-        # A cluster's messages go to all nodes: only those proxies talk that stand in front of the same one.
+        # A cluster delivers messages to all nodes; only proxies in front of the same node talk to each other.
         slots = self._names.slots
         self._everybody = self._names.prefix + b"proxies" + (b"" if slots is None else b":" + slots.node)
         self._connection = connection
@@ -132,7 +130,7 @@ class Proxies:
         self._update()
 
     async def _subscribe(self, connection: Any) -> ResponseError | None:
-        """Subscribe, and see whether all that is needed is allowed."""
+        """Subscribe, and return an error if the user lacks a permission."""
         refusal = None
         own = self._channel + self._member.name
         for words in (("SUBSCRIBE", self._everybody, own), ("PUBSUB", "NUMSUB", own), ("PUBLISH", own, "")):
@@ -144,14 +142,14 @@ class Proxies:
         return refusal
 
     async def _reply(self, connection: Any) -> Any:
-        """Return what comes next; an error reply as the exception that it is."""
+        """Return the next reply; an error is returned as an exception."""
         try:
             return await connection.read_response()
         except ResponseError as error:
             return error
 
     def end(self) -> None:
-        """The connection is lost."""
+        """Handle the loss of the connection."""
         if self._connection is not None:
             self._lost = lease_clock()
         self._connection, self._begun = None, False
@@ -168,7 +166,7 @@ class Proxies:
         """Renew the lease until cancelled.
 
         Raises:
-            TimeoutError: the server does not answer.
+            TimeoutError: the server does not reply.
         """
         while True:
             now = lease_clock()
@@ -188,26 +186,26 @@ class Proxies:
 
     @property
     def refused(self) -> bool:
-        """Whether the server allows no messages between proxies."""
+        """Whether the server does not permit messages between proxies."""
         return self._refused
 
     @property
     def is_first(self) -> bool:
-        """Whether this proxy, among several, does the work that one has to do: the background passes."""
+        """Whether this proxy, of several, does the work of which one proxy is enough: the background passes."""
         return self._member.is_first
 
     @property
     def others(self) -> int | None:
-        """How many other proxies there are; None where that is not known."""
+        """How many other proxies there are; None if not known."""
         return None if self._refused or not self._begun else self._member.others
 
     @property
     def awaits(self) -> bool:
-        """Whether a request has no answer yet."""
+        """Whether a reply is outstanding."""
         return bool(self._pending)
 
     async def ask(self, *requests: tuple[bytes | str, ...]) -> Answers:
-        """Return the answers to requests that go together, without a turn in a pool of connections.
+        """Return the replies to requests sent together, without waiting for a connection of a pool.
 
         Raises:
             redis.exceptions.RedisError: the connection is lost.
@@ -231,14 +229,14 @@ class Proxies:
             self._asking.discard(done)
 
     def _drop_requests(self) -> None:
-        """No answer comes any more."""
+        """Drop all requests, which get no reply any more."""
         self._pending.clear()
         for done in self._asking:
             if not done.done():
                 done.set_exception(RedisConnectionError("the control connection was lost"))
 
     def answered(self, answer: Any) -> None:
-        """Take an answer: a value, or the error that the server answered with."""
+        """Take a reply: a value or an error."""
         if not self._pending:
             return
         take = self._pending.popleft()
@@ -248,7 +246,7 @@ class Proxies:
         if self._refused:
             return
         if isinstance(answer, ResponseError) and not answers_ping(answer):
-            raise answer  # the rights have been taken away: start again
+            raise answer  # permissions were revoked: reconnect
         if isinstance(answer, list):
             answer = [channel.removeprefix(self._channel)
                       for channel, count in zip(answer[::2], answer[1::2], strict=True) if not count]  # fmt: skip
@@ -256,7 +254,7 @@ class Proxies:
         self._update()
 
     async def received(self, push: list[Any]) -> object:
-        """Take a push of one of the channels."""
+        """Take a push from one of the channels."""
         if push[0] == b"message" and push[2]:
             self._take(push[2])
         return PUSHED
@@ -273,7 +271,7 @@ class Proxies:
                 self._say_crowded(most=MOST_OTHERS)
             self._update()
 
-    # What the protocol wants to be done (proxies.protocol.Link).
+    # Called by the protocol (proxies.protocol.Link).
 
     def publish(self, to: bytes | None, message: Message) -> None:
         """Publish a message to all proxies, or to one."""
@@ -292,7 +290,7 @@ class Proxies:
         self._connection.send_at_once(*words)
 
     def _under_way(self) -> Callable[[], bool] | None:
-        """Return what tells whether all has run that has been sent; None: it has."""
+        """Return a function that tells whether all requests sent so far have run; None if they have."""
         waiting = self._run()
         if waiting is None:
             return None
@@ -307,13 +305,13 @@ class Proxies:
             self._member.tick(lease_clock())
             self._update()
 
-    # What sessions and the tracker want to be done.
+    # Called by sessions and the tracker.
 
     async def announce(self, entries: Collection[bytes]) -> None:
-        """Have other proxies cover prefixes, or give up after a time: `Coverage.unconfirmed` tells."""
+        """Have other proxies cover prefixes, or give up after a time; `Coverage.unconfirmed` tells which."""
         patience = 2 * LEASE + self._patience
         if self._connection is None:
-            patience += self._lost - lease_clock()  # an outage is waited for once, not by each request
+            patience += self._lost - lease_clock()  # wait for an outage once, not with each request
         if patience <= 0:
             self._say_refused(prefixes=len(entries))
             return
@@ -353,7 +351,7 @@ class Proxies:
 
     def _distrust(self) -> None:
         if self._refused:
-            self._coverage.see()  # as the prefixes have not been read
+            self._coverage.see()  # blind until the prefixes are read
             return
         self._coverage.trusted_until = -float("inf")
         self._coverage.distrust()

@@ -1,4 +1,4 @@
-"""Reads what comes on the connection by which a proxy hears of others.
+"""Read replies and pushes from the connection between proxies.
 
 Its tests: tests/test_background.py.
 """
@@ -13,18 +13,18 @@ from redis.exceptions import ResponseError
 from proxy.proxies.announcer import PUSHED, Proxies
 
 _AGAIN_SECONDS: Final = 0.5
-"""How often to see, once nothing has come for as long as the server may take, whether an answer is still awaited."""
+"""How often to check for outstanding replies once the server has been silent for longer than it may."""
 
 
 async def listen(connection: Any, proxies: Proxies) -> None:
-    """Read pushes and answers for ever; the lease's renewals tell a dead connection from a quiet one.
+    """Read pushes and replies for ever; lease renewals tell a dead connection from a quiet one.
 
     Args:
         connection: the connection, whose parser hands pushes to their handlers.
-        proxies: takes the answers.
+        proxies: takes the replies.
 
     Raises:
-        TimeoutError: the server does not answer.
+        TimeoutError: the server does not reply.
         redis.exceptions.RedisError, OSError: the connection is lost.
     """
     loop = asyncio.get_running_loop()

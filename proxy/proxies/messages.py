@@ -1,4 +1,4 @@
-"""What proxies tell each other, as the payload of published messages.
+"""The messages between proxies, as payloads of PUBLISH.
 
 Its tests: tests/test_proxies_protocol.py.
 """
@@ -14,20 +14,20 @@ from proxy.wire.request import RequestReader, encode
 
 
 class Kind(Enum):
-    """What a message says."""
+    """The kind of a message."""
 
     JOIN = b"join"
-    """The sender does not trust what it knows, and wants to again: tell it what it has to know."""
+    """The sender has lost trust and wants to regain it: tell it all outstanding prefixes."""
     WELCOME = b"welcome"
-    """The joiner has been told all that it has to know; from now on others wait for its acknowledgements."""
+    """The joiner has been told everything; from now on the sender waits for its acknowledgements."""
     ANNOUNCE = b"announce"
-    """These keys are about to get deadlines: mark them, and acknowledge."""
+    """These keys are about to get deadlines: mark them and acknowledge."""
     ACKNOWLEDGE = b"acknowledge"
-    """The keys of an announcement are marked."""
+    """The sender has marked the keys of an announcement."""
     RECALL = b"recall"
-    """These keys may get deadlines by requests that are on their way already."""
+    """These keys may get deadlines from requests that have already been sent."""
     LEAVE = b"leave"
-    """The sender judges no more requests: do not wait for it."""
+    """The sender handles no more requests: do not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Message:
     """One message.
 
     Attributes:
-        kind: what it says.
+        kind: its kind.
         sender: the name of the proxy that sends it.
-        number: which announcement, or which join of its receiver's or sender's, it speaks of.
+        number: the announcement, or the join of its receiver or sender, that it refers to.
         keys: the covered prefixes, as `Coverage.entries` has them.
     """
 
@@ -53,21 +53,21 @@ class Message:
 
 _KINDS: Final = frozenset(kind.value for kind in Kind)
 _LONGEST: Final = 32
-"""Bytes of a sender's name, and of a number."""
+"""Maximum size of a sender's name or a number, in bytes."""
 
 _HEAD: Final = re.compile(rb"\*\d{1,4}\r\n")
-"""An array of fewer than 10,000 elements: what would take long to read is none of ours."""
+"""The beginning of an array of fewer than 10,000 elements: a longer message is not from a proxy."""
 
 
 def unpack(payload: bytes) -> Message:
     """Read a payload.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a message.
     """
     if not _HEAD.match(payload):
         raise ValueError("not a message of a proxy")
-    reader = RequestReader()  # not hiredis: anybody may have published this
+    reader = RequestReader()  # not hiredis: the payload is untrusted
     reader.feed(payload)
     found = reader.next_request()
     if found is None or not found.header or len(found.arguments) < 3 or reader.held:

@@ -2,24 +2,24 @@
 
 Its tests: tests/test_proxies_protocol.py.
 
-A "key" here is an entry of `Coverage`: a prefix, or a whole name. Each proxy has one connection to
-the server, on which it sends requests and gets, in order, their answers, the server's tracking messages and what other
-proxies publish. An answer proves that all that was published before has been taken in.
+A "key" here is an entry of `Coverage`: a prefix or a whole name. Each proxy has one connection to the server, on which
+it sends requests and gets, in order, replies, the server's tracking messages and what other proxies publish. A reply
+proves that everything published before has been received.
 
-- A proxy trusts what it knows for one lease after it *sent* a request that was answered since. Without trust it is
-  blind: every key counts as known to it. Each proxy counts its lease by its own monotonic clock; no other clock counts.
-- Before a request goes out that may give a key its first deadline, the key is announced. The others mark it, and then
-  acknowledge. When all have, or have had none of their lease left since, and the announcer has trust, it may go.
-- A proxy that has lost trust joins: it publishes a message, and trusts again when all others have welcomed it or their
-leases have run out. They first tell it what they have announced and may still be on its way. On a new connection one
-full
-  lease has to pass too: another proxy whose connection was cut may not have noticed, and trust itself to be alone.
-- A proxy that was silent for two leases is no longer waited for until it joins again. In the first lease its trust
-ends, unless it takes the announcement in; the second is for a request that it had sent before, and whose answer
-prolonged its trust.
+- A proxy trusts its knowledge for one lease after it *sent* a request that was answered. Without trust it is blind: it
+  treats every key as known. Each proxy measures its lease with its own monotonic clock only.
+- Before a request that may give a key its first deadline is sent, the key is announced. The others mark it and
+  acknowledge. The request is sent when each other proxy has acknowledged or its lease has run out, and the announcer
+  has trust.
+- A proxy that has lost trust joins: it publishes a message, and trusts again when each other proxy has welcomed it or
+  its lease has run out. Before the welcome, they tell it the keys that may still get deadlines without an announcement.
+  On a new connection a full lease must pass too: another proxy whose connection was cut may not have noticed, and may
+  believe that it is alone.
+- A proxy that has been silent for two leases is not waited for until it joins again. In the first lease its trust ends,
+  unless it receives the announcement; the second covers a request that it sent before, whose reply prolonged its trust.
 
-It assumes that what a proxy has written reaches the server before the proxy's lease runs out, unless the proxy goes on
-living; and that a proxy which starts and finds no other connected is alone.
+It assumes that what a proxy writes reaches the server before its lease runs out, unless the proxy stays alive; and that
+a proxy which starts and finds no other connected is alone.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from typing import Final, Protocol
 from proxy.proxies.messages import Kind, Message
 
 LEASE: Final = 2.0
-"""Seconds for which a proxy trusts what it knows without having heard of the server."""
+"""Seconds for which a proxy trusts its knowledge without a reply from the server."""
 
 MOST_OTHERS: Final = 512
-"""How many proxies to wait for by name: anybody who may publish can make up names. For further proxies, wait one lease
-each time, as it is not known whether they have acknowledged."""
+"""How many proxies to wait for by name: anyone who may PUBLISH can invent names. For further proxies wait a full lease
+each time, because it is not known whether they have acknowledged."""
 
 _NOBODY: Final = b""
 """Stands for all proxies that are not known by name."""
 
 DRIFT: Final = 0.01
-"""Share of a lease that is reserved for clocks that do not run alike."""
+"""Fraction of a lease reserved for clocks that run at different rates."""
 
 _FOR_OTHERS: Final = 0.25
-"""How long, in parts of a lease, an acknowledgement waits for what this proxy's clients have sent before."""
+"""How long, as a fraction of a lease, an acknowledgement waits for requests that this proxy's clients sent before."""
 
 _APART: Final = 0.05
-"""How long, in parts of a lease, to wait between two rounds of telling newcomers what they have to know."""
+"""How long, as a fraction of a lease, to wait between two rounds of welcoming newcomers."""
 
 AT_ONCE: Final = 5_000
-"""Keys of one message."""
+"""Maximum number of keys in one message."""
 
 BYTES_AT_ONCE: Final = 1 << 20
-"""Bytes of the keys of one message, about: the server drops subscribers for whom it has to keep too much."""
+"""Approximate limit on a message's keys, in bytes: the server drops subscribers whose output buffer grows too large."""
 
 
 def _pages(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Give keys by as many as one message has."""
+    """Yield keys in batches that fit in one message."""
     page: list[bytes] = []
     room = BYTES_AT_ONCE
     for key in keys:
@@ -80,7 +80,7 @@ class _Flight:
         number: its number.
         keys: its keys.
         sent: when it was published.
-        awaited: who has yet to acknowledge it, and until when that is waited for; None until the server has answered.
+        awaited: who has yet to acknowledge it, and until when to wait; None until the server has replied.
     """
 
     number: int
@@ -94,34 +94,34 @@ class Link(Protocol):
     """The connection to the server. Each request is answered in order (`Member.answered`)."""
 
     def publish(self, to: bytes | None, message: Message) -> None:
-        """Publish a message to all proxies, or to the one of that name; the answer is the number of receivers."""
+        """Publish a message to all proxies, or to the one of that name; the reply is the number of receivers."""
 
     def renew(self, others: list[bytes]) -> None:
-        """Ask which of these proxies have a connection at all; the answer is the list of those who have none."""
+        """Ask which of these proxies are connected; the reply lists those that are not."""
 
 
 class Keys(Protocol):
-    """The keys that the proxy knows, by the names that they have in messages."""
+    """The keys that the proxy knows, by their names in messages."""
 
     def mark_announced(self, keys: Iterable[bytes]) -> Callable[[], bool] | None:
         """Make keys known: another proxy is about to give them deadlines.
 
         Returns:
-            What tells whether all has run that was sent before as if they had none; None: it has.
+            A function that tells whether all requests sent before have run; None if they have.
         """
 
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
-        """Note that all others know these keys, by an announcement that was published at that moment."""
+        """Record that all others know these keys through an announcement published at that moment."""
 
     def forget_announced(self) -> None:
-        """Announce every key again: others may have joined that have not been told."""
+        """Announce every key again: others may have joined without being told."""
 
     def outstanding(self) -> list[bytes]:
-        """Return the keys to which requests may give deadlines that have been sent, or may be without announcement."""
+        """Return the keys that may get deadlines from requests already sent, or sent later without announcement."""
 
 
 class Member:
-    """One proxy's part.
+    """One proxy's side of the protocol.
 
     Args:
         name: unique among all proxies.
@@ -131,8 +131,8 @@ class Member:
 
     Attributes:
         completed: the number of the last announcement that every other proxy knows.
-        connected: whether there is a connection.
-        crowded: whether there have been more proxies than can be waited for by name.
+        connected: whether the proxy has a connection.
+        crowded: whether there are more proxies than it can wait for by name.
     """
 
     def __init__(self, name: bytes, keys: Keys, link: Link, lease: float = LEASE) -> None:
@@ -145,32 +145,32 @@ class Member:
         self._lease = lease
         self._own_lease = lease * (1 - DRIFT)
         self._requests: deque[tuple[str, float]] = deque()
-        self._sent = -math.inf  # when the last renewal was
+        self._sent = -math.inf  # when the last renewal was sent
         self._until = -math.inf  # the end of the own lease
-        self._proven = -math.inf  # when the latest request that was answered had been sent
+        self._proven = -math.inf  # when the latest request with a reply was sent
         self._trusts = False
-        self._ever = False  # whether it has trusted what it knows before
+        self._ever = False  # whether it has ever had trust
         self._join = 0
-        self._joiners: dict[bytes, int] = {}  # proxies still to be welcomed, each with the number of its join
+        self._joiners: dict[bytes, int] = {}  # proxies to welcome → the number of their join
         self._welcomed = -math.inf
         self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
         self._not_before = math.inf  # the end of the time without trust
-        self._others: dict[bytes, float] = {}  # until when each is waited for
+        self._others: dict[bytes, float] = {}  # until when to wait for each
         self._flight: _Flight | None = None
         self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
         self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # and until when at most
         self._last_bytes = 0  # of the keys of the last of them
         self._last_number = 0
 
-    # What it tells.
+    # State.
 
     @property
     def trusted_until(self) -> float:
-        """Until when what it knows may be trusted; it has been lost before if it lies in the past."""
+        """When trust ends; in the past if it has ended."""
         return self._until if self._trusts else -math.inf
 
     def has_others(self, now: float) -> bool:
-        """Return whether another proxy may trust that it is told of first deadlines."""
+        """Return whether another proxy may rely on being told of first deadlines."""
         return bool(self._others) or now >= self.trusted_until
 
     @property
@@ -180,12 +180,12 @@ class Member:
 
     @property
     def is_first(self) -> bool:
-        """Whether its name is the first of all that it knows of: one of them does what need not be done by each."""
+        """Whether its name is the first of all that it knows: that proxy does the work of which one is enough."""
         return all(self.name < other for other in self._others)
 
     @property
     def wake(self) -> float:
-        """When `tick` is due at the latest."""
+        """The latest time for the next `tick`."""
         times = [self._sent + self._lease / 3]
         if self._sent < (since := self._trusts_from()):
             times.append(since)
@@ -200,26 +200,26 @@ class Member:
         times += [until for *_, until in self._unacknowledged]
         return min(times)
 
-    # What happens to it.
+    # Events.
 
     def connect(self, now: float) -> None:
-        """Begin on a new connection, on which the server's tracking messages and the others' messages come already."""
+        """Begin on a new connection that already receives the server's tracking messages and the others' messages."""
         self.connected = True
         self._requests.clear()
         self._proven = self._until = -math.inf
         self._not_before = math.inf
-        self._recall(None, now)  # what has been sent may have become old meanwhile
+        self._recall(None, now)  # earlier messages may be out of date
         self._rejoin(now)
         if self._flight is not None:
             self._publish_flight(now)
 
     def disconnect(self) -> None:
-        """The connection is lost."""
+        """Handle the loss of the connection."""
         self.connected = False
         self._trusts = False
         self._welcomes = None
         self._unacknowledged.clear()
-        self._joiners.clear()  # on the next connection all are told of all keys
+        self._joiners.clear()  # on the next connection everyone is told all keys
         self._keys.forget_announced()
         if self._flight is not None:
             self._flight.awaited = None
@@ -234,7 +234,7 @@ class Member:
         """Have keys announced.
 
         Returns:
-            A number: they are when `completed` has reached it.
+            A number: they are announced once `completed` has reached it.
         """
         self.tick(now)
         for key in keys:
@@ -249,7 +249,7 @@ class Member:
         return number
 
     def tick(self, now: float, ahead: float = 0.0) -> None:
-        """Do what is due, and renew the lease if that is within some seconds ahead."""
+        """Take the steps that are due, and renew the lease if renewal is due within `ahead` seconds."""
         if not self.connected:
             return
         self._see_lapse(now)
@@ -260,7 +260,7 @@ class Member:
         self._advance(now)
 
     def answered(self, answer: object, now: float) -> None:
-        """Take the answer to the earliest request that has none yet."""
+        """Take the reply to the earliest outstanding request."""
         kind, sent = self._requests.popleft()
         self._see_lapse(now)
         self._prolong(sent, now)
@@ -304,11 +304,11 @@ class Member:
         self._until = max(self._until, self._lease_begins(sent, now) + self._own_lease)
 
     def _lease_begins(self, sent: float, now: float) -> float:
-        del now  # by when it is answered others may have waited for long
+        del now  # by the time of the reply others may have waited for long
         return sent
 
     def _see_lapse(self, now: float) -> None:
-        """Notice that the own lease has run out: the others may not wait for this proxy any more."""
+        """Join again if the own lease has run out: others may no longer wait for this proxy."""
         if (self._trusts or self._welcomes is not None) and now >= self._until:
             self._rejoin(now)
 
@@ -331,7 +331,7 @@ class Member:
         return sum(1 for kind, _ in self._requests if kind == "join")
 
     def _joined(self, receivers: object, now: float) -> None:
-        """The join has reached all who have a connection: from now on they know of this proxy."""
+        """Note that the join has reached every connected proxy: from now on they know this one."""
         self._welcomes = dict.fromkeys(self._others, now + self._lease)
         if self.crowded:
             self._welcomes[_NOBODY] = now + self._lease
@@ -340,7 +340,7 @@ class Member:
             self._not_before = -math.inf if alone else now + self._lease
 
     def _trusts_from(self) -> float:
-        """Return when a request has to be sent whose answer ends the time without trust."""
+        """Return the time from which a request has to be sent for its reply to restore trust."""
         if self._trusts or self._welcomes is None or not self.connected:
             return math.inf
         return max((self._not_before, *self._welcomes.values()))
@@ -350,9 +350,9 @@ class Member:
             self._trusts = self._ever = True
 
     def _welcome(self, now: float) -> None:
-        """Tell newcomers what they have to know; they do not trust what they know until they have been told.
+        """Tell newcomers all outstanding keys; they have no trust until they have been told.
 
-        That may be many keys, so those who come soon after another wait, and are told together.
+        That may be many keys, so newcomers in quick succession are told together.
         """
         if not self._joiners or now < self._welcomed + self._lease * _APART:
             return
@@ -374,7 +374,7 @@ class Member:
     # Others.
 
     def _miss(self, missing: object, now: float) -> None:
-        """Wait at most one lease for proxies that have no connection any more."""
+        """Wait at most one more lease for proxies that are no longer connected."""
         if isinstance(missing, list):
             for name in missing:
                 if name in self._others:
@@ -417,7 +417,7 @@ class Member:
         self._publish("announce", None, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
 
     def _published(self, now: float) -> None:
-        """The announcement has reached all who have a connection; those who have none run out of their lease."""
+        """Note that the announcement has reached every connected proxy; the leases of the others will run out."""
         flight = self._flight
         assert flight is not None
         flight.awaited = {
@@ -425,7 +425,7 @@ class Member:
         }
 
     def _is_known_to_all(self, flight: _Flight, now: float) -> bool:
-        # With no trust left there may be others who have joined and been told nothing.
+        # Without trust there may be others that have joined and were not told.
         assert flight.awaited is not None
         known = not self.crowded or now >= flight.sent + self._lease
         return known and now < self.trusted_until and all(until <= now for until in flight.awaited.values())
@@ -439,7 +439,7 @@ class Member:
         self._keys.note_announced(flight.keys, flight.sent)
 
     def _take(self, message: Message, now: float) -> None:
-        """Acknowledge an announcement: what was sent without it has run, if that takes no longer than others wait."""
+        """Acknowledge an announcement once earlier requests have run, or when others wait no longer."""
         has_run = self._keys.mark_announced(message.keys)
         if has_run is None:
             self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)

@@ -1,4 +1,4 @@
-"""Load the Lua scripts, one file per operation, and put together the pieces that they share.
+"""Load the Lua scripts, one file per operation, and combine them with shared pieces.
 
 Its tests: tests/test_refusals.py.
 """
@@ -20,25 +20,25 @@ _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
 TELL: Final = b"TELL "
-"""What the reply of a short form begins with that has to be told; then comes how many members it has removed."""
-_TELLING: Final = ("need", "glob")  # what `lapse` alone needs
+"""The beginning of a short form's reply if events must be sent; the number of removed members follows."""
+_TELLING: Final = ("need", "glob")  # pieces that only `lapse` needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
 _PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
 _ALL, _CLUSTERED, _ALONE_THERE, _TELLS = "all", "c", "-", "t"
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
-"""In front of a script that only reads. Else servers take it for one that may write: it waits for the end of a
-`CLIENT PAUSE … WRITE`. Other flags are those of a script without such a line."""
+"""The first line of a script that only reads. Without it servers assume that it may write, and hold it until a `CLIENT
+PAUSE … WRITE` ends. Other flags are those of a script without such a line."""
 
 
 def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
-    """Leave out the parts of a script that are for other things than it is to do; return what parts left out use alone.
+    """Remove the parts of a script that it does not need; return the pieces that only removed parts use.
 
     Args:
-        text: the script, in which lines of comment with `For` and letters stand in front of such parts: any of them
-            is enough, of those with a plus between them all are needed.
-        does: the letters of what it is to do.
+        text: the script, in which comment lines with `For` and letters precede such parts: any letter is enough, but of
+            letters joined by a plus all are needed.
+        does: the letters of the operations that it needs.
     """
     front, *parts = _PART.split(text)
     kept, used, unused = [front], set[str](), set[str]()
@@ -59,10 +59,10 @@ def composed(
     clustered: bool = True,
     told: bool = False,
 ) -> str:
-    """Return the whole text of a script, as it is written; as `script`.
+    """Return the whole text of a script, not shortened; see `script`.
 
-    The shared pieces that its `-- uses:` line names, then its own code. What it raises is returned, because the server
-    adds the script's name and line to an error that is raised.
+    First the shared pieces in its `-- uses:` line, then its own code. Errors are returned, because the server adds the
+    script's name and line to an error that is raised.
     """
     text = _read(name)
     if _ALONE.search(text) and not undeclared:
@@ -90,14 +90,14 @@ def script(
     clustered: bool = True,
     told: bool = False,
 ) -> bytes:
-    """Return the text of a script as it is sent: short, as the server hashes it at each call.
+    """Return the text of a script as it is sent: shortened, because the server hashes it at each call.
 
     Args:
-        name: its file's name without the ending, such as "expire".
-        quiet: of a script that removes what has expired, whether to send the short form, which ends with `TELL` where
-            somebody has to be told of it.
-        undeclared: whether all of KEYS come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
-        does: of one that can do several things, the letters of those that it is to do.
+        name: its file's name without the suffix, such as "expire".
+        quiet: for a script that removes expired members, whether to send the short form, which returns `TELL` if events
+            must be sent.
+        undeclared: whether all keys come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
+        does: for a script with several operations, the letters of those that it needs.
         clustered: whether the server may be a cluster node.
         told: whether somebody may have asked to be told of what expires.
     """
@@ -111,23 +111,23 @@ def _read(name: str) -> str:
 
 @cache
 def reads_only(name: str) -> bool:
-    """Return whether a script never writes; from Redis 7.0 on the server is told so, and holds it to that."""
+    """Return whether a script never writes; Redis 7.0 and later are told so and enforce it."""
     return _READS.search(_read(name)) is not None
 
 
 def control_script(name: str, *, declares: bool, quiet: bool = False, undeclared: bool = False) -> bytes:
-    """Return the text of a script for the proxy's own user; as `script`.
+    """Return the text of a script for the proxy's own user; see `script`.
 
-    `declares`: whether the server reads in a script's first line on which terms to run it.
+    `declares`: whether the server reads a script's terms from its first line.
     """
     text = script(name, quiet=quiet, undeclared=undeclared)
     return _READING + text if declares and reads_only(name) else text
 
 
 def _head(terms: Terms) -> bytes:
-    """Return what makes the server check a script as it would check the command for which it stands in."""
+    """Return the head that makes the server check a script like the command that it replaces."""
     if not terms.declared:
-        # A script's first write may be one that takes none, and after it the server allows all others.
+        # A script's first write may need no memory, and after it the server allows all others.
         return _guard() if terms.takes_memory else b""
     if not terms.writes:
         return _READING if terms.across else b"#!lua flags=no-writes\n"
@@ -149,7 +149,7 @@ def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bo
 
 
 def all_in_arguments(keys: Sequence[bytes], present: str = "") -> list[bytes]:
-    """Return the beginning of ARGV for a script of which not all of KEYS are declared; as `evaluation`."""
+    """Return the beginning of ARGV for a script whose keys are not all declared; see `evaluation`."""
     return [b"%d" % len(keys), present.encode(), *keys]
 
 
@@ -166,19 +166,19 @@ def evaluation(
     loaded: bool = False,
     does: str = "",
 ) -> bytes:
-    """Encode an EVAL of a script: EVAL carries its text, so it cannot fail for want of a loaded script.
+    """Encode an EVAL of a script: EVAL contains the text, so the script need not be loaded.
 
     Args:
-        terms: on which terms the server is to run it.
+        terms: the terms on which the server runs it.
         name: the script.
         keys: KEYS.
         arguments: the beginning of ARGV.
-        tail: the rest of ARGV, as bulk strings that are already encoded.
+        tail: the rest of ARGV, as encoded bulk strings.
         tail_count: how many.
-        declared: those of KEYS that the server is to see; all, where not given.
-        present: the places of those that have not gone to another cluster node alone, as of `undeclared`.
-        loaded: whether the server has run the same script before, so that its digest does.
-        does: as of `script`.
+        declared: those of KEYS that the server sees; all by default.
+        present: the positions of keys that must be at this node, for shared/undeclared.lua.
+        loaded: whether the server has run the same script before, so that its digest is enough.
+        does: as in `script`.
 
     Returns:
         The request.

@@ -1,19 +1,19 @@
-"""Names of what the proxy keeps in the user's Redis: shadows of keys, the index, the sweeper's lease, rules for events.
+"""Names of the proxy's own keys in the user's Redis: shadows, the index, the sweeper's lease, rules for events.
 
 Its tests: tests/test_naming.py.
 
-The shadow of a key hashes to the key's own cluster slot, as a script may only touch keys of one slot. A slot is given
-by the key's hash tag, the text between its first `{` and the first `}` after it, where that is not empty, else by the
-whole key (Redis cluster specification, "Hash tags"). So, with P for the prefix:
+The shadow of a key hashes to the key's cluster slot, because a script may only touch keys of one slot. The slot depends
+on the key's hash tag, the text between its first `{` and the first `}` after it, or, if that is empty, on the whole key
+(Redis cluster specification, "Hash tags"). So, with P for the prefix:
 
     key             shadow
-    {user1}:cart    Pt:{user1}:cart     the key has a tag: whatever contains the key hashes like it
+    {user1}:cart    Pt:{user1}:cart     the key has a tag: a name that contains the key hashes like it
     cart            Pk:{cart}           the key itself can be a tag
     a}b             Ps:{1x9}a}b         neither: a short tag that hashes to the key's slot
 
 The letter after the prefix keeps the three apart, so a shadow names exactly one key.
 
-In front of a cluster node there is an index for each slot, P{tag}index, and the lease is in a slot of the node's own.
+On a cluster node each slot has its own index, P{tag}index, and the lease is in one of the node's slots.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from proxy.scripts.slots import SLOTS, Slots
 
 
 def hash_tag(key: bytes) -> bytes | None:
-    """Return the part of a key that alone decides its slot, or None when that is the whole key."""
+    """Return the part of a key that determines its slot; None if that is the whole key."""
     begin = key.find(b"{")
     if begin < 0:
         return None
@@ -42,7 +42,7 @@ def slot(key: bytes) -> int:
 
 @lru_cache(maxsize=1)
 def _tags() -> tuple[bytes, ...]:
-    """The shortest decimal number that hashes to each slot; made when the first key needs one, in some 50 ms."""
+    """Return the shortest decimal number that hashes to each slot; computed on first use, in some 50 ms."""
     tags: dict[int, bytes] = {}
     number = 0
     while len(tags) < SLOTS:
@@ -56,16 +56,15 @@ class Names:
     """The proxy's own keys under one prefix.
 
     Args:
-        prefix: what they all begin with, without braces.
+        prefix: the beginning of all names, without braces.
 
     Raises:
         ValueError: the prefix is empty or contains a brace.
 
     Attributes:
-        slots: what is known of the slots of the cluster node that the proxy stands in front of; None for a server
-            that is no such node.
-        index: the one index of each database of a server that has no slots.
-        owed: the set of notes about members that have expired and have to be told of still.
+        slots: the slots of the proxy's cluster node; None for a server that is not a cluster node.
+        index: the index of each database of a server without slots.
+        owed: the set of notes about expired members that still need their events.
     """
 
     def __init__(self, prefix: bytes) -> None:
@@ -73,8 +72,8 @@ class Names:
             raise ValueError("the prefix must not be empty and must not contain { or }")
         self.prefix = prefix
         self.slots: Slots | None = None
-        self.events = prefix + b"events"  # the scripts know it by the index, whose last word it has in place of "index"
-        self.owed = prefix + b"owed"  # the set of notes of what has to be told still (overdue.lua); named likewise
+        self.events = prefix + b"events"  # scripts derive it from the index's name
+        self.owed = prefix + b"owed"  # and this one
         self.index = prefix + b"index"
         self.covered = prefix + b"covered"  # the covered prefixes, beside the index
         self._lease = prefix + b"sweeper"
@@ -92,7 +91,7 @@ class Names:
         return b"%b%b}%b" % (self._slot, _tags()[slot(key)], key)
 
     def key(self, shadow: bytes) -> bytes | None:
-        """Return the key that a name is the shadow of, or None when it is not the name of a shadow."""
+        """Return the key whose shadow has a name; None if it is not the name of a shadow."""
         if shadow.startswith(self._key) and shadow.endswith(b"}"):
             return shadow[len(self._key) : -1]
         if shadow.startswith(self._tagged):
@@ -116,17 +115,17 @@ class Names:
         return self.index if self.slots is None else self.index_of(slot(key))
 
     def index_of(self, number: int | None) -> bytes:
-        """Return the name of the index of a slot; None: of a server that has no slots."""
+        """Return the name of a slot's index; None for a server without slots."""
         return self.index if number is None else b"%b%b}index" % (self._in_slot, _tags()[number])
 
     def slot_of(self, index: bytes) -> int | None:
-        """Return the slot that a name is the index of, or None when it is no such name."""
+        """Return the slot whose index has a name; None if it is not such a name."""
         if index.startswith(self._in_slot) and index.endswith(b"}index"):
             return slot(index)
         return None
 
     def involved(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the index, then each key followed by its shadow; the keys are of one slot."""
+        """Return the index, then each key followed by its shadow; all keys are in one slot."""
         return [self.index_for(keys[0]), *(name for key in keys for name in (key, self.shadow(key)))]
 
     def triples(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -141,25 +140,25 @@ class Names:
 
     @property
     def written(self) -> bytes:
-        """The name of a channel or key that is written to have something written; in a slot at rest, if possible."""
+        """The name of a channel or key for a write that changes nothing; in a slot at rest, if possible."""
         slots = self.slots
         if slots is None:
             return self.prefix + b"wait"
-        number = max(slots.owned - slots.moving, default=slots.first)  # who moves many begins with the first
+        number = max(slots.owned - slots.moving, default=slots.first)  # those who move many slots begin with the first
         return b"%b%b}wait" % (self._in_slot, _tags()[number])
 
     def declared(self, keys: Iterable[bytes]) -> list[bytes] | None:
-        """Return those of a script's keys that a cluster node is to see; None, at a server that has no slots: all.
+        """Return those of a script's keys that are declared to a cluster node; None (all) for a server without slots.
 
-        While a slot is moved, a node refuses a script where one of the proxy's own keys has gone already, or, before
-        Redis 7.0, sends the client to the other node, which may not have the client's key.
+        While a slot is moved, a node refuses a script if one of the proxy's own keys has already moved, or, before
+        Redis 7.0, redirects the client to the other node, which may not have the client's key.
         """
         if self.slots is None:
             return None
         return list(dict.fromkeys(key for key in keys if not key.startswith(self.prefix)))
 
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that a script may be called for together with the first of them."""
+        """Return those of some keys that may share a script call with the first of them."""
         found = list(keys)
         if self.slots is None or len(found) < 2:
             return found
@@ -171,7 +170,7 @@ class Names:
         return self.slots is not None and slot(key) in self.slots.moving
 
     def by_slot(self, keys: Iterable[bytes]) -> list[list[bytes]]:
-        """Return some keys in groups for each of which a script may be called."""
+        """Return some keys in groups that may share a script call."""
         found = list(keys)
         if self.slots is None or len(found) < 2:
             return [found] if found else []

@@ -1,10 +1,10 @@
-"""Shortens Lua: a server hashes the text of a script at each EVAL, which takes it some 2 µs a KB.
+"""Shorten Lua: a server hashes the text of a script at each EVAL, which takes some 2 µs per KB.
 
 Its tests: tests/test_shortening.py.
 
-Only what tells names apart is understood. The name of each local variable is replaced by a short one, the same wherever
-it stands, and no two names by the same one: so what refers to what stays as it is, whatever the scopes are. Names of
-fields and methods stay, and those of globals, of which a script has those only that its server gives it.
+It parses only enough to tell names apart. Each local variable's name is replaced by a short one, the same everywhere,
+and no two by the same one, so references stay intact whatever the scopes are. Names of fields, methods and globals
+stay; scripts have only the server's globals.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ _TOKEN: Final = re.compile(
     r"|\.{1,3}|[=~<>]=|([-/:])(?!\3)|[+*%^#<>=(){}\[\];,])",
     re.ASCII,
 )
-"""What blanks and comments stand between. Comments of several lines, or what is of a later Lua, is none."""
+"""The tokens. Multi-line comments and syntax of later Lua versions are not supported."""
 _OPENERS: Final = {")": ("(",), "}": ("{",), "]": ("[",), "until": ("repeat",), "elseif": ("then",), "else": ("then",),
                    "end": ("function", "do", "then", "else")}  # fmt: skip
 _OPENING: Final = frozenset(("(", "{", "[", "function", "do", "then", "else", "repeat"))
 _CONSTANT: Final = re.compile(r"true$|false$|nil$|['\".\d]")
 _TOUCH: Final = re.compile(r"\w\w|[\d.]\.|--|\[\[")
-"""The last byte of a token and the first of the next where they would be another one together."""
+"""Last byte of a token and first byte of the next that together would be another token."""
 
 
 class ShorteningError(ValueError):
-    """There is something in a text that is not understood."""
+    """A text contains unsupported syntax."""
 
 
 class Text:
     """A script, token by token.
 
     Attributes:
-        tokens: those that are left; "" stands in the place of others.
-        fresh: the places of those that are the first in their lines.
-        places: where the name of each variable stands.
-        local: the names of local ones.
-        declarations: those that do nothing else: the name, the first place, and the place behind the last.
+        tokens: the remaining tokens, with "" in place of removed ones.
+        fresh: the positions of the first tokens of lines.
+        places: name of a variable → its positions.
+        local: the names of local variables.
+        declarations: removable declarations: the name, the first position, and the position after the last.
 
     Raises:
         ShorteningError: there is something in it that is not understood.
@@ -83,7 +83,7 @@ class Text:
             tokens.append(token)
         if end != len(text):
             raise ShorteningError(f"not understood: {text[end : end + 40]!r}")
-        tokens += "", "", ""  # so that there is always a next one
+        tokens += "", "", ""  # so that there is always a next token
 
     def _find_variables(self) -> None:
         tokens, places = self.tokens, self.places
@@ -106,7 +106,7 @@ class Text:
             raise ShorteningError(f"{opened[-1][0]} without an end")
 
     def _is_field(self, place: int, opened: str) -> bool:
-        """Return whether a name is that of a field or of a method. `opened`: the last bracket or block that is open."""
+        """Return whether a name is that of a field or a method. `opened`: the innermost open bracket or block."""
         before = self.tokens[place - 1] if place else ""
         if before in (".", ":"):
             return True
@@ -114,7 +114,7 @@ class Text:
         return begins and self.tokens[place + 1] == "="
 
     def _declare(self, word: str, begin: int) -> None:
-        """Take in the names that a `local`, a `for`, or a function with its parameters declare."""
+        """Record the names that a `local`, a `for`, or a function and its parameters declare."""
         tokens, end = self.tokens, begin
         if word == "function":
             if begin > 1 and tokens[begin - 2] == "local":
@@ -126,13 +126,13 @@ class Text:
         if word == "local" and begin == end and tokens[end + 1] == "=":
             is_table = tokens[end + 2 : end + 4] == ["{", "}"]
             behind = end + 3 + is_table
-            # An expression ends where a name or a word stands behind a whole one, but for some words.
+            # An expression ends before a name or keyword that follows a complete one, with some exceptions.
             ends = not tokens[behind] or (tokens[behind].isidentifier() and tokens[behind] not in ("and", "or"))
             if ends and (is_table or _CONSTANT.match(tokens[end + 2])):
                 self.declarations.append((tokens[begin], begin - 1, behind))
 
     def drop_unused(self) -> None:
-        """Take out the declarations of what is named nowhere else, and then those of what was only named in them."""
+        """Remove declarations of names that are not used, and then of names that only those used."""
         left, found = self.declarations, True
         while found:
             found = False
@@ -154,7 +154,7 @@ class Text:
         return [place for place in self.places[name] if self.tokens[place]]
 
     def __str__(self) -> str:
-        """The text. A line ends where one ended and there has to be a blank: errors tell a line's number."""
+        """Return the text. Line breaks are kept where a blank is needed, because errors contain line numbers."""
         parts, before, fresh = list[str](), "", False
         for place, token in enumerate(self.tokens):
             fresh = fresh or place in self.fresh

@@ -1,4 +1,4 @@
-"""The slots of the cluster node that the proxy stands in front of, as far as the node has told.
+"""The slots of the proxy's cluster node, as reported by the node.
 
 Its tests: tests/test_cluster_details.py.
 """
@@ -14,21 +14,21 @@ SLOTS: Final = 16384
 
 
 class Slots:
-    """What the node has said of itself.
+    """A cluster node's slots.
 
     Attributes:
         node: its id.
         primary: whether it is a primary.
         owned: its slots; those of its primary, if it is a replica.
-        moving: those that are on their way to it or from it.
-        coming: those that are on their way to it.
-        surveyed: those of the moving ones of which the keys with deadlines that were there when that began are known.
-        first: the least of its slots; 0 where it has none.
+        moving: the slots on their way to or from it.
+        coming: the slots on their way to it.
+        surveyed: the moving slots whose keys with deadlines at the begin of the move are known.
+        first: its lowest slot; 0 if it has none.
         indexed: the slots in which there may be an index.
-        changed: those whose index has changed, or is about to, and has not been read since.
-        unread: those whose index could not be read, or of which keys could not be asked about, and is to be read.
-        had: the keys of slots that go of which there are deadlines here, or were when that began, or since.
-        sent: those that have been sent to another node, or should have been.
+        changed: the slots whose index has changed, or is about to, and has not been read since.
+        unread: the slots whose index must be read, because it or some keys could not be read.
+        had: the keys of departing slots that have had deadlines here since the begin of the move.
+        sent: the keys that were sent to another node, or should have been.
     """
 
     def __init__(self, node: bytes) -> None:
@@ -44,15 +44,15 @@ class Slots:
         self.unread: set[int] = set()
         self.had = Travelling()
         self.sent = Travelling()
-        self._sent_before: set[int] = set()  # since the answer before the last one of the node's
-        self._sent_since: set[int] = set()  # since the last one
+        self._sent_before: set[int] = set()  # since the node's last reply but one
+        self._sent_since: set[int] = set()  # since the last reply
 
     def take(self, *, primary: bool, owned: frozenset[int], moving: frozenset[int]) -> frozenset[int]:
-        """Take over what the node says.
+        """Store the node's report.
 
         Returns:
-            The slots whose deadlines have to be read: they have come to it, a move of theirs has ended, or it has
-            become a primary, which removes what is due.
+            The slots whose deadlines have to be read: they have arrived, their move has ended, or the node has become a
+            primary.
         """
         changed = (owned - self.owned) | ((self.moving - moving) & owned)
         if primary and not self.primary:
@@ -71,7 +71,7 @@ class Slots:
 
     @property
     def unsettled(self) -> frozenset[int]:
-        """The slots that are on their way, or may be, or have to be read."""
+        """The slots that are or may be on their way, or have to be read."""
         return self.moving | self.unread | self._sent_before | self._sent_since
 
     def expects(self, number: int) -> bool:

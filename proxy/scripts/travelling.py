@@ -1,4 +1,4 @@
-"""Keys of slots of a cluster that are being moved, in groups: those of a slot end together.
+"""Keys of cluster slots on their way, grouped by slot so that a slot's keys are dropped together.
 
 Its tests: tests/test_cluster_details.py.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Set
 
 
 class Travelling:
-    """A set of keys, each of a slot."""
+    """A set of keys, grouped by slot."""
 
     __slots__ = ("_keys", "_slots")
 
@@ -30,6 +30,6 @@ class Travelling:
         self._slots.setdefault(number, set()).update(found)
 
     def keep(self, numbers: Set[int]) -> None:
-        """Take out all keys but those of some slots."""
+        """Drop all keys except those of some slots."""
         for number in self._slots.keys() - numbers:
             self._keys -= self._slots.pop(number)

@@ -1,1 +1,1 @@
-"""One client's stream of requests, without I/O: what goes as it came, what is replaced, and what has to wait."""
+"""One client's stream of requests, without I/O: which are forwarded unchanged, which replaced, and which held."""

@@ -1,4 +1,4 @@
-"""Which keys a request may add members to when no script checks which of those members are absent.
+"""Find the keys to which a request may add members without a script that checks which of them are absent.
 
 Its tests: tests/test_lives.py.
 """
@@ -24,14 +24,14 @@ def blind_keys(command: Command, request: Request, *, limited: bool) -> list[byt
 
 
 def counts(command: Command, request: Request) -> bool:
-    """Return whether a script can stand in for a request if its reply is amended."""
+    """Return whether a script can replace a request if its reply is amended."""
     return command.effect is Effect.COUNT and request.kind is Kind.WHOLE
 
 
 def absent(
     coverage: Coverage, command: Command, request: Request, *, limited: bool, amends: bool = False
 ) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-    """Return the covered keys, each with the members that may be added; None stands for any member.
+    """Return the covered keys, each with the members that may be added; None for any member.
 
     `amends`: whether the request's reply can be amended.
     """

@@ -1,9 +1,9 @@
-"""Remove due members and void deadlines on the client's own connection, while the engine cannot.
+"""Remove due members and void deadlines on the client's own connection while the engine cannot.
 
 Its tests: tests/test_blind.py.
 
-A script is put into the stream, and its reply is taken out. Call `ask` again after each reply, until nothing due is
-left and few deadlines are near. What `clear_before` returns then goes directly in front of the request, for the
+A script is put into the stream, and its reply is taken out. Call `ask` again after each reply, until no due members are
+left and few deadlines are near. Then the script that `clear_before` returns goes directly in front of the request, for
 deadlines that have passed meanwhile. Each script does bounded work.
 """
 
@@ -21,38 +21,39 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 KEYS_AT_ONCE: Final = 500
-"""Keys that one script looks at, at most."""
+"""Maximum number of keys that one script looks at."""
 
 MOST_KEYS: Final = 2_000
-"""Above so many keys in a request nothing is done in front of it: by the time that the last key has been looked at, the
-look at the first would be too old."""
+"""Maximum number of keys in a request that gets a script in front: with more, the look at the first key would be too
+old by the time of the last."""
 
 GIVEN_UP_MS: Final = 1_000
-"""How long to stop trying after the server has refused to remove anything, as a replica does."""
+"""How long to stop trying after the server has refused a removal, as a replica does."""
 
 _LOOKED_MS: Final = 2 * AHEAD_MS
-"""How far ahead the index is looked at for requests that do not name their keys."""
+"""How far ahead to read the index for requests that do not name their keys."""
 
 PATIENCE_MS: Final = _LOOKED_MS + 10
-"""How long to go on asking while nothing is due but many deadlines are near: there may always be more behind them."""
+"""How long to go on asking while no members are due but many deadlines are near: there may always be more of them."""
 
 
 FEW_DEADLINES: Final = 500
-"""Deadlines of a key that are looked at in front of each request that may add any member; else the engine does it."""
+"""Maximum number of a key's deadlines to check in front of a request that may add any member; above it the engine does
+so."""
 
 _REMEMBERED: Final = 1_000
-"""Keys of which a connection remembers how many deadlines they have."""
+"""Maximum number of keys whose number of deadlines a connection remembers."""
 
 _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
-"""How a cluster node refuses keys that it does not have or serve. Nothing can be done for such keys."""
+"""Error codes of a cluster node for keys that it does not have or serve. Nothing can be done for such keys."""
 
 
 _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [], [])
-"""What `clear` answers where it has done nothing."""
+"""What `clear` returns if it has done nothing."""
 
 
 class Alone:
-    """Do the engine's work for one connection, in its current database.
+    """Does the engine's work for one connection, in its current database.
 
     Args:
         removals: encodes the scripts, for all connections.
@@ -62,42 +63,41 @@ class Alone:
         self._removals = removals
         self._names = removals.names
         self._given_up = -float("inf")
-        self._unheard = False  # a reply is awaited
-        self._checked: dict[int, float] = {}  # until when one batch is enough for a key, by the hash of its name
+        self._unheard = False  # whether a reply is outstanding
+        self._checked: dict[int, float] = {}  # hash of a key → until when one batch is enough
         self._fronted: set[bytes] = set()
-        self._looked = -float("inf")  # until when `_near` is what the index tells
-        self._near: list[bytes] = []  # keys that are due in the index, or will be
-        self._crowded = False  # there may be more of them
+        self._looked = -float("inf")  # until when `_near` is valid
+        self._near: list[bytes] = []  # keys in the index that are due or soon will be
+        self._crowded = False  # whether there may be more of them
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
-        self._patient = math.inf  # until when to ask again for a crowd of deadlines to pass
-        self._counts: dict[int, tuple[int, float]] = {}  # how many deadlines keys have, and how long that holds
+        self._patient = math.inf  # until when to wait for many deadlines to pass
+        self._counts: dict[int, tuple[int, float]] = {}  # how many deadlines keys have, and until when that is valid
 
     def forget(self) -> None:
-        """Forget everything: the connection may have another database or another user from now on."""
+        """Forget everything: the connection may use another database or user from now on."""
         self._checked.clear()
         self._counts.clear()
         self._fronted.clear()
         self._looked = self._given_up = -float("inf")
 
     def sent(self) -> None:
-        """Note that everything put into the stream is being sent now. What comes later needs scripts of its own in
-        front."""
+        """Note that the stream so far is being sent. Later requests need scripts of their own in front."""
         self._fronted.clear()
 
     def ask(
         self, keys: Iterable[bytes], absent: Absent, replies: ReplySubstitution, now: float, *, everywhere: bool
     ) -> bytes | None:
-        """Return the script to send next, or None when nothing is left to be done before `clear_before`.
+        """Return the script to send next, or None if it is time for `clear_before`.
 
         Args:
-            keys: the keys from which to remove what is due.
-            absent: the keys in which to void deadlines, as of a `Question`.
+            keys: the keys from which to remove due members.
+            absent: the keys in which to void deadlines, as in a `Question`.
             replies: the replies of this connection.
             now: the clock, in Unix ms.
-            everywhere: whether to remove what is due in all other keys too.
+            everywhere: whether to remove due members from all other keys too.
         """
         if self._unheard:
-            self._give_up(now)  # the reply has not come, and will not
+            self._give_up(now)  # the reply has not come and will not
         if self.has_given_up(now):
             return None
         everywhere = everywhere and self._names.slots is None  # a cluster node has an index for each slot, not one
@@ -113,8 +113,7 @@ class Alone:
         return self._void(absent, replies, now) if absent else None
 
     def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
-        """Return what goes directly in front of a request, for the deadlines that have passed since `ask`. Same
-        arguments."""
+        """Return the script directly in front of a request, for deadlines passed since `ask`. Same arguments."""
         self._voiding = None
         if self.has_given_up(now):
             return b""
@@ -137,13 +136,13 @@ class Alone:
         )
 
     def clear(self, keys: list[bytes], replies: ReplySubstitution, now: float, tell: Callable[[float], None]) -> bytes:
-        """Return what removes what is due in some keys, for a read that follows it.
+        """Return the script that removes due members from some keys, for a read that follows it.
 
         Args:
             keys: the keys.
             replies: the replies of this connection.
             now: the clock, in Unix ms.
-            tell: is told when the next of their deadlines is, in Unix ms; minus infinity: something is due still.
+            tell: gets their next deadline, in Unix ms; minus infinity if members are still due.
         """
 
         def hear(reply: Any) -> None:
@@ -159,9 +158,9 @@ class Alone:
         return self._send("clear", self._removals.keys(keys), arguments, replies, now, hear)
 
     def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
-        """Return whether the keys have so few deadlines that one front handles all of them; None: not known.
+        """Return whether the keys have so few deadlines that one front handles all of them; None if not known.
 
-        `asked`: whether the server has answered that since it was last unknown. Then an old answer counts too.
+        `asked`: whether the server has answered since it was last unknown. Then an old answer is valid too.
         """
         few = True
         for key in keys:
@@ -172,7 +171,7 @@ class Alone:
         return few
 
     def take_count(self, keys: tuple[bytes, ...], now: float, reply: bytes) -> None:
-        """Take the reply to what `front` gave at `now`, in Unix ms."""
+        """Take the reply to the script that `front` returned at `now`, in Unix ms."""
         if reply.startswith(b"*3"):
             _, deadlines, soon, gone = reply.split(b"\r\n", 3)
             if len(self._counts) >= _REMEMBERED:
@@ -185,7 +184,7 @@ class Alone:
             self._removals.refused(reply[1:-2])
 
     def has_given_up(self, now: float) -> bool:
-        """Return whether the server has just refused to have anything removed here."""
+        """Return whether the server has just refused a removal here."""
         return 0 <= now - self._given_up < GIVEN_UP_MS
 
     def _give_up(self, now: float) -> None:
@@ -204,7 +203,7 @@ class Alone:
         take: Callable[[Any], None],
     ) -> bytes:
         def hear(said: bytes) -> bytes:
-            # Push messages may have come between; a subscriber in RESP2, to whom they are arrays, cannot run a script.
+            # Pushes may have come between; a subscriber in RESP2, to whom they are arrays, cannot run a script.
             others = frames(said)
             for place, frame in enumerate(others):
                 if frame.startswith(b"*"):

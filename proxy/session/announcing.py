@@ -1,4 +1,4 @@
-"""Find the keys that have to be covered and announced before a request may give them their first deadlines.
+"""Find the keys that must be covered and announced before a request may give them their first deadlines.
 
 Its tests: tests/test_proxies.py.
 """
@@ -30,7 +30,7 @@ LOOKED_AHEAD: Final = 1 << 20
 
 
 EXPECTED_AT_MOST: Final = 64
-"""How many requests of a transaction to look at in advance. Their keys are kept without being accounted for."""
+"""How many requests of a transaction to look at in advance. The memory for their keys is not counted."""
 
 _EXPIRING: Final = re.compile(
     rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
@@ -39,7 +39,7 @@ _EXPIRING: Final = re.compile(
 _NEED_NOT: Final = frozenset((b"HGETEX", b"HSETEX", b"SADDEX"))
 _TIME: Final = re.compile(rb"\r\n[EP]X(?:AT)?\r\n", re.IGNORECASE)
 _SECONDS: Final = re.compile(rb"\r\n\$\d+\r\n(?:KEEPTTL\r\n\$\d+\r\n)?\d+\r\n", re.IGNORECASE)
-"""Behind the key in Dragonfly's SADDEX."""
+"""The option after the key in Dragonfly's SADDEX."""
 
 
 def keys_expected(
@@ -48,13 +48,13 @@ def keys_expected(
     """Return the keys that may get deadlines from the transactions in a chunk.
 
     Requests that are queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is
-    parsed: a value that looks like such a request yields a key too many, which does no harm. So does a time that has
-    come with a request that need not set a deadline, whosesoever it is.
+    parsed: a value that looks like such a request yields a superfluous key, which does no harm. So does a request whose
+    time is optional and missing, if another request has one.
 
     Args:
-        data: what has come.
-        in_transaction: whether one is open where it begins.
-        lacks: returns whether the server does not have a command of that upper-case name itself.
+        data: the bytes received.
+        in_transaction: whether a transaction is open at the beginning.
+        lacks: returns whether the server itself lacks a command, given in upper case.
     """
     opens = in_transaction or b"\r\nMULTI\r\n" in data or b"\r\nmulti\r\n" in data
     if not opens or (
@@ -80,15 +80,15 @@ class Announcing:
     """Finds the keys to which a connection's requests may give their first deadlines.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         reader: the reader of the connection's requests.
         owner: stands for the connection.
 
     Attributes:
-        ahead: what has come behind the request that is being judged, where the reader has not got it: bytes, and where
-            in them that begins.
-        expected: keys to which the last bytes that came may give deadlines, within transactions.
+        ahead: bytes received after the request that is being judged and not yet given to the reader, and where they
+            begin.
+        expected: keys to which transactions in the last bytes received may give deadlines.
     """
 
     __slots__ = ("_coverage", "_ground", "_owner", "_reader", "_standing", "ahead", "expected")
@@ -103,15 +103,14 @@ class Announcing:
         self.expected: Set[bytes] = frozenset()
 
     def expect(self, data: bytes, *, more: bool) -> None:
-        """Note what has come; `more`: behind what waits for its turn."""
+        """Note received bytes; `more`: whether they follow bytes that wait for their turn."""
         found = keys_expected(
             data, in_transaction=self._standing.transaction is not None, lacks=self._ground.rewriter.lacks
         )
         self.expected = self.expected | found if more else found
 
     def question(self, command: Command | None, request: Request) -> Question | None:
-        """Return the question that has the keys covered and announced which a request may give their first
-        deadlines."""
+        """Return the question that covers and announces the keys to which a request may give first deadlines."""
         keys = self.unconfirmed(command, request)
         if not keys:
             return None
@@ -120,14 +119,14 @@ class Announcing:
         return Question(covers=entries, owner=self._standing, behind=behind, again=True)
 
     def unconfirmed(self, command: Command | None, request: Request) -> list[bytes]:
-        """Return the keys of a request that have to be covered before it goes."""
+        """Return the keys of a request that have to be covered before it is sent."""
         if command is None or (command.effect not in MARKING and command.effect is not Effect.EXEC):
             return []
         transaction = self._standing.transaction
         if command.effect is Effect.EXEC:
             return self._coverage.unconfirmed(transaction.marked) if transaction is not None else []
         if transaction is not None:
-            return []  # before its EXEC
+            return []  # it is announced before its EXEC
         keys = self._coverage.unconfirmed(self._marked(command, request.arguments))
         if keys and not self._ground.rewriter.own.may_set(command, request.arguments):
             return []
@@ -147,17 +146,15 @@ class Announcing:
         keys = command.keys(arguments) or []
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
-        # A blind proxy does not know whether the source has deadlines. Announcing then would hold up every RENAME.
+        # A blind proxy does not know whether the source has deadlines: announcing would hold up every RENAME.
         return keys[-1:] if keys and self._coverage.is_certain(keys[0]) else []
 
     def keys_ahead(self) -> Iterator[bytes]:
-        """Yield the keys that may get deadlines from requests that have come and have not been judged yet. The server
-        may still refuse some of these requests to the user.
-        """
+        """Yield the keys that may get deadlines from requests not judged yet, even if the user lacks permission."""
         return (key for arguments in self.requests_ahead() for key in self.first_keys(arguments))
 
     def requests_ahead(self, most: int = LOOKED_AHEAD) -> Iterator[list[bytes]]:
-        """Yield the requests behind the one that is being judged, within so many bytes."""
+        """Yield the requests after the one that is being judged, within so many bytes."""
         data, position = self.ahead
         parsed = self._ground.batch.parse(data[position : position + most] or self._reader.ahead(most))
         for arguments in parsed[0] if parsed else ():

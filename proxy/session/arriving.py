@@ -1,4 +1,4 @@
-"""What to remember about a connection over which another cluster node sends keys.
+"""State of a connection over which another cluster node sends keys.
 
 Its tests: tests/test_cluster_moves.py.
 """
@@ -15,30 +15,30 @@ MOST_REMEMBERED: Final = 100_000
 
 
 class Arriving:
-    """Track which arriving keys have been prepared for, and whose shadows came first."""
+    """Tracks which arriving keys have been prepared for, and whose shadows came first."""
 
     __slots__ = ("_awaited", "_made", "_unmade")
 
     def __init__(self) -> None:
-        self._awaited: set[bytes] = set()  # way has been made for them, and they are still to come
-        self._made: set[bytes] = set()  # way has been made for them, and their shadows are still to come
-        self._unmade: set[bytes] = set()  # their shadows have come without that, and they are still to come
+        self._awaited: set[bytes] = set()  # prepared for, not yet arrived
+        self._made: set[bytes] = set()  # prepared for, shadows not yet arrived
+        self._unmade: set[bytes] = set()  # shadows arrived without that, keys not yet
 
     def come_with(self, shadow_of: bytes) -> None:
-        """Note that a key's shadow comes."""
+        """Note that a key's shadow is arriving."""
         if shadow_of in self._made:
             self._made.discard(shadow_of)
         else:
             self._unmade.add(shadow_of)
 
     def to_make_way_for(self, arrival: Arrival, ahead: Iterable[Arrival]) -> tuple[Arrival, ...]:
-        """Return the keys for which way has to be made before a key may come: each once.
+        """Return, each once, the keys that must be prepared for before a key may arrive.
 
-        Not a key whose shadow came before it, as where the other node's proxy has been passed by: that is its own.
+        Not a key whose shadow came first, as happens if the other node's proxy is bypassed: that shadow belongs to it.
 
         Args:
-            arrival: the key that comes.
-            ahead: those that have come behind it.
+            arrival: the arriving key.
+            ahead: those received after it.
         """
         key = arrival.key
         if len(self._made) + len(self._unmade) > MOST_REMEMBERED:

@@ -1,4 +1,4 @@
-"""Requests of the proxy's own that accompany a client's request, on the client's connection.
+"""Encode the proxy's own requests that accompany a client's request on the client's connection.
 
 Its tests: tests/test_refusals.py.
 """
@@ -20,21 +20,21 @@ from proxy.session.voiding import Voiding
 from proxy.wire.request import encode
 
 WITHIN: Final = 1_000
-"""How many deadlines of a key to look at in a transaction, in front of a client's script that may add any member."""
+"""How many of a key's deadlines to check in a transaction, in front of a client's script that may add any member."""
 
 CLEARED_AT_ONCE: Final = 500
 """How many due members of a key to remove in a transaction, in front of the requests that name the key."""
 
 
 class Beside:
-    """Encode the requests of the proxy's own that go in front of a client's request, or behind it.
+    """Encodes the proxy's own requests that go in front of or behind a client's request.
 
     Args:
         names: the names of the proxy's own keys.
         coverage: the covered keys.
-        server: what the server at hand says of its commands.
+        server: the server's commands.
         calls: encodes scripts.
-        metrics: where to count.
+        metrics: the counters.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Beside:
         self._metrics = metrics
 
     def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
-        """Return a request that changes nothing, and that the server refuses in a transaction exactly where it would
-        refuse the client's request. None if the server refuses the script in its place there too."""
+        """Return a request that changes nothing and that the server refuses in a transaction exactly when it would
+        refuse the client's request. None if the server would refuse the replacing script in the same cases."""
         terms = self._server.terms(command.name)
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None
@@ -65,7 +65,7 @@ class Beside:
 
         Args:
             key: the key.
-            members: the members that may be about to be added; None for all, of which `WITHIN` or so are looked at.
+            members: the members that may be added; None for all, of which about `WITHIN` are checked.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
         terms = terms._replace(declared=False)  # refused when it writes, not before
@@ -79,10 +79,10 @@ class Beside:
         return evaluation(terms, "void", voiding.keys, voiding.arguments(()), declared=self._calls.declared([key]))
 
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
-        """Return the request that removes what is due in some keys, in front of a transaction's that name them.
+        """Return the request that removes due members from keys in front of a transaction's requests on them.
 
-        The keys are not declared to a cluster node. It would refuse the whole transaction for one that it does not
-        have, or that is only an argument and no key.
+        The keys are not declared to a cluster node. It would refuse the whole transaction for a key that it does not
+        have, or an argument that is not a key.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
         terms = terms._replace(declared=False)  # refused when it writes, not before
@@ -90,8 +90,7 @@ class Beside:
         return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
 
     def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the requests to put in front of and behind one that replaces a whole value (HIMPORT SET); none if its
-        key has no deadlines."""
+        """Return the requests around one that replaces a whole value (HIMPORT SET); none without deadlines."""
         keys = command.keys(arguments) or []
         if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
             return []
@@ -108,10 +107,11 @@ class Beside:
         """Return a write that changes nothing, so that WAIT or WAITAOF has a write of this connection to wait for."""
         if self._names.slots is None and waiting == b"WAIT":
             return encode([b"PUBLISH", self._names.written, b""])
-        # No message is in an append-only file. From Redis 8.0 and Valkey 8.0 on a cluster node sends none to replicas.
+        # A PUBLISH is not in the append-only file, and since Redis 8.0 and Valkey 8.0 a cluster node does not replicate
+        # it.
         terms = self._server.own_terms(writes=True, takes_memory=False)
         return evaluation(terms, "write", [self._names.written], [])
 
     def trial(self, keys: list[bytes], answer: bytes) -> bytes:
-        """Return a request that changes nothing. A user who may give the keys deadlines gets `answer` as a status."""
+        """Return a request without effect that returns `answer` as a status if the user may give the keys deadlines."""
         return evaluation(self._calls.reading, "may", self._calls.pairs(keys), [answer])

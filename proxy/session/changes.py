@@ -1,4 +1,4 @@
-"""How requests that go change what their connection is: its user, database, subscriptions and watched keys.
+"""Note how requests change the state of their connection: its user, database, subscriptions and watched keys.
 
 Its tests: tests/test_session.py.
 """
@@ -17,19 +17,19 @@ from proxy.session.without_engine import WithoutEngine
 from proxy.wire.request import Request, strict_integer
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
-"""What may take a connection to another database, or give it another user."""
+"""Effects that may change a connection's database or user."""
 
 _STRANGER: Final = Login.STRANGER
 
 
 class Changes:
-    """Notes them in the state of one connection.
+    """Notes changes in the state of one connection.
 
     Args:
         coverage: the covered keys.
         standing: the state of the connection.
         out: what goes upstream.
-        without: what is done without the engine.
+        without: does the engine's work without it.
         strangers: judges while the client has not logged in.
     """
 
@@ -45,7 +45,7 @@ class Changes:
         self._strangers = strangers
 
     def note(self, command: Command, request: Request) -> None:
-        """Note how a request that goes may change it."""
+        """Note how a request that is sent may change the state."""
         standing, name = self._standing, command.name
         if command.effect in _ELSEWHERE:
             self._without.go_elsewhere()
@@ -59,7 +59,7 @@ class Changes:
                 if len(request.arguments) > 1:
                     standing.subscriptions.resp3 = request.arguments[1] == b"3"
                     standing.greeted_in_resp3 |= standing.subscriptions.resp3
-            self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of those of EXEC
+            self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of EXEC's
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:
@@ -81,7 +81,7 @@ class Changes:
         elif name.endswith(b"SUBSCRIBE"):
             standing.rights.by_state = True
             standing.subscriptions.note(name, request.arguments[1:])
-            self._out.shut()  # a subscription to several is answered several times
+            self._out.shut()  # subscribing to several channels gets several replies
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":
                 standing.watched.add(request.arguments[1:])

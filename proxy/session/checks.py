@@ -1,4 +1,4 @@
-"""The checks that decide, before anything is parsed, whether a chunk may go as it came, and over which connection.
+"""Decide, before anything is parsed, whether a chunk may be forwarded unchanged, and over which connection.
 
 Its tests: tests/test_sharing.py.
 """
@@ -18,16 +18,16 @@ class Checks:
     """The checks that all sessions of a process share.
 
     Args:
-        plain: names of commands that need no look while they touch no covered key.
-        rewriter: knows what requests ask for.
+        plain: names of commands that need no judging unless they touch a covered key.
+        rewriter: knows the operations that requests ask for.
         coverage: the covered keys.
         batch: parses chunks of plain requests.
 
     Attributes:
-        reads: matches frequent requests that read one key, and name no reserved name.
-        shareable: returns over which shared connection a chunk that begins where a request does may go.
-        latest: what the last request asks for of which `shareable` returned that it goes jointly with others.
-        long_lists: keys of lists in which members are looked for one by one.
+        reads: matches frequent requests that read one key and name no reserved name.
+        shareable: returns the shared connection for a chunk that begins with a request.
+        latest: the operation of the last request that `shareable` found to be joint.
+        long_lists: keys of lists too long to look for many members in one script.
     """
 
     def __init__(self, plain: set[bytes], rewriter: Rewriter, coverage: Coverage, batch: BatchParser) -> None:
@@ -43,16 +43,16 @@ class Checks:
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """Returns whether a chunk that begins where a request does, outside of a transaction, can go as it came.
+        """The function that tells whether a chunk that begins with a request can be forwarded unchanged.
 
-        Ask for it again when other proxies appear or disappear: then it is another function.
+        Get it again when other proxies appear or disappear: the function changes.
         """
         return self._leased if self._coverage.shared else self._plain
 
     def _joint(self, request: list[bytes]) -> Operation | None:
-        """Return what a request asks for that could go jointly with those of other clients."""
+        """Return the operation of a request that could go jointly with those of other clients."""
         if self._rewriter.names.slots is not None:
-            return None  # a call is for keys of one slot, and hardly two of a turn would be
+            return None  # a call is for one slot, and two requests of a turn rarely share one
         operation = self._rewriter.operations.read(request)
         if operation is not None and operation.delay:
             key = operation.key

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_command.py.
 
-The request goes as it came, or nearly, on the client's own connection; the server's reply to it is amended on its way
-back. So all else in it is the server's, byte for byte, in whatever protocol the client speaks, and so is every error.
+The request is forwarded, nearly unchanged, on the client's own connection, and the server's reply is amended. So the
+rest of the reply is the server's, byte for byte, in the client's protocol, and so is every error.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ SECTION: Final = b"expiremember"
 """The name of the proxy's section of INFO."""
 
 MOST_WORDS: Final = 1_000
-"""Above so many arguments the reply, which would have to be held whole, is not amended."""
+"""Maximum number of arguments with which the reply is amended: it has to be buffered whole."""
 
 LONGEST_PATTERN: Final = 32
-"""Bytes of a pattern that is tried on the proxy's own commands: twice as many as the longest of their names has. Who
-sends it needs no right to any command, and each byte is tried on each byte of a name."""
+"""Maximum size of a pattern that is matched against the proxy's own commands, in bytes: twice their longest name. Any
+user may send it, and each byte may be tried on each byte of a name."""
 
 MOST_STARS: Final = 4
-"""Stars of such a pattern: each adds a position to try it from."""
+"""Maximum number of stars in such a pattern: each adds a position to match from."""
 
 _REMEMBERED: Final = lru_cache(maxsize=4)
-"""The amended table of all commands is kept: amending it takes milliseconds, and it is the same for every client."""
+"""The amended table of all commands is cached: amending takes milliseconds, and it is the same for every client."""
 
 Names = tuple[bytes, ...]
 """The proxy's own commands, in lower case: those that the server does not have."""
 
 Amend = Callable[[bytes], bytes]
-"""Makes of the server's reply the one for the client."""
+"""Turns the server's reply into the client's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Described:
     """How to answer a request that describes the server.
 
     Attributes:
-        instead: the request to send in its place; None for the request itself.
-        amend: what makes its reply; None where that is the server's.
+        instead: the request to send instead; None for the request itself.
+        amend: amends the reply; None to leave it as it is.
     """
 
     instead: list[bytes] | None = None
@@ -70,7 +70,7 @@ class Descriptions:
 
     Args:
         section: returns the lines of the proxy's section of INFO.
-        has: returns whether the server has a command of that upper-case name itself.
+        has: returns whether the server itself has a command, given in upper case.
     """
 
     def __init__(self, section: Callable[[], bytes], has: Callable[[bytes], bool]) -> None:
@@ -78,7 +78,7 @@ class Descriptions:
         self._has = has
 
     def of(self, arguments: list[bytes]) -> Described | None:
-        """Return what to do about a request, or None where it and its reply are the server's.
+        """Return what to do about a request, or None to leave it and its reply alone.
 
         Args:
             arguments: its arguments, the command's name first.
@@ -93,7 +93,7 @@ class Descriptions:
 
     def _info(self, sections: list[bytes]) -> Described | None:
         named = {section.lower() for section in sections}
-        # Where Redis shows the sections of modules.
+        # Redis shows the sections of modules in these cases.
         if named.isdisjoint((SECTION, b"everything", b"modules")):
             return None
         return Described(amend=self._add_section)
@@ -112,17 +112,17 @@ class Descriptions:
 def instead(
     descriptions: Descriptions, standing: Standing, out: Outgoing, request: Request, *, askable: bool
 ) -> bytes | None:
-    """Return what to send in the place of a request that describes the server, and have its reply amended.
+    """Return what to send instead of a request that describes the server, and have its reply amended.
 
     Args:
         descriptions: decides on it.
         standing: the state of the connection.
         out: what goes upstream.
         request: the request.
-        askable: whether requests of the proxy's own may stand around it.
+        askable: whether the proxy's own requests may be put around it.
 
     Returns:
-        None to forward it as it came.
+        None to forward it unchanged.
     """
     described = descriptions.of(request.arguments)
     if described is None:
@@ -140,15 +140,15 @@ def instead(
 
 
 def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
-    """Amend the reply among what a server has said between two marks.
+    """Amend the reply in the server's output between two marks.
 
     Args:
-        said: the reply, and push messages that came before or behind it.
+        said: the reply, and pushes before or after it.
         amend: amends it.
-        crowded: whether there may be others that are no push messages; then it is left as it is.
+        crowded: whether there may be other frames that are not pushes; then the reply is not amended.
     """
     if not crowded and not said.startswith(b">") and b"\r\n>" not in said:
-        return amend(said)  # to look at every part takes milliseconds
+        return amend(said)  # splitting it takes milliseconds
     parts = frames(said)
     replies = [number for number, part in enumerate(parts) if not part.startswith(b">")]
     if len(replies) == 1:
@@ -179,7 +179,7 @@ def _command(own: Names, arguments: list[bytes]) -> Described | None:
             return None
 
 
-# COMMAND INFO: the entries of the proxy's commands are their models', with another name, arity and flags.
+# COMMAND INFO: the proxy's commands get the entries of their models, with another name, arity and flags.
 
 _MODEL_ENTRY: Final = re.compile(
     rb"(\*(?:7|10)\r\n)\$\d\r\n(%b)\r\n:-?\d\r\n([*~])\d\r\n(?:\+\w+\r\n)+" % b"|".join(MODELS)
@@ -196,7 +196,7 @@ def _begin_entry(name: bytes, of_model: re.Match[bytes]) -> bytes:
 
 @_REMEMBERED
 def _add_to_all(own: Names, reply: bytes) -> bytes:
-    """Add entries behind those of all of the server's commands."""
+    """Append entries to those of all of the server's commands."""
     models = {found[2]: found for found in _MODEL_ENTRY.finditer(reply)}
     counted = _COUNTED.match(reply)
     if models.keys() != MODELS.keys() or counted is None:
@@ -235,7 +235,7 @@ _ONE_ARGUMENT: Final = b"$9\r\narguments\r\n*1\r\n"
 
 def _docs_of(own: Names, names: list[bytes]) -> Described | None:
     lower = [name.lower() for name in names] or [*own, *EXTENDED]
-    wanted = tuple(name for name in dict.fromkeys(lower) if name in own)  # once, however often they are asked for
+    wanted = tuple(name for name in dict.fromkeys(lower) if name in own)  # once, even if requested several times
     if not wanted and not set(EXTENDED) & set(lower):
         return None
     return Described(amend=partial(_add_docs, wanted))
@@ -303,12 +303,12 @@ def _add_names(names: tuple[bytes, ...], reply: bytes) -> bytes:
 
 
 def _model_request(own: Names, words: list[bytes]) -> list[bytes] | None:
-    """Return a request with the same keys, for the server to find them in: it knows that command."""
+    """Return a request with the same keys for a command that the server knows, so that the server can find them."""
     name = words[0].lower()
     if name in own:
         model, arity = OWN[name].model, OWN[name].arity
         whole = len(words) == arity if arity > 0 else len(words) >= -arity
         writes = model == b"pexpire"
-        # As many arguments as the model has, or as it does not have.
+        # As many arguments as the model accepts, or a number that it rejects.
         return [model, *words[1:2] * (1 if writes or whole else 2), *([b"1"] if writes and whole else [])]
     return words[:2] if name in EXTENDED and len(words) == 3 else None

@@ -1,4 +1,4 @@
-"""What is sent for a request that has nothing to wait for: itself, a script in its place, or a refusal.
+"""Send a request that is not held: the request itself, a script instead, or an error to the client.
 
 Its tests: tests/test_session.py.
 """
@@ -34,19 +34,19 @@ _SKIPPED: Final = Next.SKIPPED
 
 
 class Dispatch:
-    """Sends the requests of one connection on, or what stands in their place.
+    """Sends the requests of one connection on, or their replacements.
 
     Args:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        changes: notes how requests change the connection.
+        changes: notes how requests change the connection's state.
         multi: bounds transactions.
-        hearing: what CLIENT says of replies.
+        hearing: tracks CLIENT REPLY and CLIENT CACHING.
         upload: requests that are sent on while they arrive.
-        announcing: the keys that requests may give their first deadlines.
-        without: what is done without the engine.
-        remaining: tells lifetimes to users with few rights.
+        announcing: finds keys that may get first deadlines.
+        without: does the engine's work without it.
+        remaining: answers TTL for users with limited permissions.
         owner: stands for the connection.
     """
 
@@ -91,19 +91,19 @@ class Dispatch:
         self._owner = owner
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
-        """Have the client get an error in the place of a request's reply."""
+        """Give the client an error as the request's reply."""
         self._ground.metrics.requests_refused_total[refusal.reason] += 1
         skips, self._standing.next = self._standing.next is _SKIPPED, _FREE
         self._out.refuse(request, refusal, skips=skips)
 
     def send(self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None) -> None:
-        """Forward a request that need not wait, or send what replaces it.
+        """Forward a request that need not wait, or send its replacement.
 
         Args:
-            command: what the table says of it.
+            command: its entry in the table.
             request: the request.
             now: the server's clock, in Unix ms.
-            having: those of its keys that have deadlines, if that has been asked.
+            having: its keys that have deadlines, if the server was asked.
         """
         if request.kind is Kind.HEAD:
             self._out.fence()
@@ -118,7 +118,7 @@ class Dispatch:
         askable = standing.askable
         counts = command is not None and additions.counts(command, request) and out.amends
         effect = None if command is None else command.effect
-        limited = standing.next is not _FREE and standing.limited  # nobody can be asked in between
+        limited = standing.next is not _FREE and standing.limited  # no question can be put in between
         skips = standing.next is _SKIPPED
         if effect is not Effect.CONNECTION or standing.next is not _JOINED:  # CLIENT CACHING outlasts other CLIENT
             standing.next = _FREE
@@ -137,10 +137,10 @@ class Dispatch:
             return
         self._changes.note(command, request)
         if command.name == b"WAITAOF":
-            standing.unlike = True  # who waits for the disk shares no more
+            standing.unlike = True  # no shared connections any more
         waits = effect is Effect.WAIT and standing.transaction is None and request.kind is Kind.WHOLE
         if waits and standing.shares and askable:
-            # The server waits for what this connection wrote last: that is to be behind all that the client wrote.
+            # The server waits for this connection's last write, so write after all of the client's writes.
             standing.shares = False
             both = rewriter.beside.own_write(command.name) + request.raw
             out.replace(request, standing.marked.enclose(both, self._waited, replies=2))
@@ -156,7 +156,7 @@ class Dispatch:
             return
         confinement = standing.rights.confinement
         if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
-            # The server runs none of these, and is to say so of the client's own command.
+            # The server runs none of these; its error must name the client's command.
             out.replace(request, out.expect(standing.rights.confined(command.name), fails=True) if own else request.raw)
             return
         instead: bytes | Refusal | None
@@ -199,7 +199,7 @@ class Dispatch:
                     transaction.rewritten(command, request.arguments, delay)
 
     def _bracket(self, command: Command, request: Request) -> bool:
-        """Send a request on that replaces a value between two scripts; return whether it can be."""
+        """Send a request that replaces a value between two scripts; return whether that is possible."""
         standing, out = self._standing, self._out
         queued = standing.transaction is not None
         if not (out.can_put_aside if queued else out.amends and not standing.watched):
@@ -218,10 +218,10 @@ class Dispatch:
         return True
 
     def _waited(self, said: bytes) -> bytes:
-        """Return the reply to WAIT or WAITAOF, in front of which something was written, and what came beside it.
+        """Return the reply to WAIT or WAITAOF, which a write preceded, and the pushes around it.
 
-        Where the server has refused to write that, it has waited for less than the client has written: so it says that
-        nobody has all of it. Such a client shares no more.
+        If the server refused that write, it has not waited for all of the client's writes: so report that no replica
+        has them. The client then no longer uses shared connections.
         """
         parts = frames(said)
         replies = [part for part in parts if part[:1] != b">"]
@@ -231,7 +231,7 @@ class Dispatch:
         return b"".join([*(part for part in parts if part[:1] == b">"), *replies[1:]])
 
     def _send_on(self, command: Command, request: Request) -> None:
-        """Send a request on as it came."""
+        """Forward a request unchanged."""
         standing, out = self._standing, self._out
         transaction = standing.transaction
         if (
@@ -239,7 +239,7 @@ class Dispatch:
             and out.takes_asides
             and (transaction.follows_writes or command.effect is Effect.COUNT)
         ):
-            # What is queued before it, or comes between, may remove members that it adds without looking.
+            # Earlier queued requests, or other clients, may remove members that it adds unchecked.
             absent = additions.absent(self._ground.coverage, command, request, limited=standing.limited)
             for key, members in absent:
                 out.put_aside(self._ground.rewriter.beside.void(key, members))
@@ -249,9 +249,9 @@ class Dispatch:
 
 
 def _of_bracketed(said: bytes) -> bytes:
-    """Return the reply to the request in the middle of a transaction of three, and what came beside the replies.
+    """Return the reply to the middle request of a transaction of three, and the pushes around the replies.
 
-    A user who may not run MULTI has run the three one after the other.
+    If the user may not run MULTI, the three ran one after the other.
     """
     parts = frames(said)
     pushes = [part for part in parts if part[:1] == b">"]

@@ -1,4 +1,4 @@
-"""Why a client's request is refused, or its stream cannot go on.
+"""Errors for requests that are refused and streams that cannot go on.
 
 Its tests: tests/test_session.py.
 """
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 
 class RequestTooLargeError(Exception):
-    """A request that has to be read whole before it can be judged is larger than the limit."""
+    """A request that must be buffered whole is larger than the limit."""
 
 
 class OvertakenError(Exception):
-    """An upload must not be completed: a key has got deadlines since the request's head was judged."""
+    """An upload must not be completed: one of its keys has got deadlines since its head was judged."""
 
 
 class RefusedAtItsHeadError(Exception):
-    """The server would refuse the request at its head and close: nothing behind the head may be sent on.
+    """The server would reject the request at its head and close the connection: send nothing after the head.
 
     Attributes:
-        beginning: what has come of the request.
-        reply: the line with which servers refuse it; empty where the client has asked for no replies.
+        beginning: the part of the request to send.
+        reply: the server's error line for it; empty if the client has asked for no replies.
     """
 
     def __init__(self, what: str, beginning: bytes, *, answered: bool) -> None:
@@ -36,8 +36,8 @@ class Refusal:
     to queue.
 
     Attributes:
-        message: the error, without the leading minus and the line's end.
-        reason: what it is counted as.
+        message: the error, without the leading minus and the line end.
+        reason: the label under which it is counted.
     """
 
     message: bytes

@@ -31,7 +31,7 @@ _SCRIPTS: Final = {
     for spelled in (name, name.lower(), name.title())
 }
 _READ_AT_ONCE: Final = 15 * 1024
-"""Bytes that a server reads and runs at once, without others' requests in between, about."""
+"""About how many bytes a server reads and runs at once, without others' requests in between."""
 
 _FREE: Final = Next.FREE
 
@@ -39,14 +39,14 @@ _FREE: Final = Next.FREE
 class Fronts:
     """Puts fronts before the requests of one connection.
 
-    Only if the keys have few deadlines, and few that are due soon, as a look just before has shown. For other keys the
+    Only if a recent look has shown that the keys have few deadlines, and few that are due soon. For other keys the
     engine does all the work.
 
     Args:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        without: makes what is put there.
+        without: makes the fronts.
     """
 
     __slots__ = ("_coverage", "_ground", "_out", "_standing", "_without")
@@ -59,8 +59,7 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script may go directly in front of the next request: the user may run it, and the client
-        will not notice."""
+        """Return whether a script may go directly before the next request, permitted and unnoticed by the client."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)
@@ -73,17 +72,17 @@ class Fronts:
     def question(
         self, command: Command | None, request: Request, absent: Absent, now: float, *, asked: bool
     ) -> Question | None:
-        """Put what is needed in front of the request that goes next; only where `may_be_put`.
+        """Put the front for the next request; only if `may_be_put`.
 
         Args:
             command: what the table says of it.
             request: the request.
             absent: the keys in which to void deadlines, as of a `Question`.
             now: the server's clock, in Unix ms.
-            asked: whether what was put last has been answered since this request came.
+            asked: whether the last front has been answered since this request came.
 
         Returns:
-            What has to be done before; None where nothing has.
+            The question to answer first; None if there is none.
         """
         ground, coverage, alone = self._ground, self._coverage, self._without.alone
         if is_indifferent(request.arguments) and not absent:
@@ -113,14 +112,14 @@ class Fronts:
                 self._out.append(ground.removals.front(keys, len(voided))[0])
                 return Question(replied=True, again=True) if few is None else None
         if absent and not asked:
-            return Question(replied=True, again=True)  # what has been sent before may remove what this brings back
+            return Question(replied=True, again=True)  # earlier requests may remove members that this one adds again
         due = tuple(
             key for key in covered if not coverage.cleared.holds(key, now, ground.rewriter.marks.alarm.set_lately)
         )
         return Question(due=due, absent=tuple(absent)) if due or absent else None
 
     def _before_watched(self, now: float) -> None:
-        """Before a transaction begins, remove what is due in watched keys, and ask when more will be due in them."""
+        """Before a transaction begins, remove due members from watched keys, and ask for the next deadline in them."""
         alone, names, watched = self._without.alone, self._ground.names, self._standing.watched
         keys = tuple(self._coverage.among(watched.keys)[:KEYS_AT_ONCE])
         if not keys or self._are_moving(keys):
@@ -131,18 +130,18 @@ class Fronts:
         self._out.append(encode([b"ZMSCORE", names.index_for(keys[0]), *keys]))
 
     def _are_moving(self, keys: Collection[bytes]) -> bool:
-        """Return whether some keys are of a slot that is on its way, or of several."""
+        """Return whether some keys are in several slots, or in one on its way."""
         names = self._ground.names
         if names.slots is None or not keys:
             return False
         return len(names.by_slot(keys)) > 1 or names.is_moving(next(iter(keys)))
 
     def take(self, requests: list[list[bytes]], raw: bytes, now: float) -> bool:
-        """Send a chunk of requests, if the only ones on covered keys are script calls, for which fronts are enough.
+        """Send a chunk if its only requests on covered keys are script calls, for which fronts are enough.
 
         Args:
             requests: the requests, without any of the proxy's own keys.
-            raw: the bytes that they came as.
+            raw: their bytes.
             now: the server's clock, in Unix ms.
 
         Returns:
@@ -162,7 +161,7 @@ class Fronts:
         takers: list[Callable[[bytes], None] | None] = []
         parts: list[bytes] = []
         position = size = 0
-        loaded = -_READ_AT_ONCE  # where the script's text has gone, in bytes
+        loaded = -_READ_AT_ONCE  # position of the last full script text, in bytes
         for request in requests:
             command, end = _SCRIPTS.get(request[0]), position + request_size(request)
             if coverage.touches((request,)):

@@ -15,19 +15,18 @@ _BACKSLASH: Final = 0x5C
 _DASH: Final = 0x2D
 
 LONGEST: Final = 256
-"""Bytes of a pattern that is looked at, byte by byte: who sends it needs no right to any command."""
+"""Maximum size of a pattern that is matched byte by byte: any user may send one."""
 
 
 def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
     """Return whether a pattern of KEYS or SCAN may match a name that begins with the given bytes.
 
-    Follows the server's `stringmatchlen` byte by byte, up to the first `*`. False is always right; True may be wrong
-    where the pattern is longer than `LONGEST`, a class does not end, or a `*` is followed by something that no such
-    name has.
+    Follows the server's `stringmatchlen` byte by byte, up to the first `*`. False is always right; True may be wrong if
+    the pattern is longer than `LONGEST`, a class does not end, or no such name has the part after a `*`.
 
     Args:
         pattern: the pattern.
-        beginning: what the names begin with.
+        beginning: the beginning of the names.
     """
     if len(pattern) > LONGEST:
         return True
@@ -58,7 +57,7 @@ def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
 def matches(pattern: bytes, name: bytes) -> bool:
     """Return whether a pattern matches a name, as the server's `stringmatchlen` says.
 
-    Takes steps as the product of their lengths at most.
+    Takes at most as many steps as the product of their lengths.
 
     Args:
         pattern: the pattern.
@@ -88,7 +87,7 @@ def matches(pattern: bytes, name: bytes) -> bool:
 
 
 def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
-    """Return places in a pattern, and those behind the stars that stand there."""
+    """Return positions in a pattern, and those after any stars there."""
     passed = set(places)
     for position in places:
         while position < len(pattern) and pattern[position] == _STAR and position + 1 not in passed:
@@ -98,7 +97,7 @@ def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
 
 
 def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
-    """Read a class behind its bracket: where its closing bracket is (None: nowhere), and whether it has the byte."""
+    """Read a class after its bracket: return its end (None if it has none), and whether it has the byte."""
     negated = pattern[position : position + 1] == b"^"
     position += negated
     found = False

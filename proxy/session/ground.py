@@ -22,36 +22,35 @@ from proxy.session.turns import Turns
 from proxy.wire.batch import BatchParser
 
 PLAIN: Final[set[bytes]] = set()
-"""Names of commands, as clients spell them, that may be forwarded unseen unless they touch a covered key. Learned from
-traffic."""
+"""Names of commands, as clients spell them, that may be forwarded unjudged unless they touch a covered key. Learned
+from traffic."""
 
 BLOCKERS: Final[set[bytes]] = set()
-"""The same for commands that may block: they only have to be noted, as what follows them may have to wait."""
+"""The same for commands that may block: they must be noted, because requests after them may have to wait."""
 
 
 class Ground:
     """What all sessions of a process share.
 
     Args:
-        rewriter: what puts other requests in place of some.
+        rewriter: replaces requests.
         coverage: the covered keys.
-        request_limit: bytes of a request that may have to be held before it can be judged.
-        guarded: whether to refuse requests that name the proxy's own keys.
-        refused: told the server's words, where it refuses to have members removed on a client's connection.
-        section: returns the lines of the proxy's section of INFO.
-        now: gives the server's clock, in Unix ms.
+        request_limit: maximum size of a request that must be buffered before it can be judged.
+        guarded: whether to refuse requests that name the proxy's own keys. refused: gets the server's error if it
+        refuses a removal on a client's connection. section: returns the lines of the proxy's section of INFO. now:
+        gives the server's clock, in Unix ms.
 
     Attributes:
         names: the names of the proxy's own keys.
-        prefix: what those begin with.
-        now: gives the server's clock, in Unix ms, the latest that it may be.
+        prefix: the beginning of those names.
+        now: returns the latest possible server time, in Unix ms.
         batch: parses chunks of plain requests.
-        checks: what chunks are looked at by before anything is parsed.
-        frequent: matches the requests that most traffic is made of, and that name no reserved name.
-        lines: finds the inline requests that can go as they came.
-        removals: encodes the scripts that remove what is due on clients' own connections.
+        checks: the checks of chunks before anything is parsed.
+        frequent: matches the most frequent requests that name no reserved name.
+        lines: finds inline requests that can be forwarded unchanged.
+        removals: encodes the scripts that remove due members on clients' own connections.
         streams: the requests that are sent on while they arrive.
-        descriptions: what COMMAND and INFO tell of the proxy.
+        descriptions: adds the proxy to the replies to COMMAND and INFO.
         turns: how much of one connection is judged at once.
     """
 
@@ -100,7 +99,7 @@ class Ground:
             return command
         if (
             (command is None or not command.always)
-            and name in (upper, upper.lower(), upper.title())  # as libraries and people spell them
+            and name in (upper, upper.lower(), upper.title())  # the spellings of libraries and people
             and self.rewriter.server.has(upper)
         ):
             (BLOCKERS if self.rewriter.server.may_block(upper) else PLAIN).add(name)

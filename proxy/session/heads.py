@@ -1,4 +1,4 @@
-"""Decide which long requests can be judged by their beginning, so that the rest need not be kept in memory.
+"""Decide which long requests can be judged by their head, so that the rest need not be buffered.
 
 Its tests: tests/test_streams.py.
 """
@@ -16,13 +16,13 @@ from proxy.wire.request import strict_integer
 
 
 class Heads:
-    """Decide whether the beginning of a request is enough to judge it.
+    """Decides whether the head of a request is enough to judge it.
 
     Args:
-        prefix: what the names of the proxy's own keys begin with.
+        prefix: the beginning of the names of the proxy's own keys.
         coverage: the covered keys.
-        server: what the server at hand says of its commands.
-        moves: knows the requests by which keys move.
+        server: the server's commands.
+        moves: knows the requests that move keys.
     """
 
     def __init__(self, prefix: bytes, coverage: Coverage, server: ServerCommands, moves: Moves) -> None:
@@ -32,7 +32,7 @@ class Heads:
         self._moves = moves
 
     def are_enough(self, arguments: list[bytes], count: int) -> bool:
-        """Return whether what has come of a long request is enough to decide on it.
+        """Return whether the received part of a long request is enough to judge it.
 
         Args:
             arguments: the arguments that are complete.
@@ -71,9 +71,9 @@ class Heads:
         assert_never(command.effect)
 
     def _are_keys_there(self, arguments: list[bytes]) -> bool:
-        """Return whether all keys of a script's call have come, and none of them is reserved."""
+        """Return whether all keys of a script call have come, and none of them is reserved."""
         number = strict_integer(arguments[2]) if len(arguments) > 2 else None
-        if number is None or not 0 <= number <= len(arguments) - 3:  # no key is looked at before the last has come
+        if number is None or not 0 <= number <= len(arguments) - 3:  # check the keys only when all have come
             return False
         return not self._are_reserved(arguments[3 : 3 + number])
 
@@ -82,7 +82,7 @@ class Heads:
 
     @staticmethod
     def _is_script_determined(command: Command, arguments: list[bytes], count: int) -> bool:
-        """Return whether it is clear already where the members of a request that is still arriving stand."""
+        """Return whether the positions of the members in an arriving request are already known."""
         if count > UNPACKED:
             return False
         if command.members is None:

@@ -1,5 +1,4 @@
-"""Track CLIENT REPLY and CLIENT CACHING: whether replies come, and whether something may be put before the next
-request.
+"""Track CLIENT REPLY and CLIENT CACHING: whether replies come, and whether a request may be put before the next one.
 
 Its tests: tests/test_strangers.py.
 """
@@ -14,30 +13,29 @@ from proxy.session.standing import Next, Standing
 
 _CACHING: Final = [b"CACHING"]
 _WORDS: Final = {(b"REPLY", word): [b"REPLY", word] for word in (b"ON", b"OFF", b"SKIP")}
-"""What may be queued, any number of times: what a client sends may be of any length."""
+"""Shared lists for queued requests, which may be many and of any length."""
 
 
 _SILENT: Final = (b"OFF", b"SKIP")
 
 
 def speaks_of_replies(arguments: list[bytes]) -> bool:
-    """Return whether a request changes which replies the client gets, or concerns exactly the next one."""
+    """Return whether a request changes which replies the client gets, or applies to the next request only."""
     return len(arguments) > 2 and arguments[0].upper() == b"CLIENT" and arguments[1].upper() in (b"REPLY", b"CACHING")
 
 
 def asks_for_silence(arguments: list[bytes]) -> bool:
-    """Return whether a request asks that what follows it gets no reply."""
+    """Return whether a request turns off replies to later requests."""
     return speaks_of_replies(arguments) and arguments[1].upper() == b"REPLY" and arguments[2].upper() in _SILENT
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
-    """Return whether nothing may be put between a request and the next one. Questions to the server go in front of
-    both."""
+    """Return whether nothing may be put between a request and the next one. The proxy's own requests go before both."""
     return speaks_of_replies(arguments) or arguments[0].upper() == b"ASKING"
 
 
 class Hearing:
-    """Tracks what CLIENT has changed on one connection.
+    """Tracks what CLIENT requests have changed on one connection.
 
     Args:
         standing: the state of the connection.
@@ -49,13 +47,13 @@ class Hearing:
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
-        self._times = 0  # how often the client has asked for no replies
-        self._may_be_heard = False  # whether it has asked for replies since, and nothing has shown yet that it gets any
+        self._times = 0  # how often the client has turned replies off
+        self._may_be_heard = False  # whether it has turned them on since, without proof that it worked
 
     def hush(self, arguments: list[bytes]) -> None:
-        """Note how a CLIENT request that has been sent changes later replies; in a transaction it does so at EXEC.
+        """Note how a CLIENT request changes later replies; in a transaction it does so at EXEC.
 
-        Likewise ASKING, which concerns exactly the next request, so nothing may be put between.
+        Likewise ASKING, which applies to the next request only, so nothing may be put between.
         """
         if arguments[0].upper() == b"ASKING":
             if self._standing.transaction is None:
@@ -63,7 +61,7 @@ class Hearing:
             return
         if len(arguments) > 2 and arguments[1].upper() == b"TRACKING":
             ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
-            if not (ends and self._standing.transaction is not None):  # that may be dropped
+            if not (ends and self._standing.transaction is not None):  # the transaction may be dropped
                 self._standing.caches = not ends
         if len(arguments) > 2 and arguments[1].upper() == b"CAPA":
             self._standing.unlike = True
@@ -78,7 +76,7 @@ class Hearing:
             self._heed(words)
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Take into account what has been queued, if it `runs` now."""
+        """Apply the queued requests if the transaction `runs` now."""
         queued, self._out.queued_words = self._out.queued_words, []
         if runs:
             for words in queued:
@@ -87,13 +85,14 @@ class Hearing:
     def _heed(self, words: list[bytes], *, queued: bool = False) -> None:
         replies = self._standing.replies
         if words == [b"REPLY", b"OFF"]:
-            # If the server has refused it, this sign is answered, and replies count again.
+            # If the server has refused it, this sign is answered, and replies are expected again.
             replies.silenced = True
             self._times += 1
             self._may_be_heard = False
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscriptions.begun):
-            # The server may have dropped the transaction, or refused it to a subscriber. If not, this sign is answered.
+            # The server may have dropped the transaction, or refused the request to a subscriber. If not, this sign is
+            # answered.
             self._may_be_heard = True
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"]:
@@ -104,7 +103,7 @@ class Hearing:
             self._standing.next = Next.JOINED
 
     def _not_silenced(self) -> Callable[[], None]:
-        """Return what is to be called when an answer has come; the client may have asked for none again meanwhile."""
+        """Return the callback for a reply; the client may have turned replies off again meanwhile."""
         times = self._times
 
         def note() -> None:

@@ -15,12 +15,12 @@ ORDINARY: Final = (b"N", b"U")
 
 _FIELD: Final = re.compile(rb"([a-z-]+)=([^ \r\n]*)")
 _NOUGHT: Final = {b"sub": b"0", b"psub": b"0", b"ssub": b"0", b"watch": b"0"}
-"""Fields that tell of a state which replies depend on, as they are without it; older servers lack some. An open
-transaction shows in the flags: `multi` counts what is queued, and is nought or -1 afterwards."""
+"""Fields for state on which replies depend, with their values in the ordinary state; older servers lack some. An open
+transaction shows in the flags: `multi` counts queued requests, and is 0 or -1 afterwards."""
 
 
 class Identity(NamedTuple):
-    """What a request is run as.
+    """User, database and protocol of a connection.
 
     Attributes:
         user: the user.
@@ -34,13 +34,13 @@ class Identity(NamedTuple):
 
 
 def who(reply: bytes) -> Identity | None:
-    """Return whose a connection is.
+    """Return the identity of a connection.
 
     Args:
         reply: the server's reply to CLIENT INFO.
 
     Returns:
-        None where the connection is in a state that others do not share, or the server does not say it all.
+        None if the connection is in a special state, or the server does not report all fields.
     """
     if reply[:1] not in (b"$", b"="):
         return None

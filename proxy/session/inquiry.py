@@ -1,4 +1,4 @@
-"""Find out what the engine has to do before a request may go.
+"""Find out what the engine has to do before a request may be sent.
 
 Its tests: tests/test_lives.py.
 """
@@ -29,15 +29,15 @@ ARRIVALS_AHEAD: Final = 64 * 1024
 
 
 class Inquiry:
-    """Finds out what has to be done before the requests of one connection may go.
+    """Finds out what has to be done before the requests of one connection may be sent.
 
     Args:
         ground: what all sessions stand on.
-        standing: the state of the connection, which is the owner of its streams.
-        without: what is done without the engine.
-        announcing: sees what comes behind a request.
+        standing: the state of the connection, which owns its streams.
+        without: does the engine's work without it.
+        announcing: sees the requests after a request.
         out: what goes upstream.
-        fronts: what is put in front of requests.
+        fronts: puts scripts in front of requests.
     """
 
     __slots__ = (
@@ -76,9 +76,9 @@ class Inquiry:
     def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
         """Return what has to be done before a request may go.
 
-        Asked in a transaction too, and again before its EXEC, because the server may have refused the MULTI.
+        Called in a transaction too, and again before its EXEC, because the server may have refused the MULTI.
 
-        `replied`: whether what the client sent before has been answered meanwhile.
+        `replied`: whether the client's earlier requests have been answered meanwhile.
         """
         coverage, standing, without = self._coverage, self._standing, self._without
         if without.unaided:
@@ -114,15 +114,15 @@ class Inquiry:
         if is_indifferent(request.arguments) and not absent:
             return None
         due = coverage.among(self._rewriter.named(command, request.arguments))
-        if coverage.blind:  # for other keys nobody knows whether anything is to be done
+        if coverage.blind:  # it is not known whether other keys have deadlines
             due, absent = list(filter(coverage.is_certain, due)), [one for one in absent if coverage.is_certain(one[0])]
             everywhere = False
         due = [key for key in due if not coverage.cleared.holds(key, now, self._alarm.set_lately)]
         unclear: tuple[bytes, ...] = ()
-        reply = bool(absent or leftover) and standing.askable  # what was sent before may remove what this brings back
+        reply = bool(absent or leftover) and standing.askable  # earlier requests may remove members that this one adds
         if limited and command is not None:
             unclear = tuple(filter(coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
-            # What was sent before may give them deadlines.
+            # Earlier requests may give them deadlines.
             reply = reply or ((bool(unclear) or command.effect is Effect.MULTI) and standing.askable)
         if reply and not replied:
             return Question(replied=True, again=True)
@@ -140,7 +140,7 @@ class Inquiry:
     def _of_transaction(
         self, transaction: Transaction, command: Command | None, request: Request, *, everywhere: bool
     ) -> Question | None:
-        """Return what has to be done before a request is queued, or all that are run.
+        """Return what has to be done before a request is queued, or before EXEC.
 
         For most keys this is done by scripts queued in front of the requests that name them.
         """
@@ -152,13 +152,13 @@ class Inquiry:
             named = coverage.among(self._rewriter.named(command, request.arguments))
             due = tuple(key for key in named if key not in own)
             if self._standing.limited and command is not None:
-                # Only where its keys have deadlines a script has to stand in, which such a user may not run.
+                # A script is needed only if its keys have deadlines, and this user may not run it.
                 unclear = tuple(filter(coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
                 if due or everywhere or unclear:
                     return Question(due=due, everywhere=everywhere, unclear=unclear)
                 return None
             if self._out.can_put_aside or is_indifferent(request.arguments):
-                return None  # they are put there
+                return None  # scripts are queued in front
             return Question(due=due, everywhere=everywhere) if due or everywhere else None
         due = tuple(dict.fromkeys([*coverage.among(watched.keys), *coverage.among(transaction.names - own)]))
         absent = tuple((key, None) for key in transaction.blind_keys)
@@ -166,7 +166,7 @@ class Inquiry:
         return Question(due=due, absent=absent, everywhere=everywhere) if due or absent or everywhere else None
 
     def _arrivals(self, request: Request) -> tuple[Arrival, ...]:
-        """Return the keys for which way has to be made before one may come from another cluster node."""
+        """Return the keys that must be prepared for before a key may arrive from another cluster node."""
         if self._arriving is None:
             self._arriving = Arriving()
         arrival = self._moves.arrival(request.arguments, request.count)

@@ -1,9 +1,9 @@
-"""Cuts what a client sends into requests, as cheaply as can be, and has them judged.
+"""Split a client's stream into requests, as cheaply as possible, and have them judged.
 
 Its tests: tests/test_session.py.
 
-Chunks of frequent requests are recognised whole; others are parsed by a `BatchParser`; and where one request has to
-wait, or is still arriving, a `RequestReader` goes on.
+Chunks of frequent requests are recognised whole; others are parsed by a `BatchParser`; if a request is held or still
+arriving, a `RequestReader` takes over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, Reques
 from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
-"""Bytes of an incomplete request that are kept to be parsed again with the next chunk; beyond, the reader resumes."""
+"""Maximum size of an incomplete request that is parsed again with the next chunk; beyond that the reader takes over."""
 
 _STAR: Final = 0x2A
 _ARRAY: Final = b"\r\n*"
@@ -42,11 +42,11 @@ _FREE: Final = Next.FREE
 
 
 class Waiting:
-    """What has come, and has not got its turn.
+    """Received chunks that wait for their turn.
 
     Attributes:
         pieces: the chunks.
-        size: how many bytes they are.
+        size: their total size in bytes.
     """
 
     __slots__ = ("pieces", "size")
@@ -56,17 +56,17 @@ class Waiting:
         self.size = 0
 
     def add(self, data: bytes) -> None:
-        """Put bytes behind the others."""
+        """Append bytes."""
         self.pieces.append(data)
         self.size += len(data)
 
     def put_back(self, data: bytes) -> None:
-        """Put bytes in front of the others."""
+        """Put bytes back in front."""
         self.pieces.appendleft(data)
         self.size += len(data)
 
     def take(self, most: int) -> bytes:
-        """Return the next bytes, of one chunk."""
+        """Return the next bytes, all of one chunk."""
         data = self.pieces.popleft()
         self.size -= len(data)
         if len(data) > most:
@@ -75,7 +75,7 @@ class Waiting:
         return data
 
     def take_all(self) -> bytes:
-        """Return all of it."""
+        """Return all bytes."""
         data = b"".join(self.pieces)
         self.pieces.clear()
         self.size = 0
@@ -83,7 +83,7 @@ class Waiting:
 
 
 class Intake:
-    """Takes in what one client sends.
+    """Receives the stream of one client.
 
     Args:
         ground: what all sessions stand on.
@@ -92,11 +92,11 @@ class Intake:
         reader: reads requests one by one.
         judge: judges each.
         reads: the reads under way.
-        fronts: what is put in front of requests.
+        fronts: puts scripts in front of requests.
         together: requests that can go as one call.
         upload: requests that are sent on while they arrive.
-        announcing: is shown what comes behind a request.
-        without: what is done without the engine.
+        announcing: is shown the requests after a request.
+        without: does the engine's work without it.
     """
 
     __slots__ = (
@@ -142,59 +142,59 @@ class Intake:
         self._upload = upload
         self._announcing = announcing
         self._without = without
-        self._stopped = False  # whether the reader may have more that can be judged at once
+        self._stopped = False  # whether the reader may have requests that can be judged now
         self._waiting = Waiting()
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the stream stands between two requests, and nothing that has come is kept."""
+        """Whether the stream is between two requests and nothing is buffered."""
         return not (self._exact or self._tail or self._waiting.pieces)
 
     @property
     def unfinished(self) -> bool:
-        """Whether more of what has come can be judged at once, by `go_on`."""
+        """Whether received requests can be judged now, by `go_on`."""
         return self._stopped or bool(self._waiting.pieces)
 
     @property
     def held(self) -> int:
-        """Bytes, about, that requests take which have been received and not been sent on."""
+        """About how many bytes are taken by requests that have been received but not sent on."""
         request = self._judge.pending
         pending = len(request.raw) + ARGUMENT_SIZE * len(request.arguments) if request else 0
         return self.reader.memory + len(self._tail) + self._waiting.size + pending
 
     @property
     def is_in_part(self) -> bool:
-        """Whether a request has been sent in part: of a head that is held up nothing has, of a last part the head."""
+        """Whether a request has been sent in part: nothing of it if its head is held, the head if a later part is."""
         if self._judge.pending is not None:
             return self._judge.pending.kind is Kind.BODY
         return self.reader.within
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of a request has come, and the rest has not."""
+        """Whether a request has been received in part."""
         return self.is_in_part or self._judge.pending is not None or bool(self._tail) or self.reader.memory > 0
 
     @property
     def waits(self) -> bool:
-        """Whether something that has come waits for its turn."""
+        """Whether received bytes wait for their turn."""
         return bool(self._waiting.pieces)
 
     def take_out(self) -> bytes:
-        """Return what is to be sent, which goes now."""
+        """Return the bytes to send; they are sent now."""
         self._without.sent()
         return self._out.take()
 
     def receive(self, data: bytes, now: float) -> bytes:
-        """As `Session.receive`."""
+        """See `Session.receive`."""
         if self._exact or not (self._waiting.pieces or len(data) > self._ground.turns.bytes):
             return self._receive(data, now)
         self._waiting.add(data)
         return self._receive_slice(now) if len(self._waiting.pieces) == 1 else b""
 
     def keep(self, data: bytes) -> None:
-        """Take bytes that are to be judged later, by `go_on`."""
+        """Take bytes to be judged later, by `go_on`."""
         if self._exact:
             self.reader.feed(data)
             self._stopped = self._judge.question is None
@@ -202,33 +202,33 @@ class Intake:
             self._waiting.add(data)
 
     def go_on(self, now: float) -> bytes:
-        """Judge more of what has come, while `unfinished`."""
+        """Judge more of the received bytes, while `unfinished`."""
         if self._stopped or not self._waiting.pieces:
             self._ground.coverage.look()
             return self.read_exactly(now)
         return self._receive_slice(now)
 
     def rest(self) -> bytes:
-        """Return what has come of a request that will not be completed: the stream has ended."""
+        """Return the received part of a request that will not be completed: the stream has ended."""
         rest, self._tail = self._tail, b""
         return (rest or self.reader.rest()) + self._waiting.take_all()
 
     def discard(self) -> None:
-        """Forget what has come and has not been sent."""
+        """Drop received bytes that have not been sent."""
         self.reader.discard()
         self._waiting.take_all()
         self._tail, self._judge.pending = b"", None
 
-    # A turn's part of what has come.
+    # One turn's part of the received bytes.
 
     def _receive_slice(self, now: float) -> bytes:
         out = self._receive(self._waiting.take(self._ground.turns.bytes), now)
-        if self._exact and self._waiting.pieces:  # the reader is to see what comes behind the request that it stands at
+        if self._exact and self._waiting.pieces:  # the reader must see the bytes after its present request
             self.reader.feed(self._waiting.take_all())
             self._stopped = self._judge.question is None
         return out
 
-    # The stream is cut into requests.
+    # Splitting the stream into requests.
 
     def _receive(self, data: bytes, now: float) -> bytes:
         self._ground.coverage.look()
@@ -252,7 +252,7 @@ class Intake:
         return self._go_through(data, front, now)
 
     def _go_behind_lines(self, data: bytes, end: int, now: float) -> bytes:
-        """Send inline requests on as they came; let what follows them wait for its turn, if that is much."""
+        """Forward inline requests unchanged; let a long rest wait for its turn."""
         self._out.append(data[:end])
         rest = data[end:]
         if not rest or (len(rest) <= TAIL_LIMIT and is_begun(rest)):
@@ -264,7 +264,7 @@ class Intake:
         return self.take_out()
 
     def _go_through(self, data: bytes, position: int, now: float) -> bytes:
-        """Send those requests on that can go together, and judge what follows them."""
+        """Send the requests that can go together, and judge the rest."""
         for _ in range(self._ground.turns.runs):
             end = self._together.take(data, position, now)
             if end == position:
@@ -279,7 +279,7 @@ class Intake:
         return self._parse(data[position:], now, progress=position > 0)
 
     def _lines_front(self, data: bytes) -> int:
-        """Return how many bytes at the front are inline requests that can go as they came."""
+        """Return how many bytes at the front are inline requests that can be forwarded unchanged."""
         standing = self._standing
         if (
             standing.transaction is not None
@@ -294,11 +294,11 @@ class Intake:
 
     @property
     def _most_of_lines(self) -> int:
-        """Bytes of inline requests that are looked at in a turn."""
+        """Maximum number of bytes of inline requests to check in a turn."""
         return min(LARGEST, self._ground.turns.bytes)
 
     def _plain_front(self, data: bytes) -> int:
-        """Return how many bytes at the front are frequent requests that can go as they came."""
+        """Return how many bytes at the front are frequent requests that can be forwarded unchanged."""
         coverage, standing = self._ground.coverage, self._standing
         if standing.transaction is not None or coverage.blind or standing.next is not _FREE or self._reads.under_way:
             return 0
@@ -326,14 +326,14 @@ class Intake:
             if len(requests) > LEAST and self._together.may_take(data, now):
                 return self._switch_to_exact(data, now)
             return self._judge_batch(requests, data, now)
-        except (TypeError, AttributeError):  # an array in the place of an argument
+        except (TypeError, AttributeError):  # an array instead of an argument
             return self._switch_to_exact(data, now)
 
     def _guard(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
         return self._ground.prefix not in data and self._reads.guard(requests, data, now)
 
     def _is_plain(self, requests: list[list[bytes]], data: bytes) -> bool:
-        """Return whether a chunk can go as it came. Raises TypeError or AttributeError where an element is an array."""
+        """Return whether a chunk can be forwarded unchanged; raise TypeError or AttributeError for an array in it."""
         standing = self._standing
         used = {request[0] for request in requests}
         blocks = not used <= PLAIN
@@ -354,7 +354,7 @@ class Intake:
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
         position = 0
-        # Checked before any is judged, for judging has effects, and cannot be done again by the reader.
+        # Check all before judging any: judging has effects and cannot be repeated by the reader.
         for request in requests:
             if set(map(type, request)) != {bytes}:
                 raise TypeError
@@ -379,12 +379,12 @@ class Intake:
         return self._keep(data[position:], now, progress=position > 0)
 
     def _keep(self, tail: bytes, now: float, *, progress: bool) -> bytes:
-        """Keep the beginning of a request for the next chunk; `progress`: whether there was a whole one before it."""
+        """Keep the beginning of a request for the next chunk; `progress`: whether a complete request preceded it."""
         if not tail or (progress and len(tail) <= TAIL_LIMIT and not self._standing.is_stranger and _ARRAY not in tail):
             self._tail = tail
             return self.take_out()
-        # Not one request was complete, or this one is long, or may have an array in it: the reader goes on where it
-        # stopped, and sees at once where the server would refuse to.
+        # No request was complete, or this one is long or may contain an array: the reader resumes where it stopped, and
+        # detects at once what the server would reject.
         return self._switch_to_exact(tail, now)
 
     def _switch_to_exact(self, data: bytes, now: float) -> bytes:
@@ -393,7 +393,7 @@ class Intake:
         return self.read_exactly(now)
 
     def read_exactly(self, now: float) -> bytes:
-        """Judge what has come, request by request, until one has to wait, or this turn is over."""
+        """Judge requests one by one, until one has to wait or this turn is over."""
         reader, upload = self.reader, self._upload
         left, read = self._ground.turns.requests, reader.held
         most = (
@@ -428,20 +428,20 @@ class Intake:
     # Requests that are still arriving.
 
     def _look_at_unfinished(self, now: float) -> None:
-        """See to a request that has not come whole: that may be too much of it, or enough to judge it."""
+        """Handle an incomplete request: it may be too large already, or enough of it may have come to judge it."""
         reader = self.reader
         if self._standing.is_stranger and not reader.within and strangers.is_too_much(reader):
             self._judge.question = Question(replied=True, login=True)
         elif not reader.oversized and reader.held <= TAIL_LIMIT:
             return
         elif self._reads.under_way:
-            self._judge.question = Question(replied=True)  # what is sent in part leaves no place for them
+            self._judge.question = Question(replied=True)  # they cannot be sent again within a request sent in part
         elif self._ground.rewriter.heads.are_enough(reader.arguments, reader.count):
             head = reader.take_head()
             if head is not None:
                 self._judge.judge(head, now)
         elif reader.oversized and reader.count <= COUNT_LIMIT:
-            # The server refuses it for its size, and is to say so itself; but newer ones take many arguments.
+            # The server rejects its size, so let the server say so; but newer servers accept many arguments.
             beginning = reader.refused(at_count=False)
             raise self.refused_at_its_head("invalid bulk length", beginning)
         elif reader.oversized and not self._ground.rewriter.takes_many_arguments:
@@ -451,11 +451,11 @@ class Intake:
             raise RequestTooLargeError
 
     def refused_at_its_head(self, what: str, beginning: bytes) -> RefusedAtItsHeadError:
-        """Return the error for a request that is refused before it is complete; `what` names what of it is too much."""
+        """Return the error for a request that is rejected before it is complete; `what` names what is invalid."""
         self._out.fence()
         return RefusedAtItsHeadError(what, self.take_out() + beginning, answered=self._standing.answers)
 
     def follow(self, part: Request) -> None:
-        """Go on with a request that is sent on while it arrives, of which a part has been sent."""
+        """Note that another part of an upload has been sent."""
         if self._upload.stream is not None:
             self._upload.follow(part, ended=not self.reader.within, broken=self.reader.broken)

@@ -1,4 +1,4 @@
-"""Judges each request: whether it has to wait for something, and what; else it is dispatched.
+"""Judge each request: hold it behind a question, or dispatch it.
 
 Its tests: tests/test_session.py.
 """
@@ -43,18 +43,18 @@ class Judge:
         standing: the state of the connection.
         out: what goes upstream.
         reader: the reader of the connection's requests.
-        dispatch: sends requests on, or what stands in their place.
+        dispatch: sends requests on, or their replacements.
         reads: the reads under way.
-        announcing: the keys that requests may give their first deadlines.
-        inquiry: what the engine is asked to do.
-        without: what is done without the engine.
+        announcing: finds keys that may get first deadlines.
+        inquiry: finds out what the engine has to do.
+        without: does the engine's work without it.
         strangers: judges while the client has not logged in.
-        remaining: tells lifetimes to users with few rights.
+        remaining: answers TTL for users with limited permissions.
         upload: requests that are sent on while they arrive.
 
     Attributes:
-        question: what is to be done before the connection can go on; None while nothing is.
-        pending: the request that waits for it, if one does.
+        question: what must be done before the connection can go on; None if nothing.
+        pending: the request that waits for it, if any.
     """
 
     __slots__ = (
@@ -104,27 +104,27 @@ class Judge:
         self._upload = upload
         self.question: Question | None = None
         self.pending: Request | None = None
-        self._replied = False  # whether what was sent before it has been answered since it came
+        self._replied = False  # whether earlier requests have been answered since it came
 
     def take(self) -> tuple[Question | None, Request | None]:
-        """Return the question, which has been dealt with or cannot be, and the request that waits for it."""
+        """Return and clear the question, which was answered or cannot be, and the request that waits for it."""
         taken = self.question, self.pending
         self.question = self.pending = None
         return taken
 
     def judge(self, request: Request, now: float, *, replied: bool = False, having: Set[bytes] | None = None) -> None:
-        """Send a request on, refuse it, or ask the question that has to be answered before.
+        """Send a request on, refuse it, or ask the question that must be answered first.
 
         Args:
             request: the request.
             now: the server's clock, in Unix ms.
-            replied: whether what the client had sent before it has been answered since it came.
-            having: those of its keys that have deadlines, if that has been asked.
+            replied: whether the client's earlier requests have been answered since it came.
+            having: its keys that have deadlines, if the server was asked.
         """
         standing = self._standing
         if standing.end is _QUIT or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
             if request.kind is Kind.BROKEN and self._reads.under_way and not replied:
-                # The server closes there, and could not be asked again.
+                # The server closes the connection after it, so reads could not be sent again.
                 self.question = Question(replied=True, again=True)
                 self.pending, self._replied = request, replied
                 return
@@ -140,7 +140,7 @@ class Judge:
         stranger = standing.login is _STRANGER
         if not replied and standing.limited:
             standing.permits.begin()
-        if self._ground.guarded and request.kind is Kind.WHOLE:  # of a head it has been seen
+        if self._ground.guarded and request.kind is Kind.WHOLE:  # a head has been checked before
             refusal = self._ground.rewriter.reserved(request)
             if refusal is not None and not stranger:
                 self._out.note_queued()
@@ -156,7 +156,7 @@ class Judge:
         without = self._without
         if not stranger and self._reads.guard_one(request, now):
             return
-        # Most requests have none of these reasons to wait: to look is cheaper than to call.
+        # Most requests have no reason to wait: a condition is cheaper than a call.
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._behind_reads(command, request) if self._reads.under_way and not replied else None)
@@ -178,14 +178,14 @@ class Judge:
             self.question = Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
 
     def break_off(self) -> None:
-        """Note that the server reads no further than a request that goes next, or is to be completed."""
+        """Note that the server reads nothing after the next request, or the one that is being completed."""
         standing = self._standing
         if standing.end is not End.MUTE and not self._reader.broken_within:  # else a part of it has been sent
             self._out.fence()
         standing.end = End.MUTE
 
     def _pass(self, part: Request, now: float) -> None:
-        """Send on what has been judged by its head, or will not run."""
+        """Send on a part whose head has been judged, or that will not run."""
         if part.kind is Kind.BODY and not self._reader.within:
             self.question = self._upload.last_look()
         if self.question is None:
@@ -194,13 +194,13 @@ class Judge:
             self.pending = part
 
     def _behind_reads(self, command: Command | None, request: Request) -> Question | None:
-        """Wait for reads under way that a request may disturb."""
+        """Ask to wait for reads under way that a request may disturb."""
         return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
 
     def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """Ask what the user may do, if a script may be about to stand in for a request. Not within a transaction.
+        """Ask what the user may do if a script may replace a request. Not within a transaction.
 
-        What was asked for the request that has been `replied` to counts, however long that took.
+        If the question of this request has been `replied` to, the answer is valid however long it took.
         """
         rights = self._standing.rights
         if not self._standing.askable or not rights.unsure(now) or (replied and not rights.unasked):
@@ -219,14 +219,13 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _first_may_be_set(self) -> bool:
-        """Return whether a first deadline set in the transaction that begins may concern others, who are told of it
-        only where the user may set it: then that has to be asked before."""
+        """Return whether the transaction may set a first deadline of which others are told, if the user may set it."""
         return self._ground.coverage.shared or bool(self._announcing.expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
-        """Ask whether a user with few rights may give keys deadlines, before others have to do something about it.
+        """Ask whether a user with limited permissions may give keys deadlines, before others are affected.
 
-        Where that cannot be asked, `_judge` sees afterwards whether the keys have got any.
+        If that is not possible, `judge` asks afterwards whether the keys have got any.
         """
         standing = self._standing
         if standing.transaction is not None or standing.login is _STRANGER:
@@ -250,7 +249,7 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _time_left(self, command: Command | None, request: Request) -> Question | None:
-        """Ask what has to be known of a member before a user with few rights can be told its lifetime."""
+        """Ask what must be known of a member to answer TTL for a user with limited permissions."""
         asked = self._remaining.question(command, request)
         if asked is None:
             return None
@@ -259,7 +258,7 @@ class Judge:
         return question
 
     def judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
-        """Go on with a request for which a question has been dealt with, or could not be."""
+        """Go on with a request whose question was answered or could not be."""
         command = self._ground.command(request.arguments[0])
         replied = self._replied or question.replied
         if question.covers and self._announcing.unconfirmed(command, request):
@@ -273,9 +272,9 @@ class Judge:
             self._dispatch.send(command, request, now, having=question.found if question.unclear else None)
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
-        """Tell a client that a key cannot get its first deadline at present."""
+        """Tell a client that a key cannot get its first deadline now."""
         self._without.unaided = False
         if command is not None and command.effect is Effect.EXEC:
-            self._dispatch.send(command, request, now)  # which spoils the transaction
+            self._dispatch.send(command, request, now)  # the transaction fails
         else:
             self._dispatch.refuse(request, NOT_ANNOUNCED)

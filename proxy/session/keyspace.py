@@ -1,4 +1,4 @@
-"""Hides the proxy's own keys from commands that show all keys: KEYS, SCAN, DBSIZE and RANDOMKEY.
+"""Hide the proxy's own keys from commands that show all keys: KEYS, SCAN, DBSIZE and RANDOMKEY.
 
 Its tests: tests/test_lives.py.
 """
@@ -15,12 +15,12 @@ from proxy.wire.request import Request
 
 
 class Keyspace:
-    """Puts a script in the place of such a command while there may be keys of the proxy's own.
+    """Replaces such a command by a script while the proxy's own keys may exist.
 
     Args:
         names: the names of those keys.
-        coverage: knows whether there may be any.
-        server: what the server at hand says of its commands.
+        coverage: knows whether they may exist.
+        server: the server's commands.
         calls: encodes the scripts.
     """
 
@@ -31,7 +31,7 @@ class Keyspace:
         self._calls = calls
 
     def instead(self, command: Command, request: Request) -> bytes | None:
-        """Return what to send in the place of a request; None where it can go as it came."""
+        """Return what to send instead of a request; None to forward it unchanged."""
         if not self._coverage.ever and not self._coverage.blind:
             return None
         name, size, terms = command.name, request.count, self._server.terms(command.name)
@@ -63,7 +63,7 @@ class Keyspace:
         arguments = request.arguments
         patterns = arguments[1:2]
         if arguments[0].upper() != b"KEYS":
-            # Options come in pairs, and the last of the same counts.
+            # Options come in pairs, and the last MATCH counts.
             patterns = [arguments[place + 1] for place in range(2, len(arguments) - 1, 2)
                         if arguments[place].upper() == b"MATCH"][-1:]  # fmt: skip
         return not patterns or may_match_beginning(patterns[0], self._names.prefix)

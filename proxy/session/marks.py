@@ -1,4 +1,4 @@
-"""Note which keys are about to get deadlines, for the sweeper and for the rest of the transaction.
+"""Note which keys are about to get deadlines, for the sweeper and the rest of the transaction.
 
 Its tests: tests/test_session.py.
 """
@@ -15,7 +15,7 @@ from proxy.session.transaction import Transaction
 
 
 class Marks:
-    """Tells the sweeper about new deadlines, and covers keys that a transaction is about to give some.
+    """Tells the sweeper about new deadlines, and covers keys to which a transaction is about to give deadlines.
 
     Args:
         names: the names of the proxy's own keys.
@@ -31,7 +31,7 @@ class Marks:
         self.alarm = Alarm()
 
     def expect(self, keys: Iterable[bytes], deadline: float) -> None:
-        """Note that keys get deadlines, the earliest in Unix ms: the sweeper has to look then."""
+        """Note that keys get deadlines, the earliest in Unix ms, so that the sweeper wakes then."""
         self.alarm.set(deadline)
         if self._names.slots is not None:
             self._names.slots.changed.update(map(slot, keys))

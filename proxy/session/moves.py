@@ -1,4 +1,4 @@
-"""Requests by which cluster nodes send each other keys: deadlines move along with their keys.
+"""Handle requests with which cluster nodes send each other keys, so that deadlines move with their keys.
 
 Its tests: tests/test_cluster_moves.py.
 """
@@ -13,17 +13,17 @@ from proxy.session.question import Arrival
 from proxy.wire.request import encode
 
 _MADE_BY: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
-"""The commands by which cluster nodes send each other keys, the proxy's own keys included."""
+"""The commands with which cluster nodes send each other keys, including the proxy's own keys."""
 
 _MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
-"""How many arguments they take, themselves included."""
+"""How many arguments they take, including the name."""
 
 _RESTORE_SIZE: Final = 4
 """How many arguments a node's RESTORE-ASKING has; with REPLACE one more."""
 
 
 class Moves:
-    """Decides on the requests by which keys move.
+    """Decides on the requests that move keys.
 
     Args:
         names: the names of the proxy's own keys.
@@ -35,7 +35,7 @@ class Moves:
         self._coverage = coverage
 
     def are_made_by(self, name: bytes) -> bool:
-        """Return whether keys move by a command, named in capitals."""
+        """Return whether a command, given in upper case, moves keys."""
         return self._names.slots is not None and name in _MADE_BY
 
     def opens_link(self, arguments: list[bytes]) -> bool:
@@ -44,9 +44,9 @@ class Moves:
         return is_link and self._names.slots is not None
 
     def leftovers(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys whose shadows a MIGRATE takes along. A shadow whose key is gone must not be sent.
+        """Return the keys whose shadows a MIGRATE sends along. A shadow whose key is gone must not be sent.
 
-        Except for a key that has been sent before: it may have arrived, and its shadow not.
+        Except if the key was sent before: it may have arrived without its shadow.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -58,14 +58,12 @@ class Moves:
         return self._names.slots is not None and key in self._names.slots.sent
 
     def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
-        """Return the key that another node sends, if there may be deadlines or a copy of it here, which have to go
-        first.
+        """Return the key that another node sends, if deadlines or a copy of it may be here that must be removed first.
 
-        If the server then refuses the key, what was removed was only a remnant of an earlier move, in a slot that is
-        not this node's.
+        If the server then refuses the key, only a remnant of an earlier move was removed, in a slot of another node.
 
         Args:
-            arguments: those of a RESTORE-ASKING that have come.
+            arguments: the received arguments of a RESTORE-ASKING.
             count: how many it has in all.
         """
         slots, more = self._names.slots, count - _RESTORE_SIZE
@@ -82,8 +80,8 @@ class Moves:
     def migrate(self, arguments: list[bytes]) -> bytes | None:
         """Return the MIGRATE with the shadows of its keys added; None if that changes nothing.
 
-        A key must not go without its shadow: if a member were removed and added at the other node, its old deadline
-        would arrive afterwards.
+        A key must not be sent without its shadow: if a member were removed and added at the other node, its old
+        deadline would arrive afterwards.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -98,14 +96,14 @@ class Moves:
             key = name if key is None else key
             if (slots := self._names.slots) is not None:
                 slots.send(slot(key), key)
-            # In front of a key that comes to it, the other node's proxy removes what deadlines are there.
+            # The other node's proxy removes existing deadlines before the key arrives.
             names[key] = names[self._names.shadow(key)] = None
         if list(names) == keys:
             return None
         return encode([*arguments[:3], b"", *arguments[4:6], *options, b"KEYS", *names])
 
     def _migration(self, arguments: list[bytes]) -> tuple[list[bytes], list[bytes]] | None:
-        """Return the options and the keys of a MIGRATE between nodes of a cluster; None where the server refuses it."""
+        """Return the options and the keys of a MIGRATE between nodes of a cluster; None if the server refuses it."""
         if self._names.slots is None or len(arguments) < 6:
             return None
         options, keys, place = arguments[6:], [arguments[3]] if arguments[3] else [], 0

@@ -22,17 +22,17 @@ LOOKED_AHEAD: Final = 16 * 1024
 """How far to search a transaction for keys with due members, in bytes."""
 
 _BOUNDS: Final = frozenset((Effect.EXEC, Effect.DISCARD, Effect.DATABASE))
-"""Behind these, a name is a key of another transaction or database."""
+"""After these, a name is a key of another transaction or database."""
 
 
 class Multi:
-    """Opens and ends transactions, and remembers what is queued.
+    """Opens and ends transactions, and records queued requests.
 
     Args:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        hearing: what CLIENT says of replies.
+        hearing: tracks CLIENT REPLY and CLIENT CACHING.
         owner: stands for the connection.
     """
 
@@ -48,9 +48,9 @@ class Multi:
         self._owner = owner
 
     def queue(self, transaction: Transaction, command: Command | None, request: Request, expected: Set[bytes]) -> None:
-        """Remember a request that is about to go, in an open transaction.
+        """Record a request that is about to be queued.
 
-        `expected`: keys to which requests that have come with this one may give deadlines.
+        `expected`: keys to which requests in the same chunk may give deadlines.
         """
         runs, blind = False, []
         transaction.anticipates = False
@@ -71,18 +71,18 @@ class Multi:
         request: Request,
         requests_ahead: Callable[[int], Iterator[list[bytes]]],
     ) -> None:
-        """Have what is due removed in front of a request that is about to be queued.
+        """Remove due members in front of a request that is about to be queued.
 
         This covers deadlines that pass while the transaction waits in the server.
 
-        Not for a client with CLIENT TRACKING: it would be told about the proxy's own keys, and, with NOLOOP, not about
+        Not for a client with CLIENT TRACKING: it would be told about the proxy's own keys and, with NOLOOP, not about
         the removed members.
 
         Args:
             transaction: the open one.
-            command: what the table says of the request.
+            command: the request's entry in the table.
             request: the request.
-            requests_ahead: gives those that have come behind it, in so many bytes: one call does for all their keys.
+            requests_ahead: returns the requests after it, within so many bytes: one call handles all their keys.
         """
         if self._standing.caches:
             return
@@ -96,22 +96,22 @@ class Multi:
             if behind is not None and behind.effect in _BOUNDS:
                 break
             named += self._rewriter.named(behind, arguments)
-        # A cluster's transaction is about keys of one slot.
+        # In a cluster a transaction has keys of one slot.
         keys = self._rewriter.names.of_one_slot([first, *(key for key in transaction.to_clear(named) if key != first)])
         if self._out.put_aside(self._rewriter.beside.clear_front(keys)):
             transaction.clear(keys)
 
     def send_bound(self, command: Command, request: Request, now: float, *, askable: bool) -> bool:
-        """Begin or end a transaction, and send the request that does.
+        """Begin or end a transaction, and send its request.
 
         Args:
-            command: what the table says of it: MULTI, EXEC or DISCARD.
+            command: its entry in the table: MULTI, EXEC or DISCARD.
             request: the request.
             now: the server's clock, in Unix ms.
-            askable: whether a request of the proxy's own may stand in front of it.
+            askable: whether the proxy's own requests may be put in front of it.
 
         Returns:
-            False where the server refuses the request, so that it does nothing; then it has not been sent.
+            False if the server will refuse the request; then it has not been sent.
         """
         standing = self._standing
         accepted = self._rewriter.server.accepts(command.name, request.count)
@@ -135,12 +135,12 @@ class Multi:
         return True
 
     def end(self) -> None:
-        """Note that no transaction is open any more."""
+        """Note that the transaction has ended."""
         transaction = self._standing.transaction
         if transaction is not None:
-            self._standing.watched.clear()  # what the server refuses outside of one changes nothing
+            self._standing.watched.clear()  # a refused EXEC or DISCARD outside a transaction changes nothing
         if transaction is not None and transaction.is_long:
-            self._streams.lengthen(self._owner)  # it runs now, or what follows is behind it
+            self._streams.lengthen(self._owner)  # it runs now, or later requests wait behind it
         self._out.end_transaction()
         self._standing.transaction = None
 
@@ -153,9 +153,9 @@ class Multi:
             self._out.begin_transaction()
 
     def _run(self, transaction: Transaction, now: float) -> None:
-        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # nobody has removed it
+        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # the due member was not removed
         if unseen or transaction.is_overtaken or self._coverage.unconfirmed(transaction.marked):
-            # It would run as if that key had no deadlines. Spoil it by an unknown command, so that EXEC answers
+            # It would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC returns
             # EXECABORT.
             self._out.append(self._standing.replies.expect(b""))
         for key, delay in transaction.marked.items():

@@ -1,4 +1,4 @@
-"""Recognise requests about members that one call of `batch.lua` can do together with others.
+"""Recognise requests about members that one call of `batch.lua` can handle together with others.
 
 Its tests: tests/test_together.py.
 """
@@ -17,14 +17,15 @@ from proxy.commands.table import COMMANDS, REPEATED, Command, Effect
 from proxy.wire.runs import SIZES
 
 LONGEST: Final = EXACT // 2
-"""A delay, in ms, to which the clock can be added."""
+"""Maximum delay, in ms, so that adding the clock does not overflow."""
 
 MOST_KEYS: Final = 255
-"""Limit of a call's keys, of its forms, and of requests of one form in a row: each is counted in one byte."""
+"""Maximum number of a call's keys, of its forms, and of consecutive requests of one form: each is counted in one
+byte."""
 
 _SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
 _TYPED: Final = frozenset((b"ZINCRBY",))
-"""Commands whose replies have a type of RESP3."""
+"""Commands whose replies have a type that exists only in RESP3."""
 
 _delay: Final = re.compile(rb"[1-9][0-9]{0,14}").fullmatch
 _number: Final = re.compile(rb"[-+.0-9]+").fullmatch
@@ -35,16 +36,16 @@ class Form:
     """What requests of one kind have in common, such as `SADD` with two members.
 
     Attributes:
-        text: the same for the script.
-        does: the letter with which that begins.
-        name: the command, in capitals.
-        script: what a request is counted as that is replaced.
-        terms: on which terms the server runs such a request.
-        unit: of a delay, in ms.
-        end: before which of its arguments those end that the script gets; they begin behind the key.
-        of_own: whether the server has no such form: it is replaced whether or not its key is covered.
-        scored: whether its first argument has to be a number: else it is an option, maybe.
-        alike: what goes by the same script, on the same terms.
+        text: the form's description for the script.
+        does: the first letter of that.
+        name: the command, in upper case.
+        script: the label under which replaced requests are counted.
+        terms: the terms on which the server runs such a request.
+        unit: the unit of a delay, in ms.
+        end: the end of the arguments that the script gets; they begin after the key.
+        of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
+        scored: whether its first argument must be a number; otherwise it may be an option.
+        alike: letters of the forms for the same script, on the same terms.
     """
 
     text: bytes
@@ -65,8 +66,8 @@ class Operation(NamedTuple):
     Attributes:
         form: its form.
         key: its key.
-        words: its arguments behind the key, as the script has them.
-        delay: when the deadline is that it sets, in ms from now; 0 for none.
+        words: its arguments after the key, as the script gets them.
+        delay: the deadline that it sets, in ms from now; 0 for none.
     """
 
     form: Form
@@ -78,12 +79,12 @@ class Operation(NamedTuple):
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
 
 _ALIKE: Final = "aAeo", "rp", "t"
-"""What one call may mix. The server refuses requests that take memory, that take none, and that only read, on different
-terms."""
+"""The forms that one call may mix. The server runs requests that take memory, that take none, and that only read, on
+different terms."""
 
 _OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
-"""Other commands of one key that a call may do, and how many arguments they have then: they take memory, and their
-replies are such as a script's can be."""
+"""Other commands of one key that a call may run, with their number of arguments: they take memory, and a script can
+return their replies."""
 
 
 def _alike(does: str) -> str:
@@ -91,10 +92,10 @@ def _alike(does: str) -> str:
 
 
 class Operations:
-    """Recognises the form of requests, and reads what they ask for.
+    """Recognises the form of requests, and reads their operations.
 
     Args:
-        server: what the server at hand says of its commands.
+        server: the server's commands.
     """
 
     def __init__(self, server: ServerCommands) -> None:
@@ -102,9 +103,9 @@ class Operations:
         self._forms: dict[tuple[bytes, int, bytes], Form | None] = server.worked_out
 
     def form(self, name: bytes, size: int, unit: bytes = b"") -> Form | None:
-        """Return the form of requests of a command, as it is spelled, with so many arguments; None where none is known.
+        """Return the form of a command, as spelled, with so many arguments; None if unknown.
 
-        `unit`: the last argument, where there are five.
+        `unit`: the last of five arguments.
         """
         key = (name, size, unit if size == 5 and unit in UNITS else b"")
         try:
@@ -147,14 +148,14 @@ class Operations:
         if members is None or not self._server.accepts(name, size):
             return None
         does = "r" if command.effect is Effect.REMOVE else "A" if name in _TYPED else "a"
-        # Lua counts from 1, from behind the key on.
+        # Lua counts from 1, starting after the key.
         place = members[0] - 1, members[-1] - 1, members.step
         text = b"%b %b %d %d %d %d" % (does.encode(), name, size - 2, *place)
         script = "remove" if does == "r" else "add"
         return Form(text, does, name, script, terms, 0, size, False, name in _SCORED, _alike(does))
 
     def read(self, request: list[bytes]) -> Operation | None:
-        """Return what a request asks for; None where it is to be judged by itself."""
+        """Return a request's operation; None if it must be judged by itself."""
         size = len(request)
         form = self._forms.get((request[0], size, b"")) if size != 5 else None
         if form is None:
@@ -174,7 +175,7 @@ class Operations:
 
 
 def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:
-    """Return the distinct keys and forms of some operations, and the bytes that tell the script which go together."""
+    """Return the distinct keys and forms of some operations, and bytes that say which belong together."""
     keys: dict[bytes, int] = {}
     forms: dict[Form, int] = {}
     runs = bytearray()

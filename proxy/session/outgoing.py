@@ -2,8 +2,8 @@
 
 Its tests: tests/test_signs.py.
 
-In a transaction, replies to the proxy's own requests are taken out of the reply to EXEC. For that a sign has to stand
-in front of the MULTI. Its place is kept open, and filled only if it is needed.
+In a transaction, replies to the proxy's own requests are taken out of the reply to EXEC. That needs a sign in front of
+the MULTI. Its place is reserved, and filled only if needed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from proxy.wire.request import Kind, Request
 
 
 class Outgoing:
-    """Collects what has been judged, in order, until it is sent.
+    """Collects judged requests, in order, until they are sent.
 
     Args:
         coverage: the covered keys.
         standing: the state of the connection.
 
     Attributes:
-        append: puts bytes behind what is there.
-        queued_words: what each CLIENT in the open transaction says of replies, which cannot be counted then.
-        blocker: changes with each request sent on that may keep what follows it from running: the number of the first
-            sign behind it.
-        fenced: the number of the last sign that stands in front of something behind which there may be none.
+        append: appends bytes.
+        queued_words: what each queued CLIENT says about replies, which then cannot be counted.
+        blocker: the number of the first sign after the last request that may block; changes with each such request.
+        fenced: the number of the last sign put in front of a request after which no sign is possible.
     """
 
     __slots__ = (
@@ -55,23 +54,23 @@ class Outgoing:
         self.append: Callable[[bytes], None] = self._parts.append
         self.queued_words: list[list[bytes]] = []
         self.blocker = self.fenced = -1
-        self._asides: Asides | None = None  # takes replies out of those of the open transaction
-        self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
-        self._silent = False  # whether it may be a silent sign
+        self._asides: Asides | None = None  # takes replies out of the open transaction's
+        self._front: int | None = None  # the reserved place in `_parts` for their mark
+        self._silent = False  # whether the mark may be a silent sign
 
     def take(self) -> bytes:
-        """Return everything collected; it is sent now."""
+        """Return all bytes collected; they are sent now."""
         if self._front is not None and not (self._coverage.ever or self._coverage.blind):
-            self._asides = self._front = None  # nothing to be taken out, in all likelihood
+            self._asides = self._front = None  # probably nothing to take out
         self._mark_front()
         out = b"".join(self._parts)
         self._parts.clear()
         return out
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
-        """Return a sign, in the place of whose reply the client gets `reply`; `found` is called when it comes.
+        """Return a sign whose reply is replaced by `reply` for the client; `found` is called when it comes.
 
-        `fails`: whether it stands for a request that fails: then it is a loud one, which spoils a transaction.
+        `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction.
         """
         self._mark_front()
         standing = self._standing
@@ -80,27 +79,27 @@ class Outgoing:
         return replies.expect(reply, by_greeting=by_greeting, found=found, silent=replies.echoes and not fails)
 
     def replace(self, request: Request, instead: bytes) -> None:
-        """Send something else in the place of a request. If the request's line ends are odd, so are those of what is
-        sent, because the server may refuse them.
+        """Send something else instead of a request. If the request's line ends are odd, so are those of the
+        replacement, because the server may reject them.
 
         Raises:
-            RequestTooLargeError: the request is still arriving, and its rest has no place behind what replaces it.
+            RequestTooLargeError: the request is still arriving, and its rest does not fit the replacement.
         """
         if request.kind is Kind.HEAD and not instead.endswith(request.raw[request.header :]):
             raise RequestTooLargeError
         self.append(instead.replace(b"\r\n", b"\r?", 1) if request.odd else instead)
 
     def refuse(self, request: Request, refusal: Refusal, *, skips: bool) -> None:
-        """Have the client get an error in the place of a request's reply, unless it `skips` that."""
+        """Give the client an error as the request's reply, unless it `skips` that reply."""
         instead = self.expect(b"-%b\r\n" % refusal.message, fails=True)
         self.replace(request, instead)
-        if skips:  # the server may have refused the skip; the next answer tells
+        if skips:  # the server may have refused the skip; the next reply tells
             self.append(self.expect(b"", fails=True))
 
     def put_together(self, call: bytes, count: int, took_long: Callable[[int], None]) -> None:
-        """Send one call in the place of `count` requests of the client. Not in a transaction.
+        """Send one call instead of `count` requests of the client. Not in a transaction.
 
-        `took_long` is called with the number of a key if the call says so.
+        `took_long` is called with the number of a key if the reply names one.
         """
         self.append(self._standing.marked.open(Elements(count, took_long)))
         self.append(call)
@@ -113,17 +112,16 @@ class Outgoing:
         return standing.transaction is None and standing.askable and not unsure
 
     def replace_count(self, request: Request, instead: bytes) -> None:
-        """Send something else in the place of a request, and turn the status that it answers into an integer. Only if
-        `amends`."""
+        """Send something else instead of a request, and turn its status reply into an integer. Only if `amends`."""
         self.append(self._standing.marked.open(Integer()))
         self.replace(request, instead)
 
     def note_blocker(self) -> None:
-        """Note that a request goes that may keep what follows it from running."""
+        """Note that a request is sent that may block requests after it."""
         self.blocker = self._standing.replies.next_number
 
     def fence(self) -> None:
-        """Put a sign in front of what goes next, as there may be none behind it; not if the server might refuse it."""
+        """Put a sign before the next request, after which none is possible; not if the server might refuse it."""
         standing = self._standing
         unsure = standing.limited or standing.rights.unasked
         if standing.transaction is None and standing.hears_echoes and not unsure:
@@ -133,7 +131,7 @@ class Outgoing:
     # The replies of a transaction.
 
     def begin_transaction(self) -> None:
-        """Keep a place in front of the MULTI that goes next."""
+        """Reserve a place in front of the next request, a MULTI."""
         self._asides = Asides()
         self._asides.note(Whose.CLIENT)
         self._front = len(self._parts)
@@ -141,19 +139,18 @@ class Outgoing:
         self.append(b"")
 
     def note_queued(self, *, runs: bool = False) -> None:
-        """Note that a request of the client's goes; `runs`: it is the EXEC that runs the transaction."""
+        """Note that a client's request is sent; `runs`: it is the EXEC that runs the transaction."""
         if self._asides is not None:
             self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
 
     @property
     def can_put_aside(self) -> bool:
-        """Whether a request of the proxy's own may be queued beside the client's."""
+        """Whether the proxy's own requests may be queued beside the client's."""
         asides, standing = self._asides, self._standing
         return asides is not None and not (asides.shut or self.queued_words or standing.limited)
 
     def put_aside(self, own: bytes, *, follows: bool = False) -> bool:
-        """Queue a request of the proxy's own in front of the client's, or behind it (`follows`). Return False if that
-        is not possible."""
+        """Queue the proxy's own request before the client's, or after it (`follows`); return whether that worked."""
         if self._asides is None or not self.can_put_aside:
             return False
         self._mark_front()
@@ -166,26 +163,26 @@ class Outgoing:
         return True
 
     def queue_together(self, call: bytes, count: int, took_long: Callable[[int], None], *, guard: bytes | None) -> None:
-        """Queue one call in the place of `count` requests of the client. Only if `can_put_aside`.
+        """Queue one call instead of `count` requests of the client. Only if `can_put_aside`.
 
         Args:
             call: the call.
-            count: how many requests it is for.
-            took_long: is called with the number of a key if the call says so.
+            count: how many requests it replaces.
+            took_long: called with the number of a key if the reply names one.
             guard: a request to put in front, which the server refuses as it would refuse those requests; None if it
             refuses the call itself in the same way.
         """
-        assert self._asides is not None  # else the call's array would be one reply
+        assert self._asides is not None  # else the client would get the call's array as one reply
         self._asides.put_together(Call(count, took_long))
         if guard is None or not self.put_aside(guard):
             self._mark_front()
         self.append(call)
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
-        """Amend, by a function, the reply to the request that is about to be queued.
+        """Amend the reply to the request that is about to be queued with a function.
 
         Returns:
-            False if that is not possible: then the client gets the server's reply.
+            False if that is not possible; then the client gets the server's reply.
         """
         if self._asides is None or self._asides.shut or self.queued_words:
             return False
@@ -195,16 +192,16 @@ class Outgoing:
 
     @property
     def takes_asides(self) -> bool:
-        """Whether replies may be taken out of those of an open transaction."""
+        """Whether replies may be taken out of an open transaction's."""
         return self._asides is not None
 
     def shut(self) -> None:
-        """Stop taking replies out of the open transaction's: they cannot be counted any more."""
+        """Stop taking replies out of the open transaction's: they can no longer be counted."""
         if self._asides is not None:
             self._asides.shut = True
 
     def end_transaction(self) -> None:
-        """Note that no more requests are queued."""
+        """Note that the transaction is complete."""
         if self._asides is not None:
             self._asides.close()
         self._asides = self._front = None

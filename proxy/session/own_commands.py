@@ -1,5 +1,4 @@
-"""Rewrite the commands that the proxy adds to the server: EXPIREMEMBER and its relatives, and those of other
-servers.
+"""Rewrite the commands that the proxy adds: EXPIREMEMBER and its relatives, and those of other servers.
 
 Its tests: tests/test_dialects.py.
 """
@@ -20,24 +19,24 @@ from proxy.session.script_calls import ScriptCalls
 from proxy.session.transaction import Transaction
 
 CLEARED: Final = b" cleared"
-"""Tells a script that what is due in its key has been removed in front of it."""
+"""Tells a script that due members of its key have been removed in front of it."""
 
 
 def is_cleared(key: bytes, transaction: Transaction | None) -> bool:
-    """Return whether a request in front of this one, in the same transaction, removes what is due in a key."""
+    """Return whether an earlier request of the same transaction removes due members from a key."""
     return transaction is not None and key in transaction.cleared
 
 
 def _terms_of(condition: bytes, *, later: bool) -> str:
-    """Return the letters of what a script has to be able to do, as of expire.lua. `later`: by whatever clock."""
+    """Return the letters of the operations that expire.lua needs. `later`: the deadline is surely in the future."""
     return ("x" if condition else "") + ("" if later else "d")
 
 
 class OwnCommands:
-    """Puts a script in the place of a command that the server does not have.
+    """Replaces commands that the server does not have by scripts.
 
     Args:
-        server: what the server at hand says of its commands.
+        server: the server's commands.
         calls: encodes the scripts.
         marks: notes which keys get deadlines.
     """
@@ -48,12 +47,11 @@ class OwnCommands:
         self._marks = marks
 
     def may_set(self, command: Command, arguments: list[bytes]) -> bool:
-        """Return whether a request sets a deadline. Not every request of a dialect does, such as `HSETEX` without a
-        time."""
+        """Return whether a request sets a deadline; some of dialects do not, such as `HSETEX` without a time."""
         return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
 
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:
-        """Return how many ms ahead the deadline is that a request sets, as `deadline_of` does.
+        """Return the deadline that a request sets, in ms from now, as `deadline_of` computes it.
 
         None if it sets none, or if the server will refuse it.
         """
@@ -80,15 +78,14 @@ class OwnCommands:
         *,
         marks: bool,
     ) -> bytes | Refusal:
-        """Return what does an EXPIREMEMBER or one of its kin, about one member.
+        """Return the script call for an EXPIREMEMBER or a relative, on one member.
 
         Args:
-            command: what the table says of it.
+            command: its entry in the table.
             arguments: the request.
             now: the server's clock, in Unix ms.
-            owner: stands for the connection.
-            transaction: the open one, in which it is about to be queued.
-            marks: whether its key is to count as one that has deadlines.
+            owner: stands for the connection. transaction: the open transaction in which it is about to be queued.
+                marks: whether to treat its key as one that has deadlines.
         """
         name = command.name
         try:
@@ -102,13 +99,13 @@ class OwnCommands:
             self._marks.cover(key, owner, transaction)
         if transaction is None:
             self._marks.expect([key], deadline)
-        # Four words in one argument: before AUTH a server takes at most ten arguments, and here it should answer
+        # Four words in one argument: before AUTH a server accepts at most ten arguments, and the client should get
         # NOAUTH.
         mode = b"relative" if lifetime.is_relative else b"absolute"
         terms = b"%d %b %b %b" % (lifetime.milliseconds, mode, name.lower(), lifetime.condition)
         if is_cleared(key, transaction):
             terms += CLEARED
-        # A deadline that has passed removes the member. That needs no memory.
+        # A deadline in the past removes the member, which needs no memory.
         removes = deadline <= now
         run = self._server.terms(name)._replace(takes_memory=not removes)
         does = "e" + _terms_of(lifetime.condition, later=lifetime.is_relative and lifetime.milliseconds > 0)
@@ -124,7 +121,7 @@ class OwnCommands:
         *,
         marks: bool,
     ) -> bytes | Refusal:
-        """Return what does a request of a dialect, about several members. Same arguments as `expire`."""
+        """Return the script call for a request of a dialect, on several members. Same arguments as `expire`."""
         valkey, terms = self._server.is_valkey and word.kind == b"hash", self._server.terms(word.name)
         try:
             asked = read_words(word, arguments, now, valkey=valkey)
@@ -182,7 +179,7 @@ class OwnCommands:
         )
 
     def lifetime(self, command: Command, arguments: list[bytes], transaction: Transaction | None) -> bytes | None:
-        """Return what does a TTL, PTTL or PERSIST of a member; None where the request is about a key."""
+        """Return the script call for TTL, PTTL or PERSIST of a member; None if the request is about a key."""
         name, size = command.name, len(arguments)
         if size < 3:
             return None

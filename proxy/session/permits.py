@@ -1,9 +1,9 @@
-"""Find out which keys a user with limited rights may give deadlines.
+"""Find out which keys a user with limited permissions may give deadlines.
 
 Its tests: tests/test_acl.py.
 
-A first deadline makes others wait, cuts off their uploads and fails their transactions, before the server has run the
-request. Do none of this for a user whom the server would reject.
+Before a first deadline is set, others wait, and their uploads and transactions may fail. Do none of this for a user
+whose request the server would reject.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 REMEMBERED: Final = 1_000
-"""How much the remembered keys may weigh (`_weight`). Beyond that they are forgotten, and asked for again."""
+"""Maximum total `_weight` of the remembered keys. Beyond that they are forgotten and asked about again."""
 
 TOGETHER: Final = 200
-"""How many keys to ask for together, for requests of one pipeline."""
+"""How many keys to ask about together, for requests of one pipeline."""
 
 
 class Permits:
-    """What is known about the rights of one connection's user.
+    """What is known about the permissions of one connection's user.
 
     Attributes:
-        unclear: keys that may have got deadlines although nobody asked whether the user may set them.
+        unclear: keys that may have got deadlines without a check whether the user may set them.
     """
 
     __slots__ = ("_granted", "_room", "_singly", "_tried", "_unclear_room", "unclear")
@@ -34,18 +34,18 @@ class Permits:
     def __init__(self) -> None:
         self._granted: set[bytes] = set()
         self._room = self._unclear_room = REMEMBERED
-        self._tried: frozenset[bytes] = frozenset()  # for the request that is being judged
+        self._tried: frozenset[bytes] = frozenset()  # keys asked about for the present request
         self.unclear: set[bytes] = set()
-        self._singly = False  # ask for one key at a time: several asked for together were refused
+        self._singly = False  # whether to ask about keys one by one: a group was refused
 
     def cover(self, keys: Iterable[bytes]) -> bool:
         """Return whether the user may give all of some keys deadlines."""
         return self._granted.issuperset(keys)
 
     def to_ask(self, keys: Collection[bytes], ahead: Iterable[bytes]) -> list[bytes]:
-        """Return the keys to ask for before a request goes; empty if the answer is known.
+        """Return the keys to ask about before a request is sent; empty if the answer is known.
 
-        `ahead`: the keys of the requests that have come behind it.
+        `ahead`: the keys of the requests after it.
         """
         if self.cover(keys) or self._tried.issuperset(keys):
             return []
@@ -63,7 +63,7 @@ class Permits:
         Args:
             replies: the replies of this connection.
             keys: the keys.
-            trial: makes a request that answers the given status only if the user may set the deadlines.
+            trial: makes a request that returns the given status only if the user may set the deadlines.
         """
         token = secrets.token_hex(8).encode()
 
@@ -77,15 +77,15 @@ class Permits:
                 self._granted.update(keys)
                 self._room -= sum(map(_weight, keys))
             if granted or self._singly or len(keys) == 1:
-                self._tried = frozenset(keys)  # else another of the keys may be the one that is refused
+                self._tried = frozenset(keys)  # else another key may be the one that is refused
             self._singly = self._singly or not granted
-            # Push messages may have come between.
+            # Pushes may have come between.
             return b"".join(frame for frame in found if not frame.startswith((b"+", b"-")))
 
         return replies.enclose(trial(token), hear)
 
     def let(self, keys: list[bytes]) -> bool:
-        """As `cover`, but remember keys for which nobody has asked."""
+        """Like `cover`, but remember keys that were not asked about."""
         if self.cover(keys):
             return True
         if not self._tried.issuperset(keys) and self._unclear_room > 0:
@@ -94,23 +94,23 @@ class Permits:
         return False
 
     def take_unclear(self) -> tuple[bytes, ...]:
-        """Return the unclear keys, and forget them."""
+        """Return and clear the unclear keys."""
         unclear = tuple(self.unclear)
         self.unclear.clear()
         self._unclear_room = REMEMBERED
         return unclear
 
     def begin(self) -> None:
-        """Note that another request is judged: rights may change."""
+        """Note that another request is judged: permissions may have changed."""
         self._tried = frozenset()
 
     def forget(self) -> None:
-        """Forget all: the connection may have another user."""
+        """Forget everything: the connection may have another user."""
         self._granted.clear()
         self._room = REMEMBERED
         self._tried, self._singly = frozenset(), False
 
 
 def _weight(key: bytes) -> int:
-    """Return the memory that a key takes, in ordinary keys."""
+    """Return the memory for a key, in units of an ordinary key."""
     return 1 + len(key) // 400

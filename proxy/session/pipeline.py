@@ -1,4 +1,4 @@
-"""What one connection has sent and the server may not have run: others may have to wait for it.
+"""Requests that one connection has sent and the server may not have run, for which others may have to wait.
 
 Its tests: tests/test_streams.py.
 """
@@ -8,29 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Passed = Callable[[], bool]
-"""Returns whether a sign has come."""
+"""Returns whether a sign has come back."""
 
 
 class Sender:
-    """Sends a connection's requests, and can put a sign behind them. This base class stands for one that has sent
-    nothing."""
+    """Sends a connection's requests, and can put a sign behind them. This base class has sent nothing."""
 
     def ask(self) -> Passed | None:
-        """Put a sign behind all that has been sent; return None when none can be put there at present."""
+        """Put a sign behind all that has been sent; return None if that is not possible now."""
         return None
 
     def before(self) -> Passed | None:
-        """In a transaction, return how to see whether everything sent before it has been answered; None if that cannot
-        be seen.
+        """In a transaction, return a function that tells whether all before it was answered; None if unknown.
 
-        What is queued does not run until EXEC, so nobody needs to wait for it.
+        Queued requests do not run before EXEC, so others need not wait for them.
         """
         return None
 
     def heard(self) -> int | None:
-        """Return a number that changes when the server says something on the connection, while a sign is awaited.
+        """Return a number that changes whenever the server sends something while a sign is outstanding.
 
-        None if nobody counts it.
+        None if that is not counted.
         """
         return 0
 
@@ -40,8 +38,8 @@ class Pipeline:
 
     Attributes:
         sender: sends them.
-        mark: stands for the connection, and keeps nothing of it.
-        given_up: what `sender.heard` gave when those who waited for the connection last gave up; -1 before.
+        mark: stands for the connection without keeping it alive.
+        given_up: the value of `sender.heard` when waiters for the connection last gave up; -1 before.
     """
 
     __slots__ = ("given_up", "mark", "sender")

@@ -1,4 +1,4 @@
-"""The hot path: find out, as fast as Python can, whether a chunk of requests can go upstream as it came.
+"""The hot path: find out, as fast as Python can, whether a chunk of requests can be forwarded unchanged.
 
 Its tests: tests/test_wire.py.
 """
@@ -31,20 +31,20 @@ from proxy.wire.request import packed
 from proxy.wire.runs import SIZES, Runs
 
 LARGEST: Final = 16 * 1024
-"""Bytes of a chunk that is parsed here; a larger one is parsed in slices."""
+"""Maximum size of a chunk that is parsed here; a larger one is parsed in slices."""
 
 REPEATED_REQUESTS: Final = Runs(spelled for name in REPEATED for spelled in (name, name.lower()))
-"""Finds requests that may be sent on together."""
+"""Finds requests that may go together."""
 
 SHORTEST_RUN: Final = 108
-"""Bytes that such requests take at least: in most chunks there is only one, and nothing to be found."""
+"""Minimum size of such requests: most chunks have only one, so there is nothing to find."""
 
 SMALL: Final = 1024
-"""Bytes of a chunk that may go over a shared connection."""
+"""Maximum size of a chunk that may go over a shared connection."""
 
 
 def _spelled(names: Iterable[bytes]) -> frozenset[bytes]:
-    """Return how clients spell commands, mostly."""
+    """Return the usual spellings of commands."""
     return frozenset(spelled for name in names for spelled in (name, name.lower(), name.title()))
 
 
@@ -52,20 +52,20 @@ PURE: Final = _spelled(PURE_READS)
 """The commands that only read."""
 
 OF_ONE_KEY: Final = _spelled(FREQUENT_READS - {b"EXISTS", b"MGET"})
-"""Those among them, and among others that read, that name one key, which is their first argument."""
+"""Reads, of these or others, that name one key as their first argument."""
 
 REPEATABLE: Final = _spelled(PURE_READS | OF_KEYS)
-"""Those that can be sent twice."""
+"""Reads that can be sent twice."""
 
 STRINGS: Final = _spelled(STRING_LIKE)
-"""Those that change nothing where there is a collection."""
+"""Commands that change nothing if the key is a collection."""
 
 FREE: Final = _spelled(INDIFFERENT)
-"""Those that are never looked at, whatever keys they name."""
+"""Commands that are never judged, whatever keys they name."""
 
 FREE_OF_BLIND: Final = FREE | STRINGS
-"""Commands that go as they came if a key is covered only because the proxy is blind. They may meet a key whose last
-members are due and not removed yet."""
+"""Commands that are forwarded unchanged if a key is covered only because the proxy is blind. They may find a key whose
+last members are due."""
 
 _LONGEST_READ: Final = 99
 """Longest argument of a read that is matched without being parsed, in bytes."""
@@ -73,16 +73,16 @@ _LONGEST_READ: Final = 99
 _STAR: Final = 0x2A
 _LEAST_PARTS: Final = 2 * SIZES[0] + 1
 _MOST_PARTS: Final = 2 * SIZES[-1] + 1
-"""Ends of lines in the shortest and in the longest requests of which many may be done together."""
+"""Line ends in the shortest and the longest requests of which many may go together."""
 _RETURN: Final = 0x0D
 
 
 @cache
 def frequent_requests(never: bytes) -> re.Pattern[bytes]:
-    """Return a pattern for the requests that most traffic is made of, if none of their arguments begins with a byte.
+    """Return a pattern for the most frequent requests, if none of their arguments begins with a byte.
 
     Args:
-        never: the byte that the reserved names begin with: few others do.
+        never: the first byte of the reserved names, with which few others begin.
     """
     names = sorted(FREQUENT, key=lambda name: (len(name), name))
     return requests_pattern((spelled for name in names for spelled in (name, name.lower())), never)
@@ -97,10 +97,10 @@ def frequent_reads(never: bytes) -> re.Pattern[bytes]:
 
 
 class LinesCheck:
-    """Finds out whether inline requests need no look.
+    """Finds out whether inline requests need no judging.
 
     Args:
-        plain: the commands that need none while they touch no covered key.
+        plain: the commands that need none unless they touch a covered key.
         coverage: the covered keys.
         prefix: what the reserved names begin with.
     """
@@ -113,13 +113,12 @@ class LinesCheck:
         self._plain = plain
 
     def front(self, chunk: bytes, most: int) -> int:
-        """Return how many bytes at the front of a chunk are such requests: none, or all lines that end within
-        `most`."""
+        """Return how many bytes at the front are such requests: none, or all lines that end within `most`."""
         end = lines_end(chunk, most)
         return end if end and self.needs_no_look(chunk[:end]) else 0
 
     def needs_no_look(self, lines: bytes) -> bool:
-        """Return whether lines of plain words can go as they came. Nothing in them is quoted: all is what it seems."""
+        """Return whether lines of plain words can be forwarded unchanged. Nothing in them is quoted."""
         used = names_in(lines)
         if not used <= self._plain or self._is_reserved(lines):
             return False
@@ -130,16 +129,16 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
     """Make the check for one connection.
 
     Args:
-        plain: the names of commands that need no look while they touch no covered key.
+        plain: the names of commands that need no judging unless they touch a covered key.
         coverage: the covered keys.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
 
     Returns:
-        A function of a chunk that begins where a request does. True: the chunk is whole requests, each an ordinary one
-        that needs no look. False means only that the chunk has to be looked at.
+        A function of a chunk that begins with a request. True: the chunk is whole requests that need no judging. False
+        means only that the chunk must be judged.
     """
-    # Everything is bound once: each attribute and each call is a per cent of a request's cost. Requests of the frequent
+    # Everything is bound once: each attribute access and call costs one per cent of a request. Requests of the frequent
     # form are not even parsed, and their values are not looked at.
     framed = frequent_requests(prefix[:1]).fullmatch
     reads = frequent_reads(prefix[:1]).fullmatch
@@ -154,7 +153,7 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
             pass
         elif coverage.search(chunk):
             if reads(chunk) or (len(chunk) >= SHORTEST_RUN and may_be_run(chunk)):
-                return False  # they go as guarded reads, or together: do not parse them one by one
+                return False  # guarded reads, or requests that go together: do not parse them one by one
         elif framed(chunk):
             return True
         if len(chunk) > LARGEST or (first_of_prefix in chunk and reserved(chunk)):
@@ -175,17 +174,17 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
         except (
             TypeError,
             AttributeError,
-        ):  # an array as an argument: leave it to the exact reader
+        ):  # an array as an argument: leave it to the reader
             return False
 
     return check
 
 
 def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable[[bytes], bool]:
-    """Make the check for use beside other proxies: no chunk is plain when the lease has run out.
+    """Make the check for use with other proxies: no chunk is plain once the lease has run out.
 
     Args:
-        check: the check for a proxy that is alone.
+        check: the check for a single proxy.
         coverage: the covered keys.
 
     Returns:
@@ -200,11 +199,11 @@ def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable
 
 
 class Shared(IntEnum):
-    """Over which shared connections a chunk may go.
+    """The shared connections over which a chunk may go.
 
-    Reads have connections of their own, because the server may hold up writes alone (CLIENT PAUSE WRITE). Guarded reads
-    go behind a request for the next deadline of their keys. Joint requests, about members with deadlines, go as one
-    call of a script.
+    Reads have separate connections, because the server may hold up only writes (CLIENT PAUSE WRITE). Guarded reads
+    go behind a request for the next deadline of their keys. Joint requests, on members with deadlines, go as one call
+    of a script.
     """
 
     NONE = 0
@@ -219,7 +218,7 @@ class Latest:
     """The operation of the last request that `share_check` found to be joint.
 
     Attributes:
-        operation: that.
+        operation: the operation.
     """
 
     __slots__ = ("operation",)
@@ -234,19 +233,19 @@ def share_check(
     read: Callable[[list[bytes]], Operation | None] = lambda _: None,
     latest: Latest | None = None,
 ) -> Callable[[bytes], Shared]:
-    """Make the check whether a chunk may go over a shared connection.
+    """Make the check over which shared connection a chunk may go.
 
     Args:
         coverage: the covered keys.
         prefix: what the reserved names begin with.
         batch: parses what has not the frequent form.
-        read: returns what a request asks for that could go jointly with others.
-        latest: where to put that.
+        read: returns the operation of a request that could go jointly with others.
+        latest: gets that operation.
 
     Returns:
         A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
-        a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. Whether
-        that is all it does not ask: that is asked when the chunk is sent. With `JOINT_…` a script stands in for it.
+        a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. A key may
+        become covered until the chunk is sent, so that is checked again then. With `JOINT_…` a script stands in for it.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
@@ -259,23 +258,23 @@ def share_check(
     guardable = reading & OF_ONE_KEY
 
     def check(chunk: bytes) -> Shared:
-        # One request: behind the end of an argument there begins no other, not even within a value.
+        # One request: no other begins after an argument's end, not even within a value.
         if len(chunk) > SMALL or b"\r\n*" in chunk or coverage.blind:
             return none
         covered = coverage.search(chunk)
         if framed(chunk):
-            # *2 $3 GET, each line with its end: the length of a name has one digit or two.
+            # *2 $3 GET with line ends: the length of a name has one or two digits.
             name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
             if not covered:
                 return reads if name in reading else writes
             if name in guardable:
-                return guarded  # of a value that only looks like a covered key the server is asked in vain
+                return guarded  # for a value that looks like a covered key, a needless question
         if chunk[0] != _STAR:
             return none
         parts = chunk.split(b"\r\n", _MOST_PARTS)
         if len(parts) > _LEAST_PARTS and parts[2] in joint:
             request = parts[2:-1:2]
-            operation = read(request) if packed(request) == chunk else None  # it may have ends of lines in it
+            operation = read(request) if packed(request) == chunk else None  # arguments may contain line ends
             if operation is not None and not operation.key.startswith(prefix):
                 form = operation.form
                 if form.of_own or coverage.covers(operation.key):
@@ -293,7 +292,7 @@ def share_check(
             if not coverage.touches(requests):
                 return reads if name in reading else writes
             return guarded if name in guardable and chunk[2] == _RETURN else none
-        except (TypeError, AttributeError):  # an array in the place of an argument
+        except (TypeError, AttributeError):  # an array instead of an argument
             return none
 
     return check

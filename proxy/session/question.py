@@ -12,11 +12,11 @@ from proxy.session.pipeline import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A key that is about to come from another cluster node.
+    """A key that is about to arrive from another cluster node.
 
     Attributes:
         key: the key.
-        replaces: whether it takes the place of one that is there; otherwise the server refuses it then.
+        replaces: whether it replaces an existing key; otherwise the server refuses it if one exists.
     """
 
     key: bytes
@@ -31,17 +31,17 @@ class Question:
         covers: entries to announce to other proxies, because a first deadline may be set under them.
         owner: the connection that asks. Its own requests run in order and are not waited for.
         behind: connections with long pipelines, which have to run first.
-        due: keys from which to remove what is due.
-        everywhere: whether to remove what is due in all other keys too.
+        due: keys from which to remove due members.
+        everywhere: whether to remove due members from all other keys too.
         unclear: keys to ask the server about: do they have deadlines at all?
         found: the answer: the unclear keys that have deadlines.
         replied: whether to wait until everything that the client sent before has been answered.
-        absent: keys in which to void deadlines of absent members: of the named ones; of all if None.
-        tentative: whether the server may still refuse the request: then TTL has to go on showing the void deadlines.
+        absent: keys in which to void deadlines of absent members, with the members; None for all.
+        tentative: whether the server may still refuse the request: then TTL must keep showing the void deadlines.
         again: whether to judge the request again afterwards.
-        login: whether the replies are awaited only to see if the client has logged in: the first sign of it is enough.
+        login: whether to wait only for proof that the client has logged in.
         leftover: keys that are about to move: remove their shadows first if the keys themselves are gone.
-        arrivals: keys that are about to come from another node: remove deadlines or copies that are here.
+        arrivals: keys that are about to arrive from another node: remove deadlines or copies here first.
     """
 
     covers: tuple[bytes, ...] = ()

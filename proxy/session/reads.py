@@ -1,10 +1,10 @@
-"""Reads of covered keys: sent at once, and sent again if the reply turns out to be late.
+"""Guarded reads of covered keys: send them at once, and again if the reply is late.
 
 Its tests: tests/test_reads.py.
 
-In front of them the server is asked, in the same write, for the earliest deadline of their keys. A late reply is
-dropped, and the read sent again behind a script that removes what is due. What the client has sent behind a read must
-not change what it is to see then, so such requests wait for the reply.
+In front of them, in the same write, goes a request for the earliest deadline of their keys. A late reply is dropped,
+and the read sent again behind a script that removes due members. Later requests that would change the second reply wait
+for the first.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from proxy.wire.guard import (
 from proxy.wire.request import Kind, Request, encode
 
 MOST_REPEATS: Final = 5
-"""How often a read is sent again because a deadline passed before its reply came. It goes together with what removes
-due members, so this cannot go on for long."""
+"""How often a read is sent again because a deadline passed before its reply came. It is sent with the script that
+removes due members, so few repeats are needed."""
 
 _LONGEST_REST: Final = 1024
-"""Bytes behind the reads of a chunk that may be the beginning of one more, or a few others."""
+"""Maximum number of bytes after the reads of a chunk: the beginning of one more read, or a few other requests."""
 
 _MOST_UNNAMED: Final = 64
-"""How many chunks of reads may be under way before their names are looked at."""
+"""How many chunks of reads may be under way before their names are collected."""
 
 _MOST_NAMED: Final = 10_000
-"""How many names reads under way may have. Beyond that, reads take another way until all have been answered."""
+"""Maximum number of names in reads under way. Beyond that, reads are not guarded until all have been answered."""
 
 _NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
 _EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
@@ -67,7 +67,7 @@ _LIFETIMES: Final = frozenset(spelled for name in (b"TTL", b"PTTL") for spelled 
 def _is_guarded(request: list[bytes]) -> bool:
     """Return whether a request can be sent twice, at least if its key holds a collection.
 
-    EXPIRE answers the same the second time, where it tells no condition and does not remove the key.
+    EXPIRE returns the same the second time if it has no condition and does not remove the key.
     """
     if request[0] in _EXPIRE:
         return len(request) == 3 and _SECONDS(request[2]) is not None
@@ -75,25 +75,23 @@ def _is_guarded(request: list[bytes]) -> bool:
 
 
 def _count(reads: bytes) -> int:
-    """Return how many reads a chunk is that `Ground.reads` has matched: no argument has an end of a line in it."""
+    """Return the number of reads in a chunk that `Checks.reads` has matched: no argument contains a line end."""
     return reads.count(b"\r\n*") + 1
 
 
 def _what_matters(name: bytes) -> Callable[[bytes], bool]:
-    """Return what tells of the beginning of a late reply to a command whether it may show what was due."""
+    """Return a function that tells from the beginning of a late reply whether it may show due members."""
     if name in STRINGS:
         return is_refused_by_zero if name in _ZERO else is_refused
     return may_be_late
 
 
 class _Batch:
-    """Requests that were sent together. They are parsed again only if that matters, which is seldom.
+    """Requests that were sent together. They are parsed again only if needed, which is rare.
 
     Args:
-        raw: the bytes that they came as.
-        parser: parses them.
-        covered: returns the covered keys that some requests name.
-        requests: what they are, where that is kept: where the bytes are not what the parser takes.
+        raw: the bytes that they came as. parser: parses them. covered: returns the covered keys that some requests
+        name. requests: the parsed requests, if the parser does not accept the bytes.
     """
 
     __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests")
@@ -116,7 +114,7 @@ class _Batch:
         """The requests."""
         if self._requests is None:
             parsed = self._parser.parse(self._raw)
-            assert parsed is not None  # as they have been parsed, or matched, before
+            assert parsed is not None  # they were parsed or matched before
             self._requests = parsed[0]
         return self._requests
 
@@ -128,19 +126,19 @@ class _Batch:
         return self._keys
 
     def matters(self, place: int) -> Callable[[bytes], bool] | None:
-        """Return, of one of them, what tells whether a late reply to it matters; None where none does."""
+        """Return a function that tells whether a late reply to one of them matters; None if it never does."""
         request = self.requests[place]
         return _what_matters(request[0]) if _is_guarded(request) and not self.keys.isdisjoint(request) else None
 
 
 class Late(NamedTuple):
-    """A read whose reply was late, so that it has to be sent again.
+    """A read whose reply was late and that has to be sent again.
 
     Attributes:
         arguments: the request.
-        keys: those of its keys in which something may be due.
-        slot: the place of its reply.
-        repeats: how often it has been.
+        keys: its keys that may have due members.
+        slot: the place for its reply.
+        repeats: how often it has been sent again.
     """
 
     arguments: list[bytes]
@@ -156,11 +154,11 @@ class Reads:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        without: what removes what is due on the connection.
+        without: removes due members on the connection.
 
     Attributes:
-        under_way: how many of them, or of those sent together, have not been answered.
-        quiet: whether what has been sent last are reads taken by `guard_at_once`.
+        under_way: how many reads or batches have not been answered.
+        quiet: whether the last bytes sent were reads of `guard_at_once`.
     """
 
     __slots__ = (
@@ -185,9 +183,9 @@ class Reads:
         self._standing = standing
         self._out = out
         self._without = without
-        self._named: set[bytes] = set()  # all arguments of those under way, except of the unnamed
+        self._named: set[bytes] = set()  # all arguments of reads under way, except in `_unnamed`
         self._unnamed: list[_Batch] = []  # read-only batches whose arguments have not been added yet
-        self._written: set[bytes] = set()  # the arguments of those that write
+        self._written: set[bytes] = set()  # the arguments of those under way that write
         self._outlook = Outlook()
         self._wanted: list[Late] = []
         self._settled = False
@@ -195,7 +193,7 @@ class Reads:
         self.quiet = False
 
     def take_late(self) -> list[Late]:
-        """Return the late reads, to be sent again by `send_again`."""
+        """Return and clear the late reads, to be sent again by `send_again`."""
         late = list(self._wanted)
         self._wanted.clear()
         return late
@@ -206,7 +204,7 @@ class Reads:
         return settled
 
     def may_be_guarded(self, now: float) -> bool:
-        """Return whether the connection is in a state in which reads can be asked about, and sent again."""
+        """Return whether the connection's state allows reads to be guarded and sent again."""
         standing, names = self._standing, self._ground.names
         return (
             names.slots is None
@@ -220,11 +218,11 @@ class Reads:
         )
 
     def lets_pass(self, requests: Sequence[list[bytes]]) -> bool:
-        """Return whether requests that touch no covered key leave everything unchanged that reads under way may see."""
+        """Return whether requests that touch no covered key change nothing that reads under way may see."""
         return all(request[0] in _ORDINARY and self._names().isdisjoint(request) for request in requests)
 
     def disturbs(self, command: Command | None, request: Request) -> bool:
-        """Return whether a request may change what reads under way would see if they were sent again."""
+        """Return whether a request may change what reads under way would see if sent again."""
         arguments = request.arguments
         if request.kind is not Kind.WHOLE:
             return True
@@ -235,13 +233,13 @@ class Reads:
         return True
 
     def guard(self, requests: Sequence[list[bytes]], raw: bytes, now: float, *, keep: bool = False) -> bool:
-        """Send requests on that came together, if all are frequent ones, and those of covered keys are reads.
+        """Send on a chunk of requests if all are frequent ones and those on covered keys are reads.
 
         Args:
             requests: the requests, without any of the proxy's own keys.
             raw: the bytes that they came as.
             now: the server's clock, in Unix ms.
-            keep: whether the bytes may be other than a `BatchParser` takes.
+            keep: whether a `BatchParser` may not accept the bytes.
 
         Returns:
             Whether they have been sent on.
@@ -273,7 +271,7 @@ class Reads:
         """While no deadline is near, send the reads at the front of a chunk without parsing them.
 
         Returns:
-            How many bytes they are: none, or nearly all.
+            Their size in bytes: 0, or nearly the whole chunk.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._written:
             return 0
@@ -285,9 +283,9 @@ class Reads:
         return reads.end()
 
     def guard_at_once(self, data: bytes, now: float) -> bytes | None:
-        """Return what to send for a chunk that is nothing but such reads, while none are under way.
+        """Return the bytes to send for a chunk of only such reads, while none are under way.
 
-        Where nothing but such reads has been sent last, no sign has to mark the answer.
+        If the last bytes sent were such reads too, no sign is needed to find the reply.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
             return None
@@ -326,9 +324,9 @@ class Reads:
         return Guard(asked, count, batch.matters, self._ground.now, repeat, self._end, self._outlook.hear)
 
     def _covered(self, requests: Sequence[list[bytes]], used: set[bytes] | None = None) -> set[bytes]:
-        """Return the covered keys that some requests name, with values perhaps that are called alike.
+        """Return the covered keys that some requests name, and perhaps values that look like such keys.
 
-        `used`: their names, where these have been gathered.
+        `used`: their names, if already collected.
         """
         used = {request[0] for request in requests} if used is None else used
         if not self._coverage.blind and used <= OF_ONE_KEY:
@@ -345,7 +343,7 @@ class Reads:
         }
 
     def guard_one(self, request: Request, now: float) -> bool:
-        """Send one request on likewise, if it is such a read."""
+        """Send one request on in the same way, if it is such a read."""
         return (
             request.kind is Kind.WHOLE
             and request.arguments[0] in _NAMES
@@ -353,7 +351,7 @@ class Reads:
         )
 
     def send_again(self, late: list[Late], now: float) -> None:
-        """Send late reads again, now that the engine has removed what was due in their keys."""
+        """Send late reads again, now that the engine has removed due members from their keys."""
         together: list[Late] = []
         keys: dict[bytes, None] = {}
         for again in late:
@@ -366,7 +364,7 @@ class Reads:
             self._send_together(together, list(keys), now)
 
     def _send_together(self, late: list[Late], keys: list[bytes], now: float) -> None:
-        """Send some once more, behind one script for all of their keys."""
+        """Send some reads again, behind one script for all their keys."""
         alone, replies = self._without.alone, self._standing.marked
         repeated = [
             Repeated(
@@ -389,9 +387,9 @@ class Reads:
             self._out.append(encode(again.arguments))
 
     def _may_follow(self, requests: Sequence[list[bytes]], keys: set[bytes]) -> bool:
-        """Return whether no request of a batch changes what a read in front of it would see if it were sent again.
+        """Return whether no request of a batch changes what an earlier read in it would see if sent again.
 
-        `keys`: the covered keys of those that are guarded.
+        `keys`: the covered keys of the guarded reads.
         """
         named, written = set(self._names()), set(self._written)
         for request in requests:
@@ -407,7 +405,7 @@ class Reads:
         return True
 
     def _names(self) -> set[bytes]:
-        """Return all that those under way name."""
+        """Return all names in reads under way."""
         for batch in self._unnamed:
             for request in batch.requests:
                 if _is_guarded(request) and not batch.keys.isdisjoint(request):

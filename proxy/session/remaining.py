@@ -1,10 +1,10 @@
-"""Answer `TTL key member` by plain commands, for a user who may not run every script.
+"""Answer `TTL key member` with plain commands, for a user who may not run every script.
 
 Its tests: tests/test_acl.py.
 
-A user with read rights only may run no script, because the server takes the keys of EVAL for written ones. The first
+A user with read permission only may run no script, because the server treats the keys of EVAL as written. The first
 step asks for the key's type and the member's deadline. If the deadline is void, a second step asks for the member
-itself, by the command for that type.
+itself, with the command for that type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Remaining:
     Args:
         names: the names of the proxy's own keys.
         standing: the state of the connection.
-        now: gives the server's clock, in Unix ms, the latest that it may be.
+        now: returns the latest possible server time, in Unix ms.
     """
 
     __slots__ = ("_asked", "_kind", "_names", "_now", "_standing", "_void")
@@ -39,12 +39,12 @@ class Remaining:
         self._names = names
         self._standing = standing
         self._now = now
-        self._asked: Request | None = None  # the request for which it has been
+        self._asked: Request | None = None  # the request for which the server was asked
         self._kind = b""  # of its key
         self._void = False  # whether the member's deadline is void
 
     def question(self, command: Command | None, request: Request) -> tuple[bytes, Question] | None:
-        """Return what to send before a request can go, and what to wait for then; None where nothing is needed."""
+        """Return the bytes to send before a request, and the question to wait for; None if not needed."""
         if command is None or not self._concerns(command, request) or self._asked is request:
             return None
 
@@ -58,7 +58,7 @@ class Remaining:
         return self._standing.marked.enclose(self._look(request), hear, replies=2), Question(replied=True, again=True)
 
     def instead(self, command: Command, request: Request) -> bytes | None:
-        """Return what to send in the place of a request whose question has been answered; None for any other."""
+        """Return what to send instead of a request whose question was answered; None for any other."""
         if self._asked is not request or not self._concerns(command, request):
             return None
         _, key, member = request.arguments
@@ -75,7 +75,7 @@ class Remaining:
         return self._standing.marked.enclose(sent, hear, replies=3 if ask else 2)
 
     def _concerns(self, command: Command, request: Request) -> bool:
-        """Return whether a request is to be answered here. Not within a transaction, where nobody can be asked."""
+        """Return whether a request is answered here. Not within a transaction, where the server cannot be asked."""
         standing = self._standing
         return (
             command.effect is Effect.LIFETIME
@@ -96,20 +96,20 @@ class Remaining:
 
 
 def _split(said: bytes) -> tuple[list[bytes], bytes]:
-    """Return the replies in what a server has said, and the push messages between them."""
+    """Return the replies in the server's output, and the pushes between them."""
     parts = frames(said)
     return [part for part in parts if part[:1] != b">"], b"".join(part for part in parts if part[:1] == b">")
 
 
 def _looked(replies: list[bytes]) -> tuple[bytes, float]:
-    """Return the type of the key, and the deadline as it stands in the shadow; infinite where there is none."""
+    """Return the type of the key, and the deadline as stored in the shadow; infinite if there is none."""
     kind, score = (*replies, b"", b"")[:2]
     number = score.split(b"\r\n")[-2] if score[:1] == b"$" and score[:2] != b"$-" else score[1:-2]
     return kind[1:-2], float(number) if score[:1] in (b"$", b",") and score[:2] != b"$-" else math.inf
 
 
 def _left(replies: list[bytes], kind: bytes, unit: int, now: float) -> int:
-    """Return what `ttl.lua` would; `kind`: the type for which the last reply tells of the member, if there is one."""
+    """Return what `ttl.lua` would; `kind`: the type for which the last reply was asked, if it was."""
     found, deadline = _looked(replies)
     if found == b"none":
         return -2

@@ -1,5 +1,4 @@
-"""Encode the scripts that remove due members on clients' own connections. Frequent ones are kept for all
-connections.
+"""Encode the scripts that remove due members on clients' own connections, with a cache for frequent ones.
 
 Its tests: tests/test_memory.py.
 """
@@ -18,29 +17,29 @@ from proxy.scripts.naming import Names
 from proxy.session.script_calls import ScriptCalls
 
 MEMBERS_AT_ONCE: Final = 500
-"""Members that one script removes at most."""
+"""Maximum number of members that one script removes."""
 
 AHEAD_MS: Final = 50
-"""How far a script looks ahead. If at most one batch of deadlines falls into that time, the next script removes all of
-it."""
+"""How far a script looks ahead. If at most one batch of deadlines falls into that time, the next script removes them
+all."""
 
 MOST_DEADLINES: Final = 5_000
-"""How many deadlines of a key a front looks at. It is used for keys with a tenth of that, and no server adds so many
-within `AHEAD_MS`."""
+"""How many deadlines of a key a front looks at. Fronts are for keys with a tenth of that, and no server can add the
+rest within `AHEAD_MS`."""
 
 _KEPT: Final = 1024 * 1024
-"""Bytes of requests that are kept for all connections, as they may be sent again."""
+"""Maximum size of the cache of requests for all connections, in bytes."""
 
 _LARGEST_KEPT: Final = 16 * 1024
-"""Longest script to keep, in bytes of both of its forms. Longer ones take more time to send than to make."""
+"""Maximum size of a cached script, in bytes of both forms. Longer ones take more time to send than to encode."""
 
 
 class Removals:
-    """Encodes scripts that remove due members, and counts what they have removed.
+    """Encodes scripts that remove due members, and counts the removed members.
 
     Args:
         names: the names of the proxy's own keys.
-        calls: gives the terms of a script that removes.
+        calls: knows the terms of a script that removes.
         metrics: where to count members that are removed.
         refused: told the server's words, where it refuses to have members removed on a client's connection.
 
@@ -55,7 +54,7 @@ class Removals:
         self._calls = calls
         self._metrics = metrics
         self._fronts: dict[tuple[Terms, int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
-        self._size = 0  # bytes that those take
+        self._size = 0  # their size in bytes
 
     def keys(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return the KEYS of a script for some keys of one slot."""
@@ -67,17 +66,17 @@ class Removals:
         return evaluation(terms, script, keys, arguments, declared=self.names.declared(keys))
 
     def count(self, members: int, told: Sequence[int | bytes] = ()) -> None:
-        """Count members that have been removed, and who has been told of them, if anybody."""
+        """Count members that have been removed, and the events sent for them."""
         self._metrics.members_expired_total["request"] += members
         if told:
             count_told(self._metrics, told)
 
     def front(self, keys: tuple[bytes, ...], voided: int) -> tuple[bytes, bytes]:
-        """Return what removes what is due in some keys of one slot, and voids deadlines of absent members in the first.
+        """Return the front that removes due members from keys of one slot, and voids deadlines in the first.
 
         Args:
             keys: the keys.
-            voided: of how many of them, which come first, to void.
+            voided: in how many of the first ones to void.
 
         Returns:
             The request, and a shorter one that does the same directly behind it.
@@ -92,7 +91,7 @@ class Removals:
             calls = call(), call(loaded=True)
             self._keep((terms, voided, keys), calls)
         elif self.names.slots is not None:
-            self.names.index_for(keys[0])  # which notes that it may be written
+            self.names.index_for(keys[0])  # records that it may be written
         return calls
 
     def _keep(self, front: tuple[Terms, int, tuple[bytes, ...]], calls: tuple[bytes, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Replace a client's request by one whose reply is the reply that the client expects.
+"""Replace a client's request by one whose reply is what the client expects.
 
 Its tests: tests/test_lives.py.
 """
@@ -31,19 +31,19 @@ _KEEPING: Final = frozenset((b"NX", b"GT", b"LT"))
 _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 
 _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE))
-"""Effects that need a script on a key with deadlines, and must not be scripted on other keys."""
+"""Effects that need a script on a key with deadlines, and must not use one on other keys."""
 
 _TOO_LONG: Final = Refusal(
     b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key with member deadlines"
     % UNPACKED,
     "too_long",
 )
-"""Voiding the deadlines in a step before would also void them if the server then refuses the request. Other long
-requests need no script: what they leave in a shadow is voided when a member is added."""
+"""If deadlines were voided in a separate step, they would be void even if the server then refuses the request. Other
+long requests need no script: their leftovers are voided when a member is added."""
 
 LONGEST_NAME: Final = 64 * 1024
-"""Longest name of a key with deadlines, in bytes. A server sends the names of all changed keys to each proxy, and
-closes a connection with more than 32 MB to send."""
+"""Maximum size of the name of a key with deadlines, in bytes. A server sends the names of all changed keys to each
+proxy, and closes a connection with more than 32 MB to send."""
 
 _LONG_NAME: Final = Refusal(
     b"ERR expiremember-proxy: a key with member deadlines may have a name of %d bytes at most" % LONGEST_NAME,
@@ -55,20 +55,19 @@ _OF_SEVERAL: Final = (b"LPOP", b"RPOP", b"ZPOPMIN", b"ZPOPMAX")
 
 
 def _has_form_of_protocol(command: Command, arguments: list[bytes]) -> bool:
-    """Return whether a reply has a form of its own in RESP3 that no script can give: scores in pairs, nil for an
-    array."""
+    """Return whether a reply has a form in RESP3 that no script can return: scores in pairs, nil for an array."""
     return command.name in _OF_SEVERAL and len(arguments) > 2
 
 
 def _writes_over(name: bytes, arguments: list[bytes], first: int) -> bool:
-    """Return whether a request gives members new values whatever they had; its first member stands at `first`."""
+    """Return whether a request overwrites members' values unconditionally; its first member is at `first`."""
     if name == b"ZADD":
         return _KEEPING.isdisjoint(map(bytes.upper, arguments[2 : first - 1]))
     return name in (b"HSET", b"HMSET")
 
 
 def goes_elsewhere(command: Command, arguments: list[bytes]) -> bool:
-    """Return whether a request looks at another database, where its script cannot remove what is due."""
+    """Return whether a request accesses another database, where its script cannot remove due members."""
     if command.effect is Effect.COPY:
         return b"DB" in map(bytes.upper, arguments[3:])
     return command.effect is Effect.MOVE
@@ -86,21 +85,17 @@ class Rewriter:
     Args:
         names: the names of the proxy's own keys.
         coverage: the covered keys; those that a transaction may give deadlines are covered here.
-        server: what the server at hand says of its commands. A request that it would refuse is forwarded as it came.
-        metrics: where to count the requests that are replaced.
+        server: the server's commands. A request that it would refuse is forwarded unchanged.
+        metrics: counts the requests that are replaced.
 
     Attributes:
         names: the names of the proxy's own keys.
-        metrics: where requests that are replaced are counted.
-        server: what the server at hand says of its commands.
-        calls: encodes calls of scripts.
-        marks: notes which keys get deadlines.
-        heads: knows which long requests can be judged by their beginning.
-        own: rewrites the commands that the server does not have.
-        beside: what goes beside a client's request.
-        moves: what to send for requests by which the nodes of a cluster give each other keys.
-        operations: finds out what requests can be done together.
-        command: returns what to do about a command of an upper-case name.
+        metrics: counts the requests that are replaced.
+        server: the server's commands. calls: encodes calls of scripts. marks: notes which keys get deadlines. heads:
+        knows which long requests can be judged by their head. own: rewrites the commands that the server does not have.
+        beside: encodes requests that accompany a client's request. moves: handles requests with which cluster nodes
+            send each other keys. operations: recognises requests that can go together. command: returns a command's
+        entry in the table, by its name in upper case.
     """
 
     def __init__(
@@ -130,7 +125,7 @@ class Rewriter:
             return None
         names = self.server.keys(request.arguments)
         if name in (b"PUBLISH", b"SPUBLISH"):
-            names = request.arguments[1:2]  # proxies tell each other of keys on channels of such names
+            names = request.arguments[1:2]  # the channels between proxies have such names
         for name in names:
             if name.startswith(prefix):
                 return Refusal(
@@ -167,7 +162,7 @@ class Rewriter:
         return RequestReader(server.blanks, strict=server.strict_lines, quoting=server.quoting)
 
     def stands_in(self, command: Command, request: Request) -> bool:
-        """Return whether a script may stand in for a request, or for one of the transaction that it opens."""
+        """Return whether a script may replace a request, or one of the transaction that it opens."""
         effect = command.effect
         if effect is Effect.MULTI:
             return self._coverage.ever or self._coverage.blind
@@ -179,7 +174,7 @@ class Rewriter:
         return keys is not None and self._concerns(keys) and self.server.accepts(command.name, request.count)
 
     def settles(self, command: Command | None, request: Request, *, amends: bool) -> bool:
-        """Return whether the script in a request's place settles it: removes what is due, and voids what it has to.
+        """Return whether the script that replaces a request settles it: removes due members and voids deadlines itself.
 
         `amends`: whether the request's reply can be amended.
         """
@@ -226,18 +221,17 @@ class Rewriter:
         """Decide on one request.
 
         Args:
-            command: what the table says of it.
+            command: its entry in the table.
             request: a whole request.
             now: the server's clock, in Unix ms.
-            owner: stands for this connection.
-            limited: whether its user may not run every script: then a script is used only if nothing else will do.
-            having: its keys with deadlines, if the server has just been asked.
-            counts: whether its reply is made an integer if it is a status.
-            sure: whether the server is known to let the user give its keys deadlines; if not, they are not marked.
-            transaction: the open one, in which it is about to be queued.
+            owner: stands for this connection. limited: whether its user may not run every script: then a script is used
+            only if nothing else will do. having: its keys with deadlines, if the server was just asked. counts: whether
+            a status reply is turned into an integer. sure: whether the user is known to have permission to give its
+            keys deadlines; if not, they are not marked. transaction: the open transaction in which it is about to be
+            queued.
 
         Returns:
-            The upstream request to send instead, a refusal, or None to forward the request as it came.
+            The request to send instead, a refusal, or None to forward the request unchanged.
         """
         effect, arguments = command.effect, request.arguments
         if self.server.dialect(command.name) is not None:
@@ -290,7 +284,7 @@ class Rewriter:
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
-                return None  # the engine has voided the members that it may add
+                return None  # the engine has voided deadlines of members that it may add
             case Effect.REMOVE_UNNAMED:
                 if _has_form_of_protocol(command, arguments):
                     return None
@@ -308,12 +302,12 @@ class Rewriter:
         assert_never(effect)
 
     def lacks(self, name: bytes) -> bool:
-        """Return whether the server does not have a command of that upper-case name."""
+        """Return whether the server lacks a command, given in upper case."""
         return not self.server.has(name)
 
     @property
     def takes_many_arguments(self) -> bool:
-        """Whether the server takes requests of more than 1,048,576 arguments."""
+        """Whether the server accepts requests of more than 1,048,576 arguments."""
         return self.server.takes_many_arguments
 
     def _concerns(self, keys: list[bytes], having: Set[bytes] | None = None) -> bool:
@@ -330,7 +324,7 @@ class Rewriter:
         script = {Effect.ADD: "add", Effect.COUNT: "count"}.get(command.effect, "remove")
         if command.name == b"HSETEX":
             script = "own_words"
-        before = 2  # Lua counts from 1, and the positions themselves come first
+        before = 2  # Lua counts from 1, and the positions come first
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
         if script == "add" and _writes_over(command.name, request.arguments, positions[0]):
             extra[0] += b" over"

@@ -1,10 +1,10 @@
-"""Find out, by asking the server on a client's connection, whether the client's user may run the proxy's scripts.
+"""Find out, on a client's connection, whether the client's user may run the proxy's scripts.
 
 Its tests: tests/test_acl.py.
 
-A script runs as the client's user, who may lack EVAL, a command that a script uses, or the proxy's own keys. So before
-the first script the proxy has the user run one that changes nothing. If it is refused, requests are forwarded as they
-came, and the engine does what is left to do.
+A script runs as the client's user, who may lack permission for EVAL, for a command that a script uses, or for the
+proxy's own keys. So before the first script the proxy sends one that changes nothing. If the server refuses it,
+requests are forwarded unchanged, and the engine does the rest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 TRUST_MS: Final = 2_000
-"""How long an answer counts: rights can be changed on other connections."""
+"""How long an answer is valid: permissions can be changed on other connections."""
 
 _NOT_ASKED: Final = frozenset((Effect.IMPORT, Effect.FIELD_EXPIRY))
-"""Effects of commands of which no script needs another one's right."""
+"""Effects of commands whose scripts need no permission for other commands."""
 
 _SCRIPTED: Final = (SPARED | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE}) - _NOT_ASKED
 
@@ -33,7 +33,7 @@ _INNER: Final = (
     b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"
     b" zrangebyscore zrevrangebyscore sismember smismember srem hexists hmget hdel lpos lindex lrem xadd rpush"
 )
-"""What the scripts run beside the client's request."""
+"""Commands that scripts run besides the client's request."""
 
 _ALL: Final = b" ".join(
     (_INNER, *sorted(name.lower() for name, command in COMMANDS.items() if command.effect in _SCRIPTED))
@@ -41,32 +41,32 @@ _ALL: Final = b" ".join(
 
 
 _SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
-"""Nobody else's, and like no name that a rule would contain. Always the same: the server may have to remember that the
+"""A key that nobody uses and no ACL pattern is likely to match. Always the same, because the server may track that the
 client has read it."""
 
 LONGEST_USER: Final = 1024
-"""Bytes of the name of a user who may share connections."""
+"""Maximum size of the name of a user who may share connections, in bytes."""
 
 MOST_USERS: Final = 8
-"""How many users a client may have tried to log in as before it is asked what it may do, whatever the user list
+"""How many users a client may have tried to log in as before its permissions are asked for, whatever the user list
 says."""
 
 _DEFAULT: Final = b"default"
 
 _CONFINED: Final = (b"-ERR Can't execute 'eval'", b"-ERR Replica can't inter")
-"""How servers refuse a command in a state that allows few commands: a RESP2 subscriber, or MONITOR."""
+"""Error of a server in a state that allows few commands: RESP2 subscriber or MONITOR."""
 
 
 @dataclass
 class Users:
-    """What is known of the server's users, kept current by `expiry.users`.
+    """What is known of the server's users, updated by `expiry.users`.
 
     Attributes:
-        unlimited: whether each of them may run every command on every key, so that nobody has to be asked.
-        by_database: whether what one of them may do depends on the database (Valkey 9.1).
-        names: those that the server had at the last look.
-        barred: those among them for whom no script can stand in, so that they do not have to be asked either.
-        looks: how often it has been looked.
+        unlimited: whether every user may run every command on every key, so that none has to be checked.
+        by_database: whether a user's permissions depend on the database (Valkey 9.1).
+        names: the users at the last look.
+        barred: users who certainly may not run scripts, so that they need no check either.
+        looks: the number of looks.
     """
 
     unlimited: bool = False
@@ -83,38 +83,37 @@ class Users:
         by_database: bool = False,
         barred: frozenset[bytes] = frozenset(),
     ) -> None:
-        """Take over what a look has found."""
+        """Store the result of a look."""
         self.names, self.unlimited, self.by_database, self.barred = names, unlimited, by_database, barred
         self.looks += 1
 
     def forget(self) -> None:
-        """Have every client asked, until the next look."""
+        """Have every client checked until the next look."""
         self.unlimited, self.barred = False, frozenset()
 
 
 class Rights:
-    """What is known about the rights of one connection's user.
+    """What is known about the permissions of one connection's user.
 
     Args:
-        names: the names of the proxy's own keys; None to take every user for one who may do everything.
-        users: what is known of all users; where all may do everything nobody is asked.
-        stranger: whether the server wants a login, so that the default user may do nothing.
+        names: the names of the proxy's own keys; None to assume that every user may do everything.
+        users: what is known of all users; if all may do everything, none is checked.
+        stranger: whether the server requires a login, so that the default user may do nothing.
 
     Attributes:
-        by_state: whether the connection may be in a state in which nobody may: a subscriber's, in RESP2, or
-            that of who watches all requests.
-        confinement: the error line that the server had for a script in that state, if that is why nobody may.
+        by_state: whether the connection may be in a state in which no user may: RESP2 subscriber or MONITOR.
+        confinement: the server's error line for a script in that state, if it is the reason.
     """
 
     def __init__(self, names: Names | None = None, users: Users | None = None, *, stranger: bool = False) -> None:
         self._limited = False
-        self._may_be: set[bytes] = set() if stranger else {_DEFAULT}  # whom the connection may belong to
+        self._may_be: set[bytes] = set() if stranger else {_DEFAULT}  # the users that the connection may have
         self.by_state = False
         self.confinement = b""
         self._names = names
         self._users = users
-        self._began_as_all = False  # whether all were able to when the open transaction began
-        self._listed = 0  # at which look the user is among those that were found
+        self._began_as_all = False  # whether every user could when the open transaction began
+        self._listed = 0  # the number of the look that includes the user
         self._asked = -float("inf")
 
     @property
@@ -124,13 +123,13 @@ class Rights:
 
     @property
     def unasked(self) -> bool:
-        """Whether the user may not be able to do everything, and nobody has asked yet."""
+        """Whether the user may have limited permissions and has not been checked yet."""
         is_open = not self._all_may and self._asked == -float("inf") and not self._began_as_all
         return is_open and not self._is_barred
 
     @property
     def _is_barred(self) -> bool:
-        """Whether the list of users tells that no script can stand in. In some states it takes an error to tell why."""
+        """Whether the user list shows that the user may not run scripts. In some states only an error tells why."""
         users = self._users
         if users is None or not users.barred or self._names is None or self.by_state:
             return False
@@ -146,7 +145,7 @@ class Rights:
         return users is not None and users.unlimited and not self.by_state and users.looks >= self._listed
 
     def unsure(self, now: float) -> bool:
-        """Return whether the server has to be asked again; `now` in Unix ms."""
+        """Return whether the server must be asked again; `now` in Unix ms."""
         if self._all_may:
             self._limited, self.confinement = False, b""
             return False
@@ -158,13 +157,13 @@ class Rights:
         Args:
             replies: the replies of this connection.
             now: the clock, in Unix ms.
-            terms: those of a script that writes nothing.
+            terms: the terms of a script that writes nothing.
         """
         assert self._names is not None
         token = secrets.token_hex(8).encode()
 
         def hear(said: bytes) -> bytes:
-            # Push messages may have come between; those of a subscriber in RESP2 are arrays.
+            # Pushes may have come between; a subscriber's in RESP2 are arrays.
             others = []
             self._limited = True
             self.confinement = b""
@@ -174,7 +173,7 @@ class Rights:
                 elif frame.startswith(_CONFINED):
                     self.confinement = frame
                 elif frame.startswith(b"-NOPERM") and self._users is not None:
-                    # Whoever may run every script it is not.
+                    # It is none of the users that may run every script.
                     self._may_be = (self._may_be & self._users.barred) or self._may_be
                 elif not frame.startswith(b"-"):
                     others.append(frame)
@@ -182,48 +181,47 @@ class Rights:
 
         self._asked = now
         keys = [_SOME_KEY, self._names.shadow(_SOME_KEY), self._names.index_for(_SOME_KEY)]
-        # A cluster node sees none of them: whether it has their slot has nothing to do with rights.
+        # Keys are not declared to a cluster node: whether it has their slot does not matter here.
         call = evaluation(terms, "rights", keys, [_ALL, token], declared=self._names.declared(()))
         return replies.enclose(call, hear)
 
     def confined(self, name: bytes) -> bytes:
-        """Return the error line for a command while the connection may run almost nothing (RESP2 subscriber,
-        MONITOR)."""
+        """Return the error line for a command in a state that allows few commands (RESP2 subscriber, MONITOR)."""
         return self.confinement.replace(b"'eval'", b"'%b'" % name.lower(), 1)
 
     def log_in(self, arguments: Sequence[bytes]) -> None:
-        """Take a login into account that is about to be sent: the user may have been made a moment ago."""
+        """Note a login that is about to be sent: the user may have been created a moment ago."""
         user = named_user(arguments)
         if len(self._may_be) <= MOST_USERS and (user is not None or arguments[0].upper() == b"AUTH"):
             self._may_be.add(_DEFAULT if user is None else short_name(user))
         if self._users is not None and user is not None and user not in self._users.names:
-            self._listed = self._users.looks + 2  # the next look may be on its way
+            self._listed = self._users.looks + 2  # the next look may be under way
 
     def reset(self) -> None:
-        """Take a RESET into account that is about to be sent: it brings the default user back."""
+        """Note a RESET that is about to be sent: it restores the default user."""
         self._may_be.add(_DEFAULT)
 
     def note(self, effect: Effect | None) -> None:
-        """Take a request into account that is about to be sent: it may change the user."""
+        """Note a request that is about to be sent: it may change the user."""
         if effect is Effect.MULTI:
-            self._began_as_all = self._began_as_all or self._all_may  # one within another changes nothing
+            self._began_as_all = self._began_as_all or self._all_may  # a nested MULTI changes nothing
         elif effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
             self._began_as_all = False
-            # Old servers queue AUTH in a transaction; RESET brings the default user back.
+            # Old servers queue AUTH in a transaction; RESET restores the default user.
             self.forget()
 
     def forget(self) -> None:
-        """Have the server asked again."""
+        """Ask the server again next time."""
         self._asked, self.confinement = -float("inf"), b""
 
     @property
     def by_database(self) -> bool:
-        """Whether the answer may hold only as long as the client stays in its database."""
+        """Whether the answer is valid only while the client stays in its database."""
         return self._users is not None and (self._users.by_database or self._users.looks < self._listed)
 
 
 def named_user(arguments: Sequence[bytes]) -> bytes | None:
-    """Return the user whom an AUTH or a HELLO names."""
+    """Return the user that an AUTH or a HELLO names."""
     name, *words = arguments
     if name.upper() == b"AUTH":
         return words[0] if len(words) == 2 else None
@@ -235,6 +233,5 @@ def named_user(arguments: Sequence[bytes]) -> bytes | None:
 
 
 def short_name(user: bytes) -> bytes:
-    """Return a user's name, or, for a long one, a short name that nobody has: it is kept as long as the connection
-    lasts."""
+    """Return a user's name or, if it is long, a short name that no user has, because it is kept in memory."""
     return user if len(user) <= LONGEST_USER else b""

@@ -1,4 +1,4 @@
-"""Encode calls of scripts: which keys each gets, and which of them are declared to a cluster node.
+"""Encode script calls: choose their keys, and which of them are declared to a cluster node.
 
 Its tests: tests/test_refusals.py.
 """
@@ -19,19 +19,19 @@ from proxy.session.operations import Form, Operation
 from proxy.wire.request import Request, bulk, strict_integer
 
 UNPACKED: Final = 7_000
-"""Arguments that a script passes on to one command at most: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
+"""Maximum number of arguments that a script passes to one command: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
 
 COPIED: Final = 64 * 1024
-"""Longest request to copy into a script's call if a script is not strictly needed, in bytes."""
+"""Maximum size of a request that is copied into a script call if a script is not strictly needed, in bytes."""
 
 _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
-"""Commands whose keys are the first argument and, behind a number, so many."""
+"""Commands whose keys are the first argument and, after a count, that many."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
 
 _SETTING: Final = frozenset(("expire", "expire_members", "rename", "copy", "move"))
-"""Scripts that always set deadlines, and so need the index where the key is."""
+"""Scripts that always set deadlines, and so need the index of the key's slot."""
 
 
 def _batch(
@@ -51,12 +51,12 @@ def _batch(
 
 
 class ScriptCalls:
-    """Encodes the calls that stand in for requests, and those of the proxy's own.
+    """Encodes the script calls that replace requests, and the proxy's own.
 
     Args:
         names: the names of the proxy's own keys.
-        server: what the server at hand says of its commands.
-        metrics: where to count the requests that are replaced.
+        server: the server's commands.
+        metrics: counts the requests that are replaced.
     """
 
     def __init__(self, names: Names, server: ServerCommands, metrics: Metrics) -> None:
@@ -88,7 +88,7 @@ class ScriptCalls:
         return [*pairs, self._names.index_for(keys[0])]
 
     def length_in_slot(self, keys: list[bytes]) -> int:
-        """Return how many keys, from the first one on, a script may be called for together."""
+        """Return how many keys, from the first on, one script call may have."""
         if self._names.slots is None:
             return len(keys)
         index = self._names.index_for(keys[0])
@@ -107,12 +107,12 @@ class ScriptCalls:
         sets: bool = False,
         does: str = "",
     ) -> bytes:
-        """Return the script that replaces a request, and count it; as `evaluation`.
+        """Return the script call that replaces a request, and count it; see `evaluation`.
 
         Args:
-            named: the request's keys, where the script's are only those of them that have deadlines.
+            named: the request's keys, if the script gets only those with deadlines.
             sets: whether it sets deadlines, though its script need not.
-            does: what the script has to be able to do, as of `calls.script`.
+            does: the operations that the script must contain; see `calls.script`.
         """
         self._metrics.requests_rewritten_total[name] += 1
         declared = None if sets or name in _SETTING else self.declared([*named, *keys])
@@ -120,8 +120,7 @@ class ScriptCalls:
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present, does=does)
 
     def wrapping(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
-        """Return a script that runs the client's own request, whose bytes are appended as they came if they are
-        RESP."""
+        """Return a script call that runs the client's own request, with its bytes unchanged if they are RESP."""
         if request.header:
             tail = request.raw[request.header :]
         else:
@@ -130,14 +129,14 @@ class ScriptCalls:
         return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
 
     def is_of_many_slots(self, command: Command, request: Request) -> bool:
-        """Return whether a request names keys of different slots. It is forwarded, for the cluster node to refuse."""
+        """Return whether a request names keys of different slots. It is forwarded, and the cluster node refuses it."""
         if self._names.slots is None:
             return False
         keys = self._all_keys(command, request.arguments)
         return len(self._names.of_one_slot(keys)) < len(keys)
 
     def _all_keys(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys of a request by which a cluster node judges it."""
+        """Return the keys of a request that a cluster node checks."""
         if command.name in _NUMBERED:
             return [arguments[1], *arguments[3 : 3 + (strict_integer(arguments[2]) or 0)]]
         if not self._server.has_keys_elsewhere(command.name):
@@ -146,19 +145,17 @@ class ScriptCalls:
         return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
 
     def shadows(self, keys: list[bytes]) -> str:
-        """Return the positions, from 1, of those shadows among a script's keys that must be at this node."""
+        """Return the positions, from 1, of the shadows among a script's keys that must be at this node."""
         found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
         return " ".join(str(place) for place, key in found if key is not None and self._has_had(key))
 
     def _has_had(self, key: bytes) -> bool:
-        """Return whether a key may have a shadow that matters. Only while its slot is on its way can the answer be
-        no."""
+        """Return whether a key may have a relevant shadow. False only while its slot is on its way."""
         slots = self._names.slots
         return slots is None or slot(key) not in slots.moving or key in slots.had
 
     def declared(self, keys: list[bytes]) -> list[bytes] | None:
-        """Return the keys to declare to a cluster node, so that it redirects the script as it would the client's
-        request."""
+        """Return the keys to declare to a cluster node, so that it redirects the script like the client's request."""
         return self._names.declared(keys) if keys else None
 
     def batch(
@@ -170,19 +167,18 @@ class ScriptCalls:
         tail_count: int,
         does: str = "",
     ) -> Callable[[bool], bytes]:
-        """Return what encodes the call of a script that does many requests.
+        """Return a function that encodes the call of a script for many requests.
 
         Args:
-            forms: their forms, each once; all are run on the same terms.
+            forms: their forms, each once, all with the same terms.
             keys: their keys, each once.
-            runs: which of them stand where, as of `plan`.
-            tail: what the script has of their arguments, as bulk strings.
+            runs: which of them belong together; see `plan`.
+            tail: the arguments that the script gets, as bulk strings.
             tail_count: how many.
-            does: which operations the script must contain; by default those that the forms need.
+            does: the operations that the script must contain; by default those that the forms need.
 
         Returns:
-            A function that encodes the call. Its argument: whether the server knows the script, so that a digest is
-            enough.
+            The function. Its argument: whether the server knows the script, so that a digest is enough.
         """
         sets = any(form.unit for form in forms)
         names = [self._names.index_for(keys[0]) if forms[0].terms.writes else self._names.index_of_key(keys[0])]
@@ -202,7 +198,7 @@ class ScriptCalls:
         )
 
     def count(self, script: str, requests: int) -> None:
-        """Count requests as replaced by a script, also if another script does the same."""
+        """Count requests as replaced by a script, even if another script does its work."""
         self._metrics.requests_rewritten_total[script] += requests
 
     def count_all(self, operations: Sequence[Operation]) -> None:

@@ -1,9 +1,9 @@
-"""One client's stream of requests, without I/O: bytes in; bytes for upstream, sometimes a question for the engine, out.
+"""One client's stream of requests, without I/O: it turns bytes into bytes for upstream and questions for the engine.
 
 Its tests: tests/test_session.py.
 
-Every request becomes exactly one upstream request, in order, so replies need no parsing. `Intake` cuts the stream into
-requests, `Judge` finds out what each has to wait for, and `Dispatch` sends it, or what goes in its place.
+Every request becomes exactly one upstream request, in order, so replies need no parsing. `Intake` splits the stream
+into requests, `Judge` decides what each must wait for, and `Dispatch` sends it or its replacement.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ class Session:
 
     Args:
         ground: what all sessions stand on.
-        rights: what the user may do; everything where not given.
-        stranger: whether the server wants a login that the client has not shown yet; `login` ends it.
+        rights: the user's permissions; all by default.
+        stranger: whether the client has still to log in; `login` ends that.
 
     Attributes:
-        ordinary: whether the stream stands between two requests, outside of a transaction and with nothing held. Then
-            what `ground.is_plain` accepts can go upstream without `receive`.
-        replies: what the replies from upstream have to pass through while `replies.outstanding`.
-        pipeline: stands for the connection where others wait for what it has sent.
+        ordinary: whether the stream is between two requests, outside a transaction, with nothing held. Then chunks that
+            `Checks.is_plain` accepts can go upstream without `receive`.
+        replies: the replies from upstream must pass through it while `replies.outstanding`.
+        pipeline: the requests sent, for others to wait for.
         reads: the reads under way.
-        intake: what has come, and has not been sent on.
+        intake: bytes received but not sent on.
     """
 
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
         self.ordinary = self._is_between = not stranger
         self.pipeline = Pipeline()
         self._ground = ground
-        # None of these knows the session, which therefore goes with the last reference to it.
+        # None of these refers to the session, so it is freed with the last reference to it.
         self._standing = standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
         self.replies = standing.replies
         self._out = out = Outgoing(ground.coverage, standing)
@@ -91,12 +91,12 @@ class Session:
 
     @property
     def question(self) -> Question | None:
-        """What the engine is to do before the session can go on; None while it is not held up."""
+        """What the engine must do before the session can go on; None if it is not held."""
         return self._judge.question
 
     @property
     def blocker(self) -> int:
-        """Changes with each request sent on that may keep what follows it from running."""
+        """A number that changes with each request sent on that may block later ones."""
         return self._out.blocker
 
     @property
@@ -106,35 +106,35 @@ class Session:
 
     @property
     def unfinished(self) -> bool:
-        """Whether more of what has come can be judged at once, by `go_on`."""
+        """Whether received requests can be judged now, by `go_on`."""
         return self.intake.unfinished
 
     @property
     def held(self) -> int:
-        """Bytes, about, that requests take which have been received and not been sent on."""
+        """About how many bytes are taken by requests that have been received but not sent on."""
         transaction = self._standing.transaction
         queued = self._standing.watched.size + (transaction.size if transaction is not None else 0)
         return self.intake.held + self.replies.waiting + queued
 
     @property
     def hears_unasked(self) -> bool:
-        """Whether the server may tell the client something that it has not asked for: messages, changes, commands."""
+        """Whether the server may send the client pushes: messages, invalidations, MONITOR output."""
         standing = self._standing
         return standing.subscriptions.begun or standing.caches or standing.rights.by_state
 
     @property
     def may_block(self) -> bool:
-        """Whether a request may keep what follows it from running: unless a sign behind it has been answered."""
+        """Whether a request sent may still block later ones: no sign after it has been answered."""
         return self.blocker >= self.replies.settled or self._standing.is_link
 
     @property
     def answers(self) -> bool:
-        """Whether the server would answer the next request."""
+        """Whether the server would reply to the next request."""
         return self._standing.answers
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
-        """Returns whether all that was sent before the open transaction has been answered; None: see `sign`."""
+        """A function that tells whether all before the open transaction was answered; None if unknown."""
         transaction = self._standing.transaction
         return transaction.has_begun if transaction is not None else None
 
@@ -144,7 +144,7 @@ class Session:
         return self.question is not None and self.question.login
 
     def login(self) -> None:
-        """Note that the server's replies have shown the client to be logged in."""
+        """Note that the server's replies have proved that the client is logged in."""
         if self.stranger:
             self._standing.login = Login.ADMITTED
             self._ground.coverage.visit(self._strangers.visited)
@@ -172,7 +172,7 @@ class Session:
         return out
 
     def guard(self, data: bytes, now: float) -> bytes | None:
-        """Take bytes while `ordinary`, if they are nothing but reads of the frequent form; return what to send."""
+        """Take bytes while `ordinary` if they are only reads of the frequent form; return the bytes to send."""
         self._ground.coverage.look()
         out = self.reads.guard_at_once(data, now)
         if out is not None:
@@ -180,7 +180,7 @@ class Session:
         return out
 
     def keep(self, data: bytes) -> bytes:
-        """Take bytes from the client that are to be judged later, by `go_on`. Nothing is to be sent for them yet."""
+        """Take bytes from the client to be judged later, by `go_on`."""
         self._expect(data)
         self.intake.keep(data)
         self._note_state()
@@ -191,11 +191,11 @@ class Session:
             self._announcing.expect(data, more=self.intake.waits)
 
     def resume(self, now: float, *, answered: bool = True) -> bytes:
-        """Go on after the engine has dealt with `question`.
+        """Go on after the engine has answered `question`.
 
         Args:
             now: the server's clock, in Unix ms.
-            answered: whether it has; otherwise what can be done on the client's own connection is done there.
+            answered: whether it has; otherwise do what is possible on the client's own connection.
 
         Returns:
             The bytes to send upstream. There may be another `question`.
@@ -225,84 +225,84 @@ class Session:
         return out
 
     def go_on(self, now: float) -> bytes:
-        """Judge more of what has come, while `unfinished`; as `receive`."""
+        """Judge more of the received bytes while `unfinished`; see `receive`."""
         out = self.intake.go_on(now)
         self._note_state()
         return out
 
     def close(self) -> None:
-        """Let go of what outlives requests: the client has gone."""
+        """Release everything that outlives requests: the client has gone."""
         self._multi.end()
         self._upload.close()
-        self.replies = self._standing.replies = ReplySubstitution()  # those expected refer to parts of this session
+        self.replies = self._standing.replies = ReplySubstitution()  # expected replies refer to parts of this session
 
     def lengthen(self) -> None:
-        """Note that a long chunk has been sent: others may have to wait until it has run. Nobody waits for a user who
-        may do little: such a one could hold up all; nor for what is queued, which runs with its EXEC."""
+        """Note that a long chunk has been sent: others may have to wait until it has run. They do not wait for a user
+        with limited permissions, who could hold up all, nor for queued requests, which run with their EXEC."""
         standing = self._standing
         if self.stranger or standing.limited or standing.rights.unasked:
             return
         if standing.transaction is not None:
             if standing.transaction.is_long:
                 return
-            standing.transaction.is_long = True  # this chunk may have begun before it
+            standing.transaction.is_long = True  # the chunk may have begun before the transaction
         self._ground.streams.lengthen(self.pipeline)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
-        """Return a request that shows, by `found`, that all before it has been answered; None where none may stand."""
+        """Return a sign that calls `found` when all requests before it have been answered; None if not possible."""
         if self._standing.transaction is not None or self.intake.is_in_part or not self._standing.askable:
             return None
         return self._take_out() + self._out.expect(b"", found=found)
 
     def read_again(self, late: list[Late], now: float) -> bytes:
-        """Return what sends reads once more whose replies have come too late; `now` in Unix ms.
+        """Return the bytes that send late reads again; `now` in Unix ms.
 
-        What is due in their keys has to be removed first.
+        Due members of their keys must be removed first.
         """
         self.reads.send_again(late, now)
         return self._take_out()
 
     def take_settled(self) -> bool:
-        """Return whether the last of the reads under way has been answered since this was last asked."""
+        """Return whether all reads under way have been answered since the last call."""
         if not self.reads.take_settled():
             return False
         self._note_state()
         return True
 
     def drain(self, last_words: bytes = b"") -> bytes | None:
-        """Ask upstream for a sign that every request so far has been answered.
+        """Return a sign that shows when every request so far has been answered.
 
         Args:
-            last_words: what the client is to get in its place, behind all replies.
+            last_words: what the client gets instead of its reply, after all replies.
 
         Returns:
-            What to send; `replies.outstanding` turns false when the sign has come. None where none can come: a request
-            has been sent in part, or the server reads no further.
+            The bytes to send; `replies.outstanding` turns false when the sign has come. None if no sign is possible: a
+            request has been sent in part, or the server reads no further.
         """
         if self.intake.is_in_part or self._standing.end is End.MUTE:
             return None
         out = self._take_out()
         if self._standing.next is _SKIPPED:
-            out += self._out.expect(b"")  # of which the server tells nothing
+            out += self._out.expect(b"")  # its reply is skipped
         return out + self._out.expect(last_words, fails=bool(last_words))
 
     @property
     def owes(self) -> bool:
-        """Whether something is still to be answered that stands in front of what there is no sign behind."""
+        """Whether a sign in front of a request after which no sign is possible has not been answered yet."""
         return self._out.fenced >= self.replies.settled
 
     def probe(self) -> bytes | None:
-        """Return the loud sign that shows whether a silent one has been refused; None where none may stand."""
+        """Return the loud sign that shows whether a silent one has been refused; None if not possible."""
         return None if self.intake.is_in_part else self._take_out() + self.replies.expect(b"")
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
-        """Ask the server, behind all that has been sent, whose this connection is.
+        """Ask the server for this connection's identity, behind all that has been sent.
 
         Args:
-            hear: gets the answer when all before it has been answered; None where others may not have the same.
+            hear: gets the identity after all earlier replies; None if others cannot share it.
 
         Returns:
-            What to send. None where it cannot be asked now.
+            The bytes to send. None if that is not possible now.
         """
         standing = self._standing
         if (
@@ -323,23 +323,23 @@ class Session:
 
     @property
     def user(self) -> bytes:
-        """As whom the client has last asked to be."""
+        """The user as which the client last tried to log in."""
         return self._standing.user
 
     def may_go_jointly(self, now: float) -> bool:
-        """Return whether a request that comes next, and alone, may be done by a script for several clients."""
+        """Return whether the next request, if it comes alone, may go in a script for several clients."""
         return self._together.is_ordinary(now)
 
     def share(self) -> None:
-        """Note that requests of the client's go over connections that are not its own."""
+        """Note that the client's requests go over shared connections."""
         self._standing.shares = True
 
     def share_no_more(self) -> None:
-        """Note that the connection is in a state that the server does not tell of."""
+        """Note that the connection is in a state that CLIENT INFO does not show."""
         self._standing.unlike = True
 
     def discard(self) -> None:
-        """Forget what has come and has not been sent: the client is turned away, and only replies matter."""
+        """Drop received bytes that have not been sent: the client is disconnected, and only replies matter."""
         self.intake.discard()
         self._announcing.expected = frozenset()
 
@@ -361,7 +361,7 @@ class Session:
 
 
 def _apart(said: bytes) -> tuple[bytes, bytes]:
-    """Return the reply to a request of the proxy's own, which is no array, and what a subscriber gets beside it."""
+    """Return the reply to the proxy's own request, which is not an array, and the pushes around it."""
     parts = frames(said)
     own = [part for part in parts if part[:1] not in b">*"]
     return own[0] if own else b"", b"".join(part for part in parts if part[:1] in b">*")

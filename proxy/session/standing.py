@@ -25,7 +25,7 @@ class Login(Enum):
 
 
 class End(Enum):
-    """Whether the server reads on behind what has been sent."""
+    """Whether the server reads on after the requests that have been sent."""
 
     OPEN = "it does"
     QUIT = "it does not: a client that had not logged in has sent QUIT"
@@ -33,7 +33,7 @@ class End(Enum):
 
 
 class Next(Enum):
-    """What the last request says of the next one."""
+    """How the last request affects the next one."""
 
     FREE = "nothing"
     JOINED = "something (CLIENT CACHING, ASKING), so that nothing may be put between"
@@ -45,19 +45,19 @@ MOST_SUBSCRIPTIONS: Final = 100
 
 
 class Subscriptions:
-    """What a connection is subscribed to. In RESP2 the server refuses an ECHO from a subscriber.
+    """The subscriptions of a connection. In RESP2 the server refuses an ECHO from a subscriber.
 
     Attributes:
-        begun: whether there may have been one: in RESP2 it may greet no more then.
-        resp3: whether it has greeted in RESP3, as far as is known.
-        monitors: whether it is told of all commands.
+        begun: whether there may have been one; then HELLO is refused in RESP2.
+        resp3: whether it has chosen RESP3, as far as is known.
+        monitors: whether MONITOR is on.
     """
 
     __slots__ = ("_names", "_uncounted", "begun", "monitors", "resp3")
 
     def __init__(self) -> None:
         self.begun = self.resp3 = self.monitors = self._uncounted = False
-        self._names: set[tuple[bytes, int]] = set()  # by hash: a name may be of any length
+        self._names: set[tuple[bytes, int]] = set()  # hashes, because a name may have any length
 
     @property
     def hinder(self) -> bool:
@@ -65,10 +65,10 @@ class Subscriptions:
         return self.monitors or (not self.resp3 and (self._uncounted or bool(self._names)))
 
     def note(self, name: bytes, channels: Iterable[bytes]) -> None:
-        """Note a request that subscribes, or ends that.
+        """Note a request that subscribes or unsubscribes.
 
         Args:
-            name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or such a name with UN.
+            name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or one of these with UN.
             channels: its arguments; none to end all of that kind.
         """
         self.begun = True
@@ -98,14 +98,14 @@ class Standing:
         subscriptions: its subscriptions, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which pushes may come at any time.
         end: whether the server reads on.
-        is_link: whether a cluster node sends its slots to another over it; then nothing on it is judged.
-        transaction: what is queued since its MULTI; None outside of a transaction.
-        replies: finds signs in the stream of replies, and puts other replies in their place.
-        next: what its last request says of the next one.
+        is_link: whether a cluster node sends slots to another over it; then nothing on it is judged.
+        transaction: the requests queued since its MULTI; None outside a transaction.
+        replies: finds signs in the stream of replies and replaces them.
+        next: how its last request affects the next one.
         caches: whether it may have CLIENT TRACKING on.
         unlike: whether it may be in a state that CLIENT INFO does not show (such as CLIENT CAPA before Valkey 9).
         watched: the keys on which its next transaction may depend.
-        shares: whether requests of the client's may have gone over other connections since its last WAIT.
+        shares: whether the client's requests may have gone over shared connections since its last WAIT.
     """
 
     __slots__ = (
@@ -151,35 +151,35 @@ class Standing:
     @property
     def limited(self) -> bool:
         """Whether the user may not run every script. Assumed while the server cannot be asked: in a transaction, or
-        without replies."""
+        with replies off."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
     def may_expire(self, keys: Iterable[bytes]) -> bool:
-        """Return whether the server is known to let the user give some keys deadlines."""
+        """Return whether the user is known to have permission to give some keys deadlines."""
         return not self.limited or self.permits.cover(keys)
 
     @property
     def hears_echoes(self) -> bool:
-        """Whether the server will probably answer an ECHO sent now, outside a transaction."""
+        """Whether the server will probably reply to an ECHO sent now, outside a transaction."""
         rights = self.rights
         unlikely = self.is_stranger or self.subscriptions.hinder or rights.confinement or self.replies.deaf
         return self.askable and not unlikely
 
     @property
     def marked(self) -> ReplySubstitution:
-        """`replies`, set up for a request of the proxy's own that goes now: whether its sign may be silent."""
+        """`replies`, prepared for the proxy's own request that is sent now: its sign may be silent or not."""
         self.replies.echoes = self.transaction is None and self.hears_echoes
         return self.replies
 
     @property
     def answers(self) -> bool:
-        """Whether the server answers the next request."""
+        """Whether the server replies to the next request."""
         return self.next is not _SKIPPED and not self.replies.silenced
 
     @property
     def askable(self) -> bool:
-        """Whether a request of the proxy's own may be put into the stream now, and is answered."""
+        """Whether the proxy's own request may be put into the stream now and gets a reply."""
         return self.next is _FREE and not self.replies.silenced
 
 

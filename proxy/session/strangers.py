@@ -1,4 +1,4 @@
-"""What is done for clients of which it is not known whether they have logged in: nothing that a server would not do.
+"""Judge requests of clients that may not have logged in: do nothing for them that the server would not do.
 
 Its tests: tests/test_strangers.py.
 """
@@ -19,24 +19,24 @@ from proxy.wire.request import Kind, Request, RequestReader
 
 MOST_ARGUMENTS: Final = 10
 MOST_BYTES: Final = 16 * 1024
-"""What servers read of a request before a login, where they want one: so many arguments, a string of so many bytes."""
+"""Limits of servers on a request before a login: the number of arguments, and the size of one."""
 
 _NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
-"""The same words in all servers (`shared.noautherr`)."""
+"""The error is the same in all servers (`shared.noautherr`)."""
 
 
 class Strangers:
-    """Judges the requests of one connection while it is a stranger's.
+    """Judges the requests of one connection while its client is a stranger.
 
     Args:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        without: what is done without the engine.
-        inquiry: what the engine is asked to do.
+        without: does the engine's work without it.
+        inquiry: finds out what the engine has to do.
 
     Attributes:
-        visited: the numbers of databases that it has asked for: known only when it turns out that it had logged in.
+        visited: the databases that it has selected, noted once its login is proved.
     """
 
     __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "visited")
@@ -52,18 +52,18 @@ class Strangers:
         self.visited: set[int] = set()
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Have it shown whether the client has logged in before anything is done for it."""
+        """Wait for proof that the client has logged in before doing anything for it."""
         rewriter = self._ground.rewriter
         if request.kind is Kind.HEAD:
-            concerns = True  # others would wait for its end
+            concerns = True  # other clients would wait for its end
         elif self._ground.guarded and rewriter.reserved(request) is not None:
             concerns = True
         elif command is None:
-            has_quit = request.arguments[0].upper() == b"QUIT"  # its reply is no sign of a login
+            has_quit = request.arguments[0].upper() == b"QUIT"  # its reply does not prove a login
             self._standing.end = End.QUIT if has_quit else End.OPEN
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
-            concerns = True  # no sign could be put behind it, or not the one that a stranger needs
+            concerns = True  # no sign is possible after it, or not a stranger's
         elif command.effect in (Effect.MULTI, Effect.DESCRIBE) or is_own(command, request):
             concerns = True
         else:
@@ -77,17 +77,17 @@ class Strangers:
         return None
 
     def before_reset(self, request: Request) -> Question | None:
-        """Have everything answered before a client becomes a stranger again: no earlier reply is to speak for it."""
+        """Wait for all replies before a client becomes a stranger again, so that no earlier reply proves a login."""
         is_reset = len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
         return Question(replied=True) if is_reset and self._standing.askable else None
 
     def reset(self) -> None:
-        """Note that a RESET goes: it ends the login."""
+        """Note that a RESET is sent: it ends the login."""
         if self._standing.login is Login.ADMITTED:
             self._standing.login = Login.STRANGER
 
     def turn_down(self, request: Request) -> None:
-        """Have the server tell a client to log in; say it in its place where it does not know the command."""
+        """Have the server tell a client to log in; the proxy does so if the server does not know the command."""
         command = self._ground.command(request.arguments[0])
         if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME) and request.kind is Kind.WHOLE:
             self._out.replace(request, self._out.expect(_NOT_LOGGED_IN, fails=True))
@@ -96,12 +96,12 @@ class Strangers:
 
 
 def is_too_much(reader: RequestReader) -> bool:
-    """Return whether servers read no more of the request that is arriving before a login."""
+    """Return whether the arriving request is larger than servers accept before a login."""
     return reader.count > MOST_ARGUMENTS or reader.announced > MOST_BYTES
 
 
 def what_is_too_much(reader: RequestReader) -> tuple[str, bytes]:
-    """Return how servers call what is too much, and the request as far as it may be sent for them to say so."""
+    """Return the servers' name for the limit, and the part of the request to send for them to report it."""
     many = reader.count > MOST_ARGUMENTS
     what = "multibulk length" if many else "bulk length"
     return f"unauthenticated {what}", reader.refused(at_count=many)

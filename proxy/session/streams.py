@@ -1,13 +1,13 @@
-"""Requests that are on their way when a prefix becomes covered: they were judged as if it were not.
+"""Track requests that are under way when a prefix becomes covered: they were judged as if it were not.
 
 Its tests: tests/test_streams.py.
 
-An upload was judged by its head. If a key gains a deadline during an upload, members that it adds would wrongly inherit
-it. So before a prefix is covered the proxy waits for uploads, for a bounded time; then they are cut off, and the server
-does not run them.
+An upload was judged by its head. If a member gets a deadline during an upload that adds it, the new life would wrongly
+inherit the deadline. So before a prefix is covered the proxy waits for uploads, for a bounded time; then they are cut
+off, and the server does not run them.
 
-A request that has been sent may still wait in the server behind others of its pipeline. The proxy has not noted their
-keys, so it waits, for a bounded time, for the long pipelines of all other connections.
+A request that has been sent may still wait in the server behind others of its pipeline. The proxy has not recorded
+their keys, so it waits, for a bounded time, for the long pipelines of all other connections.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ a connection and runs all of it before it turns to the next one, so shorter chun
 
 
 class Stream:
-    """A request on its way.
+    """A request under way.
 
     Args:
         owner: whose it is.
         keys: those that it may add members to.
 
     Attributes:
-        is_waited_for: whether others wait for it. They do not if the server may refuse it in the end.
-        is_cut: whether nothing more of it may be sent on.
-        size: how many bytes of it have been sent on.
+        is_waited_for: whether others wait for it. They do not if the server may refuse it.
+        is_cut: whether it is cut off: no more of it may be sent.
+        size: how many bytes of it have been sent.
     """
 
     __slots__ = ("_waiting", "is_cut", "is_waited_for", "keys", "owner", "size")
@@ -48,32 +48,32 @@ class Stream:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for its end."""
+        """Whether others wait for its end."""
         return bool(self._waiting)
 
     def on_end(self, call: Callable[[], None]) -> None:
-        """Have something called when it ends."""
+        """Register a callback for its end."""
         self._waiting.append(call)
 
     def ended(self) -> None:
-        """Make the calls that were asked for."""
+        """Run the callbacks."""
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
 
 
 class Streams:
-    """All such requests of a proxy.
+    """All requests under way of a proxy.
 
     Attributes:
-        uploads: those that still arrive.
-        pipelines: the connections that have sent long chunks which may not have run, with the number of the last one.
+        uploads: the requests that are still arriving.
+        pipelines: connections that have sent long chunks which may not have run → number of the last chunk.
     """
 
     def __init__(self) -> None:
         self.uploads: dict[Stream, None] = {}
         self.pipelines: dict[Pipeline, int] = {}
-        self._chunks = 0  # long ones, of all connections: no number comes again
+        self._chunks = 0  # number of the last long chunk, over all connections
 
     def lengthen(self, owner: Pipeline) -> None:
         """Note that a connection has sent a long chunk."""
@@ -81,8 +81,7 @@ class Streams:
         self.pipelines[owner] = self._chunks
 
     def ran(self, owner: Pipeline, chunk: int | None = None) -> None:
-        """Note that a connection's pipeline has run, or that waiting for it is over, unless it has sent another long
-        chunk since."""
+        """Note that a pipeline has run or is no longer waited for, unless another long chunk was sent since."""
         if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
@@ -97,22 +96,21 @@ class Streams:
         return stream
 
     def end(self, stream: Stream) -> None:
-        """Note that a request has run, or never will; more than once does no harm."""
+        """Note that a request has run or never will. May be called repeatedly."""
         self.uploads.pop(stream, None)
         stream.ended()
 
     def cut(self, stream: Stream) -> None:
-        """Let nothing more of a request be sent."""
+        """Cut off a request: send no more of it."""
         stream.is_cut = True
         self.end(stream)
 
     def cut_all(self, entries: Iterable[bytes]) -> None:
-        """Let nothing more be sent of any request that may add members to keys that some entries cover."""
+        """Cut off every request that may add members to keys under some entries."""
         for stream in self.under(entries):
             self.cut(stream)
 
     def under(self, entries: Iterable[bytes], *, but: object = None) -> list[Stream]:
-        """Return the uploads that may add members to keys under some entries, except for those of one owner, which run
-        in order."""
+        """Return the uploads that may add members to keys under some entries, except for one owner's."""
         entries = tuple(entries)
         return [stream for stream in self.uploads if stream.owner is not but and covers_any(entries, stream.keys)]

@@ -1,10 +1,10 @@
-"""Have the server do many requests of one connection by one call of a script, which answers for each of them.
+"""Replace many requests of one connection by one script call, which returns the reply to each.
 
 Its tests: tests/test_together.py.
 
-A run of requests of one form is taken apart column by column, without an object for each. A mixture is parsed: requests
-about members go together until one comes that has to be judged by itself, or that the server may refuse on different
-terms. Ordinary requests between them, on keys without deadlines, go as they came.
+A run of requests of one form is split column by column, without an object for each. A mixture is parsed: requests on
+members go together up to one that must be judged by itself, or that the server runs on different terms. Ordinary
+requests between them, on keys without deadlines, are forwarded unchanged.
 
 This is done only if every request would be rewritten anyway and none would have to wait. Anything special is left to
 `Session`, which judges requests one by one.
@@ -32,7 +32,7 @@ from proxy.wire.runs import LEAST, MOST_BYTES, Run
 _POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14} )+")
 _NUMBERS: Final = re.compile(rb"[-+.0-9 ]+")
 MOST_MIXED: Final = 200
-"""Requests of a call at most, where they are of several forms."""
+"""Maximum number of requests in a call with several forms."""
 
 _BETWEEN: Final = b"\r\n*"
 _NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
@@ -43,17 +43,17 @@ _UNREADABLE: Final = 16
 """How many requests to judge one by one after a chunk that could not be parsed at once."""
 
 LONG_LISTS: Final = 1_000
-"""Keys of long lists that are remembered at most."""
+"""Maximum number of keys of long lists to remember."""
 
 _MOST_NAMED: Final = 8 * 1024
-"""Bytes of all names of a call, at most, that are kept until its reply tells whether one of the keys is a long list."""
+"""Maximum total size of a call's names that are kept until its reply tells whether one is a long list, in bytes."""
 
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
 
 
 def note_long_list(long_lists: set[bytes], key: bytes) -> None:
-    """Note that a key has a list so long that no script should look for many members of it."""
+    """Note that a key's list is so long that no script should look for many members in it."""
     if len(long_lists) >= LONG_LISTS:
         long_lists.clear()
     long_lists.add(key)
@@ -68,13 +68,13 @@ def _nothing(number: int) -> None:
 
 
 class Together:
-    """Puts requests of one connection together in calls of scripts.
+    """Combines requests of one connection into script calls.
 
     Args:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        reads: those that must not be disturbed.
+        reads: the reads under way, which must not be disturbed.
     """
 
     __slots__ = ("_coverage", "_ground", "_left", "_out", "_reads", "_rewriter", "_standing")
@@ -86,24 +86,24 @@ class Together:
         self._standing = standing
         self._out = out
         self._reads = reads
-        self._left = 0  # requests that are to be judged one by one before the next are looked at
+        self._left = 0  # requests to judge one by one before the next attempt
 
     def may_take(self, data: bytes, now: float) -> bool:
-        """Return whether some requests that have come, behind others, may go together."""
+        """Return whether received requests, with others before them, may go together."""
         if not self._may_queue(now) and not self.is_ordinary(now):
             return False
         return REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None
 
     def take(self, data: bytes, begin: int, now: float) -> int:
-        """Send those requests on that can go together, from a place on where a request begins.
+        """Send the requests that can go together, from a position where a request begins.
 
         Args:
-            data: what has come.
-            begin: the place.
+            data: the received bytes.
+            begin: the position.
             now: the server's clock, in Unix ms.
 
         Returns:
-            Where they end; `begin`, if there are none.
+            Their end; `begin` if there are none.
         """
         self._left = 0
         run = REPEATED_REQUESTS.at(data, begin) if self._standing.transaction is None else None
@@ -116,7 +116,7 @@ class Together:
         return begin
 
     def take_from(self, reader: RequestReader, now: float) -> bool:
-        """Send those requests on that come next and can go together, if there are any; return whether."""
+        """Send the next requests if they can go together; return whether any were sent."""
         if self._left:
             self._left -= 1
             return False
@@ -126,7 +126,7 @@ class Together:
         return taken > 0
 
     def _send(self, run: Run, now: float) -> int:
-        """Send a run on, or what of it can go; return how many bytes of the client's that was."""
+        """Send a run, or the part of it that can go; return how many bytes of the client's that was."""
         form = self._rewriter.operations.form(run.name, run.size, run.column(run.size - 1)[0])
         if form is None:
             return 0
@@ -142,7 +142,7 @@ class Together:
         if form.unit and not self._note_deadlines(form, run, names, now):
             return 0
         if form.scored and not _NUMBERS.fullmatch(b" ".join(run.column(2))):
-            return 0  # one of its options, maybe
+            return 0  # it may be an option
         if len(names) == 1:
             runs = bytes((1, 1, run.count))
         else:
@@ -156,11 +156,11 @@ class Together:
 
     @staticmethod
     def _beginning(run: Run, keys: list[bytes], count: int) -> tuple[Run, list[bytes]]:
-        """Return the first so many of some requests, and their keys; none of the keys where they are too few."""
+        """Return the first so many of some requests, and their keys; no keys if there are too few requests."""
         return (run.beginning(count), keys[:count]) if count >= LEAST else (run, [])
 
     def _note_deadlines(self, form: Form, run: Run, names: list[bytes], now: float) -> bool:
-        """Note when the sweeper has to look; return False where the requests are to be judged one by one."""
+        """Note deadlines for the sweeper; return False if the requests must be judged one by one."""
         if form.end < run.size and len(set(run.column(4))) > 1:
             return False
         if not self._ground.checks.long_lists.isdisjoint(names):
@@ -175,7 +175,7 @@ class Together:
         return True
 
     def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
-        """Send those requests on that can go together though they are of several forms; return where they end."""
+        """Send the requests of several forms that can go together; return their end."""
         name = _NAME(data, begin)
         if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
             return begin
@@ -211,7 +211,7 @@ class Together:
         return position
 
     def _queue(self, requests: list[list[bytes]], begin: int, now: float) -> int:
-        """Queue the first of some requests together, in the transaction that is open; return where they end."""
+        """Queue the first of some requests together in the open transaction; return their end."""
         groups, count = self._groups(requests, mixes=False)
         ahead = 0
         for group in groups:
@@ -234,9 +234,9 @@ class Together:
     def _groups(
         self, requests: list[list[bytes]], *, mixes: bool = True
     ) -> tuple[list[list[Operation] | list[None]], int]:
-        """Return what goes as one call each, and between those as it came; and of how many requests all that is.
+        """Return the groups that go as one call each or are forwarded unchanged, and how many requests that is.
 
-        `mixes`: whether a call may do ordinary requests too.
+        `mixes`: whether a call may include ordinary requests.
         """
         read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.checks.long_lists
         groups: list[list[Operation] | list[None]] = []
@@ -291,9 +291,9 @@ class Together:
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:
-        """Return the function that takes the number of a key with a long list, once the reply tells.
+        """Return the function that takes the number of a key with a long list from the reply.
 
-        It is kept until the reply comes, so it holds only the names, and no long ones.
+        It is kept until the reply comes, so it holds only names, no long ones.
         """
         if sum(map(len, names)) > _MOST_NAMED:
             return _nothing

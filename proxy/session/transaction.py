@@ -1,4 +1,4 @@
-"""What a client has queued since its MULTI, as far as it matters to deadlines: looked at once more before EXEC.
+"""The requests that a client has queued since its MULTI, as far as they concern deadlines: checked again before EXEC.
 
 Its tests: tests/test_session.py.
 """
@@ -15,20 +15,20 @@ from proxy.session.operations import Operation
 from proxy.session.pipeline import Pipeline
 
 REMEMBERED: Final = 100_000
-"""Arguments that are remembered; beyond, whatever is due anywhere is removed before EXEC."""
+"""Maximum number of arguments to remember; beyond that, all due members everywhere are removed before EXEC."""
 
 
 LONGEST: Final = 1024
-"""Bytes of an argument that is remembered, unless it is a covered key; longer ones are hardly keys."""
+"""Maximum size of an argument to remember, unless it is a covered key; longer ones are rarely keys."""
 
 CLEARED_AT_MOST: Final = 100
-"""Keys of a transaction from which what is due is removed in front of its requests."""
+"""Maximum number of a transaction's keys from which due members are removed in front of its requests."""
 
 NAME_SIZE: Final = 96
-"""Bytes that a remembered name takes, about, beside its own."""
+"""Approximate overhead of a remembered name, in bytes."""
 
 MARK_SIZE: Final = 320
-"""Bytes that a key takes which has been marked for a transaction, about, beside its name."""
+"""Approximate overhead of a key that is marked for a transaction, in bytes."""
 
 
 class Transaction:
@@ -39,10 +39,11 @@ class Transaction:
         owner: stands for the connection.
 
     Attributes:
-        anticipates: whether the last request is judged as if its keys had deadlines: they are about to get some.
+        anticipates: whether the last request is judged as if its keys had deadlines, because they are about to get
+            some.
         is_long: whether a long chunk of it has been sent.
-        has_begun: returns whether all that was sent before it has been answered, so that nothing runs until it ends;
-            None where that cannot be told.
+        has_begun: returns whether all requests before it have been answered, so that nothing runs until it ends; None
+            if unknown.
     """
 
     def __init__(self, coverage: Coverage, owner: Pipeline) -> None:
@@ -62,34 +63,34 @@ class Transaction:
         self.has_begun: Callable[[], bool] | None = None
 
     def expect_beginning(self) -> Callable[[], None]:
-        """Return what is to be called when its first reply is to come next."""
+        """Return the callback for the moment when its first reply is next."""
         begun: list[bool] = []
         self.has_begun = lambda: bool(begun)
         return lambda: begun.append(True)
 
     @property
     def size(self) -> int:
-        """Bytes, about, that is taken by what is remembered, and by the marks that last until it ends."""
+        """About how many bytes are taken by remembered names and marks."""
         return self._size + MARK_SIZE * len(self._marked)
 
     @property
     def names(self) -> set[bytes]:
-        """Every argument of what is queued: its keys are among them."""
+        """Every argument of the queued requests, including their keys."""
         return self._arguments
 
     @property
     def everywhere(self) -> bool:
-        """Whether something queued looks at keys that it does not name, or too much is queued to remember its keys."""
+        """Whether a queued request accesses keys that it does not name, or there are too many keys to remember."""
         return self._everywhere or len(self._arguments) > REMEMBERED
 
     @property
     def blind_keys(self) -> list[bytes]:
-        """Known keys to which something queued may add members without looking which are absent."""
+        """Known keys to which a queued request may add members without checking which are absent."""
         return self._coverage.among(self._blind)
 
     @property
     def follows_writes(self) -> bool:
-        """Whether something queued before the last request, one that writes, may have removed members."""
+        """Whether a request that writes was queued before the last request, and may remove members."""
         return self._writes > 1
 
     def queue(
@@ -98,9 +99,9 @@ class Transaction:
         """Remember a request.
 
         Args:
-            command: what the table says of it, if anything.
+            command: its entry in the table, if any.
             arguments: its arguments, the command's name first.
-            blind_keys: the keys to which it may add members without looking which are absent.
+            blind_keys: the keys to which it may add members without checking which are absent.
             reads: whether the server says that it writes nothing.
         """
         self._writes += not reads
@@ -115,13 +116,13 @@ class Transaction:
         keys = command.keys(arguments) or ()
         voided = blind_keys and not self.follows_writes and command.effect is not Effect.IMPORT
         if command.effect in JUDGED | BLIND and not self.anticipates and not voided:
-            # Goes as it came, as its keys have no deadlines. They may have when the transaction runs.
+            # Forwarded unchanged because its keys have no deadlines. They may have some when the transaction runs.
             self._keep(set(keys).difference(self._coverage.among(keys)), self._unjudged)
 
     def queue_together(self, operations: Iterable[Operation], keys: Collection[bytes]) -> None:
-        """Remember requests that one call of a script does, and which keys they name, each once.
+        """Remember requests that one script call replaces, and their keys, each once.
 
-        When it runs it sees to what is due in their keys, and voids the deadlines of what it removes.
+        The script settles them: it removes due members and voids deadlines itself.
         """
         self._size += NAME_SIZE * len(keys) + sum(map(len, keys))
         for _, key, _, delay in operations:
@@ -131,7 +132,7 @@ class Transaction:
     def _remember(self, arguments: list[bytes]) -> None:
         names = arguments[1:]
         if max(map(len, names), default=0) > LONGEST:
-            # Values, in all likelihood, unless one stands where keys do.
+            # Probably values, unless one is in the position of a key.
             self._everywhere = self._everywhere or len(names[0]) > LONGEST
             names = [name for name in names if len(name) <= LONGEST or self._coverage.is_certain(name)]
         self._keep(names, self._arguments)
@@ -144,37 +145,37 @@ class Transaction:
     def rewritten(self, command: Command, arguments: list[bytes], delay: float) -> None:
         """Remember which keys a request that was replaced may give deadlines.
 
-        `delay`: in how many ms, from EXEC on, if it tells; not more than 0 where it just removes.
+        `delay`: in how many ms from EXEC, if known; 0 or less if it only removes.
         """
         if command.effect in MARKING:
             keys = command.keys(arguments) or []
             if keys and command.effect is not Effect.EXPIRE:
-                delay = self._marked.get(keys[0], math.inf)  # what its source is about to get it takes along
+                delay = self._marked.get(keys[0], math.inf)  # the deadlines that its source is about to get move along
             for key in keys:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
 
     @property
     def cleared(self) -> Set[bytes]:
-        """The keys from which what is due is removed in front of its requests, in the database that it is in."""
+        """The keys of its present database from which due members are removed in front of its requests."""
         return self._cleared
 
     def to_clear(self, names: Iterable[bytes]) -> list[bytes]:
-        """Return those of some names that are keys from which to remove what is due, as far as there is room."""
+        """Return those of some names that are keys from which to remove due members, while there is room."""
         covered = self._coverage.among(names)
         return [key for key in covered if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
     def clear(self, keys: Collection[bytes]) -> None:
-        """Note that what is due is removed from keys in front of the request that is about to be queued."""
+        """Note that due members are removed from keys in front of the request that is about to be queued."""
         self._clearings += len(keys)
         self._keep(keys, self._cleared)
 
     @property
     def marked(self) -> Mapping[bytes, float]:
-        """The keys that something queued may give deadlines: in how many ms, from EXEC on, if it tells."""
+        """The keys that queued requests may give deadlines: in how many ms from EXEC, if known."""
         return self._marked
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a key of a request that went as it came has been covered since, not by a request of its own."""
+        """Whether a key of an unchanged request has been covered since, by someone other than this connection."""
         unjudged = self._coverage.among(self._unjudged)
         return bool(unjudged) and self._coverage.others_cover(unjudged, self._owner.mark)

@@ -10,10 +10,10 @@ from typing import Final
 REQUESTS: Final = 500
 RUNS: Final = 20
 BYTES: Final = 256 * 1024
-"""The turn of a connection when no other waits: a chunk, as it is read from a socket."""
+"""The turn of a connection when no other waits: a chunk as read from a socket."""
 
 STRANGERS_BYTES: Final = 16 * 1024
-"""The same of a client that has not logged in: there may be many of them, and lines of words take longest to read."""
+"""The same for a stranger: there may be many, and inline requests take longest to parse."""
 
 _FEWEST: Final = 16
 _LEAST: Final = 8 * 1024
@@ -39,7 +39,7 @@ class Turns:
 
     @property
     def runs(self) -> int:
-        """How many runs of requests, each of which goes as one, a turn may have."""
+        """How many runs of requests, each sent as one call, a turn may have."""
         return max(1, RUNS // (1 + self.waiting))
 
     @property

@@ -1,4 +1,4 @@
-"""A request that is sent on while it arrives: what has to be checked again before its last byte goes.
+"""Uploads, requests that are sent on while they arrive: check again before the last byte is sent.
 
 Its tests: tests/test_streams.py.
 """
@@ -17,12 +17,12 @@ from proxy.session.streams import Stream
 from proxy.wire.request import Request
 
 LARGE: Final = 1024 * 1024
-"""Behind an upload longer than this, in bytes, goes a sign: it may still wait to be sent long after its end has
-come."""
+"""An upload longer than this, in bytes, is followed by a sign: it may still wait to be sent long after its end has
+arrived."""
 
 
 class Upload:
-    """What is known of that request, and of those before it that may not have run.
+    """The current upload, and earlier ones that may not have run.
 
     Args:
         ground: what all sessions stand on.
@@ -30,7 +30,7 @@ class Upload:
         out: what goes upstream.
 
     Attributes:
-        stream: the request, while others may have to wait for its end.
+        stream: the upload, while others may have to wait for its end.
     """
 
     __slots__ = ("_adding", "_coverage", "_keys", "_out", "_signed", "_standing", "_streams", "stream")
@@ -41,27 +41,26 @@ class Upload:
         self._standing = standing
         self._out = out
         self.stream: Stream | None = None
-        self._keys: list[bytes] = []  # those that are looked at once more before its last byte goes
-        self._adding: list[bytes] = []  # those to which it may add members without a script that looks which are absent
-        self._signed: list[Stream] = []  # those whose replies are to show that they have run
+        self._keys: list[bytes] = []  # keys to check again before its last byte is sent
+        self._adding: list[bytes] = []  # keys to which it may add members without a script
+        self._signed: list[Stream] = []  # uploads whose signs will show that they have run
 
     def begin(self, command: Command, request: Request) -> None:
-        """Note that the head of a request goes as it came. Not within a transaction: there EXEC is looked at again."""
+        """Note that the head of a request is forwarded unchanged. Not within a transaction, where EXEC is checked."""
         standing = self._standing
         keys = command.keys(request.arguments) or []
-        # Nobody else removes what is due for a user who may run no scripts.
+        # No script removes due members for a user who may run none.
         self._keys = keys if standing.limited or command.effect in BLIND else []
         self._adding = additions.blind_keys(command, request, limited=standing.limited)
         trusted = not standing.limited and not standing.rights.unasked
         self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
 
     def begin_unnamed(self, keys: list[bytes]) -> None:
-        """Note the head of a request that the table does not name, with the key in front; or none, of a whole one."""
+        """Note a request that is not in the table: of a head its first key, of a whole request none."""
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:
-        """Return what has to be done before the last byte goes, with which the request runs: more members may be due or
-        absent by now."""
+        """Return what to do before the last byte is sent: more members may be due or absent by now."""
         keys, self._keys = self._keys, []
         adding, self._adding = self._adding, []
         due = self._coverage.among(keys)
@@ -70,12 +69,12 @@ class Upload:
         return Question(due=tuple(due), absent=tuple(absent), tentative=tentative) if due or absent else None
 
     def follow(self, part: Request, *, ended: bool, broken: bool) -> None:
-        """Note what has been sent on of it.
+        """Note that a part of it has been sent.
 
         Args:
             part: the part.
             ended: whether it is the last one.
-            broken: whether what follows in the stream cannot be understood.
+            broken: whether the rest of the stream is invalid.
         """
         stream = self.stream
         if stream is None:
@@ -97,6 +96,6 @@ class Upload:
             streams.end(stream)
 
     def close(self) -> None:
-        """Let nobody wait any longer: the client has gone."""
+        """End all waits for it: the client has gone."""
         for stream in (*self._signed, *((self.stream,) if self.stream is not None else ())):
             self._streams.end(stream)

@@ -1,4 +1,4 @@
-"""Void deadlines of absent members, in many keys and databases, by calls of one script that each do bounded work.
+"""Void deadlines of absent members in many keys and databases, with script calls that each do bounded work.
 
 Its tests: tests/test_lives.py.
 """
@@ -18,7 +18,7 @@ _KEYS: Final = 128
 _MEMBERS: Final = 500
 
 Absent: TypeAlias = Sequence[tuple[bytes, tuple[bytes, ...] | None]]
-"""Keys, each with the members to look at; None: all that have deadlines."""
+"""Keys, each with the members to check; None for all that have deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Voiding:
 
     Attributes:
         keys: KEYS of the script.
-        tentative: whether what TTL shows of the members has to stay.
-        rest: the end of ARGV: databases, members.
+        tentative: whether TTL must keep showing the deadlines.
+        rest: the rest of ARGV: databases, members.
     """
 
     keys: list[bytes]
@@ -36,18 +36,18 @@ class Voiding:
     rest: list[bytes]
 
     def arguments(self, place: Sequence[bytes | int]) -> list[bytes]:
-        """Return ARGV, to go on at the place that the last call returned; an empty place begins."""
+        """Return ARGV to go on at the place that the last call returned; an empty place to begin."""
         where = [word if isinstance(word, bytes) else b"%d" % word for word in place or (1, 1, 0)]
         return [b"%d" % ROOM, b"%d" % self.tentative, *where, *self.rest]
 
 
 def voidings(names: Names, absent: Absent, databases: Sequence[bytes], *, tentative: bool) -> Iterator[Voiding]:
-    """Cut the work into calls: mostly one.
+    """Split the work into calls, usually one.
 
     Args:
         names: the names of the proxy's own keys.
         absent: the keys and members.
-        databases: the numbers of the databases; empty for the one that the connection is in.
+        databases: the numbers of the databases; empty for the connection's own.
         tentative: whether the server may refuse to add the members.
     """
     keys: list[bytes] = []

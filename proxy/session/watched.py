@@ -1,4 +1,4 @@
-"""The keys that one connection watches. A deadline that passes in one of them is a change that EXEC has to see.
+"""The keys that one connection watches. A deadline that passes in one of them is a change that must fail EXEC.
 
 Its tests: tests/test_blind.py.
 """
@@ -14,13 +14,13 @@ from proxy.wire.guard import earliest_of
 
 
 class Watched:
-    """The watched keys of one connection, as far as deadlines matter.
+    """The watched keys of one connection, as far as they concern deadlines.
 
     Attributes:
-        keys: the keys; also those that have no deadlines, as they may get some.
-        everywhere: whether they are too many to be remembered: then what is due in any key is removed before EXEC.
-        size: bytes, about, that they take.
-        earliest: when their next deadline was, in Unix ms, as the transaction began; as far as is known.
+        keys: the keys, including those without deadlines, which may get some.
+        everywhere: whether they are too many to remember: then due members of all keys are removed before EXEC.
+        size: about how many bytes they take.
+        earliest: their next deadline when the transaction began, in Unix ms, as far as is known.
     """
 
     __slots__ = ("earliest", "everywhere", "keys", "size")
@@ -35,7 +35,7 @@ class Watched:
         return self.everywhere or bool(self.keys)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        """Remember more keys; those with longer names get no deadlines."""
+        """Remember more keys, except for long names, which get no deadlines."""
         if self.everywhere:
             return
         new = {key for key in keys if len(key) <= LONGEST_NAME} - self.keys
@@ -46,11 +46,11 @@ class Watched:
             self.everywhere = True
 
     def hear(self, scores: bytes) -> None:
-        """Take the answer when the next deadlines are."""
+        """Take the reply with the next deadlines."""
         self.earliest = earliest_of(scores)
 
     def clear(self) -> None:
-        """Forget them: the server has."""
+        """Forget them, as the server has."""
         self.earliest = math.inf
         if self:
             self.keys = set()

@@ -1,4 +1,4 @@
-"""Decide what a session has to do on the client's own connection because the engine cannot.
+"""Decide when a session does the engine's work on the client's own connection.
 
 Its tests: tests/test_blind.py.
 """
@@ -18,7 +18,7 @@ from proxy.wire.request import Request
 
 
 class WithoutEngine:
-    """Decides when the engine's work has to be done here, and for which keys; `Alone` does it.
+    """Decides when the engine's work is done here, and for which keys; `Alone` does it.
 
     Args:
         ground: what all sessions stand on.
@@ -26,9 +26,9 @@ class WithoutEngine:
         out: what goes upstream.
 
     Attributes:
-        alone: does it.
+        alone: does the work.
         unaided: whether the engine has failed for the current request.
-        coming: keys of the requests that came in the same chunk.
+        coming: keys of the requests in the same chunk.
     """
 
     __slots__ = ("_coverage", "_ground", "_out", "_standing", "alone", "coming", "unaided")
@@ -44,19 +44,19 @@ class WithoutEngine:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the engine's work has to be done on the client's own connection."""
+        """Whether the engine's work must be done on the client's own connection."""
         return self._coverage.blind or self.unaided
 
     def go_elsewhere(self) -> None:
-        """Note that another database or another user may be there from now on."""
+        """Note that the connection may use another database or user from now on."""
         self.alone.forget()
 
     def sent(self) -> None:
-        """Note that what has been put into the stream goes."""
+        """Note that the bytes in the stream are being sent."""
         self.alone.sent()
 
     def look_ahead(self, requests: Iterable[list[bytes]]) -> None:
-        """Note the keys of requests that came in one chunk, as many as one script looks at."""
+        """Note the keys of requests in one chunk, as many as one script looks at."""
         if not self.is_needed:
             self.coming = []
             return
@@ -70,7 +70,7 @@ class WithoutEngine:
         self.coming = list(keys)[:KEYS_AT_ONCE]
 
     def shows(self, command: Command | None, request: Request) -> bool:
-        """Return whether a request may look at collections from which only this connection can remove what is due."""
+        """Return whether a request may access collections from which only this connection can remove due members."""
         if not self.is_needed:
             return False
         if command is not None and command.effect is Effect.MULTI:
@@ -82,7 +82,7 @@ class WithoutEngine:
         """Put scripts that do the engine's work in front of a request. Not in a transaction.
 
         Returns:
-            What has to be waited for: the replies to what has been put there. None when the request can follow it.
+            The question: wait for the scripts' replies. None if the request can follow directly.
         """
         alone, standing = self.alone, self._standing
         if not self.is_needed or standing.transaction is not None or not standing.askable:

@@ -1,1 +1,1 @@
-"""The upstream server: its address, and what it takes to connect to it."""
+"""The upstream server: its address, and connections to it."""

@@ -1,4 +1,4 @@
-"""Addresses of the upstream server, as settings give them: of one server, or of the Sentinels that know the primary.
+"""Parse addresses of the upstream from settings: of one server, or of the Sentinels that know the primary.
 
 Its tests: tests/test_sentinel_decisions.py.
 """
@@ -20,7 +20,7 @@ _FORM: Final = "redis+sentinel://host1,host2,host3/mymaster"
 
 
 class Address(NamedTuple):
-    """Where a server, or a Sentinel, listens.
+    """The address of a server or a Sentinel.
 
     Attributes:
         host: a name or an IP address.
@@ -36,15 +36,15 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamURL:
-    """What the URL of an upstream says.
+    """The parsed URL of an upstream.
 
     Attributes:
         tls: whether to speak TLS.
         user: the user to log in as; None for the default user.
-        password: the password; None where the URL has none.
+        password: the password; None if the URL has none.
         database: the number of the database.
-        address: where the server is; None for a Unix socket, and where Sentinels are to be asked.
-        path: the Unix socket, if it is one.
+        address: the server's address; None for a Unix socket or Sentinels.
+        path: the Unix socket, if any.
         sentinels: the Sentinels to ask.
         primary: the name of the primary among the Sentinels.
     """
@@ -59,10 +59,10 @@ class UpstreamURL:
     primary: str = ""
 
     def __str__(self) -> str:
-        """The URL without credentials and database."""
+        """Return the URL without credentials and database."""
         scheme = "rediss" if self.tls else "redis"
         if self.path is not None:
-            # A path need not be UTF-8, and what is shown is.
+            # A path need not be UTF-8, but logs must be.
             return f"unix://{self.path.encode('utf-8', 'backslashreplace').decode()}"
         if self.address is not None:
             return f"{scheme}://{self.address}"
@@ -73,7 +73,7 @@ def parse_upstream(url: str) -> UpstreamURL:
     """Read the URL of an upstream.
 
     Raises:
-        ValueError: it cannot be used. The text shows no part of it: that may be a part of the password.
+        ValueError: it cannot be used. The text quotes no part of it, which might be part of the password.
     """
     if match := _SENTINEL.match(url):
         return _parse_sentinels(url[match.end() :], tls=match[1].lower() == "rediss")

@@ -1,4 +1,4 @@
-"""TLS contexts made from certificate files, and what to do when a handshake fails.
+"""Make TLS contexts from certificate files, and give advice when a handshake fails.
 
 Its tests: tests/test_tls.py.
 """
@@ -15,17 +15,16 @@ from typing import Final
 from proxy.settings import Settings, SettingsError
 
 NO_TLS_THERE: Final = "check that the server speaks TLS on this port (redis:// is without TLS)"
-"""What the operator can do if the server does not answer in TLS: Redis waits for more of what looks like a request to
-it."""
+"""Advice if the server does not answer in TLS: Redis takes the handshake for a request and waits for more."""
 
 LARGEST: Final = 4 * 1024 * 1024
-"""Bytes of a file of certificates at most; all authorities that a system trusts take 0.2 MB."""
+"""Maximum size of a certificate file, in bytes; all authorities that a system trusts take 0.2 MB."""
 
 _DATES: Final = {9: "is not valid yet", 10: "has expired"}
-"""OpenSSL's codes for a certificate whose time has not come, or is over."""
+"""OpenSSL's codes for a certificate that is not yet valid, or has expired."""
 
 _WRONG_NAME: Final = (62, 64)
-"""OpenSSL's codes for a certificate that is for another host name, or for another IP address."""
+"""OpenSSL's codes for a certificate for another host name or IP address."""
 
 
 def upstream_context(settings: Settings) -> ssl.SSLContext:
@@ -71,7 +70,7 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
     assert certificate is not None
 
     def no_password() -> str:
-        # Without it OpenSSL asks on the terminal, and waits.
+        # Without it OpenSSL would ask on the terminal and wait.
         raise ValueError("the key is encrypted; decrypt it for the proxy")
 
     try:
@@ -82,10 +81,10 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
 
 
 def _look_at(*files: Path | None) -> None:
-    """See that files can be read at once: OpenSSL would wait for a writer to a pipe, and all clients with it.
+    """Check that files can be read without waiting: on a pipe OpenSSL would wait for a writer, and block all clients.
 
     Raises:
-        OSError: one is no regular file, or too large.
+        OSError: one is not a regular file, or too large.
     """
     for file in files:
         if file is None:
@@ -98,10 +97,10 @@ def _look_at(*files: Path | None) -> None:
 
 
 def listening_certificate_date(settings: Settings) -> str | None:
-    """Return what is wrong with the dates of the certificate that clients are shown; None if nothing is.
+    """Return what is wrong with the dates of the certificate for clients; None if nothing is.
 
-    A client that trusts that very certificate shakes hands with a server that shows it, in memory: the standard library
-    tells the dates of a certificate in no other way.
+    A client that trusts that certificate shakes hands with a server that uses it, in memory: the standard library has
+    no other way to check its dates.
     """
     if settings.listen_tls_cert_file is None:
         return None
@@ -122,7 +121,7 @@ def listening_certificate_date(settings: Settings) -> str | None:
     except ssl.SSLCertVerificationError as error:
         return _DATES.get(error.verify_code)
     except (OSError, SettingsError):
-        pass  # what else is wrong with it is told where it is used
+        pass  # other problems are reported where it is used
     return None
 
 
@@ -133,10 +132,10 @@ def _unusable(error: Exception, **files: Path | None) -> SettingsError:
 
 
 def handshake_advice(error: BaseException, settings: Settings) -> str | None:
-    """Return what the operator can do about a failed handshake with the upstream; None if the error is another one.
+    """Return advice about a failed handshake with the upstream; None for any other error.
 
     Args:
-        error: what a connection failed with; the errors behind it are looked at too.
+        error: the error of a connection; its causes are checked too.
         settings: the settings.
     """
     cause: BaseException | None = error
@@ -144,7 +143,7 @@ def handshake_advice(error: BaseException, settings: Settings) -> str | None:
         if isinstance(cause, ssl.SSLError):
             return _advice(cause, settings)
         if isinstance(cause, ConnectionResetError):
-            return _refused(settings)  # the reset may overtake the server's own word
+            return _refused(settings)  # the reset may overtake the server's alert
         cause = cause.__cause__ or cause.__context__
     return None
 

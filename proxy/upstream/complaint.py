@@ -1,4 +1,4 @@
-"""Says on one line, to whoever runs a command, what went wrong at the upstream server and what to do.
+"""Say on one line, for the user of a subcommand, what went wrong at the upstream and what to do.
 
 Its tests: tests/test_words.py.
 """
@@ -16,17 +16,17 @@ from proxy.upstream.words import REACH, is_unreachable
 
 _COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 _IN_A_SCRIPT: Final = ("ACL failure in script", "can't run this command")
-"""How servers say that the user lacks a right for something that a script does."""
+"""How servers say that the user lacks a permission for a command within a script."""
 
 
 def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str | None = None) -> str:
-    """Return the server, what went wrong, and what can be done about it.
+    """Return the server, the problem and the advice.
 
     Args:
         upstream: the server.
-        error: what the proxy's own connection to it failed with.
-        rights: where it stands which rights are needed.
-        advice: what to do about this error; None for what is known of such errors.
+        error: the error of the proxy's own connection to it.
+        rights: where the needed permissions are documented.
+        advice: what to do about this error; None for the default.
     """
     if isinstance(error, MovedError):
         return f"{upstream}: there was a failover; repeat the command"
@@ -42,6 +42,6 @@ def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str 
 
 
 def may_not_run(upstream: Upstream, command: str) -> str:
-    """Return which right the proxy's user lacks for a command, in lower case; a subcommand behind `|`."""
+    """Return the missing permission of the proxy's user for a command, in lower case; a subcommand after `|`."""
     user = upstream.user.decode("utf-8", "replace") or "default"
     return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"

@@ -1,4 +1,4 @@
-"""The user and the password of the proxy's own connections; a password from a file is read again for each of them.
+"""The user and the password of control connections; a password file is read again for each of them.
 
 Its tests: tests/test_passwords.py.
 """
@@ -19,17 +19,17 @@ from redis.exceptions import RedisError
 from proxy.settings import SettingsError
 
 _REMEMBERED: Final = 8
-"""How many passwords to remember: a login may be answered after the file has changed."""
+"""How many passwords to remember: the reply to a login may come after the file has changed."""
 
 
 class Credentials(CredentialProvider):
-    """What the proxy logs in with.
+    """The credentials with which the proxy logs in.
 
     Args:
         user: the user; without one, the server's default user.
         password: the password, unless it is in a file.
         file: the file with the password. Read at each login, so that a new password needs no restart.
-        setting: what the setting of the file is called.
+        setting: the name of the setting for the file.
 
     Raises:
         SettingsError: the file cannot be used.
@@ -51,21 +51,21 @@ class Credentials(CredentialProvider):
 
     @property
     def given(self) -> Iterable[str]:
-        """The last passwords that logins were tried with: what no text may show."""
+        """The last passwords used for logins, which no text may show."""
         return self._given
 
     @property
     def user(self) -> str:
-        """The user that the server is told of."""
+        """The user for logins."""
         return self._user or "default"
 
     @property
     def names_a_user(self) -> bool:
-        """Whether they are those of a user who was made for the proxy."""
+        """Whether they are for a dedicated user."""
         return self._user is not None
 
     def __bool__(self) -> bool:
-        """Whether there is anything to log in with."""
+        """Return whether there are any credentials."""
         return bool(self._user or self._password or self._file)
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
@@ -80,19 +80,19 @@ class Credentials(CredentialProvider):
         return (self._user, password) if self._user else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Return the same; redis-py asks in this way."""
+        """Return the same, asynchronously for redis-py."""
         return self.get_credentials()
 
 
 LARGEST: Final = 4096
-"""Bytes of a password file at most."""
+"""Maximum size of a password file, in bytes."""
 
 
 def _content(file: Path) -> bytes:
-    """Return what is in a file, without waiting for anything.
+    """Return the content of a file, without blocking.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is too large.
+        OSError: it cannot be read, is not a regular file, or is too large.
     """
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):

@@ -1,4 +1,4 @@
-"""The upstream server: how to reach it for a client's connection and for the proxy's own.
+"""Connect to the upstream, for clients and for the proxy itself.
 
 Its tests: tests/test_sentinel.py.
 """
@@ -35,7 +35,7 @@ from proxy.upstream.stay import Stay, Whereabouts
 from proxy.upstream.words import CLIENT_NAME, ProxyBehindError, in_words, is_silent_from_the_start
 
 _KNOWS_LIBRARIES = re.compile(rb"7\.[2-9]|([89]|\d\d)\.").match
-"""Match the version of a server that knows CLIENT SETINFO: older ones count an error."""
+"""Matches versions that know CLIENT SETINFO: older servers would count an error."""
 
 _POOL = 8
 
@@ -47,25 +47,25 @@ ListeningConnection: TypeAlias = "_TCPConnection | _UnixConnection | _TLSConnect
 
 
 class NotPrimaryError(RedisError):
-    """The server is a replica, where it has to be a primary."""
+    """The server is a replica but must be a primary."""
 
 
 class Upstream:
-    """The address of the upstream server, and what it takes to connect to it.
+    """The upstream server: its address, and how to connect to it.
 
     Args:
         settings: the settings.
-        url: where it is; that of the settings, or the embedded server's.
-        through: the proxy in front of it, by which it was found.
+        url: its URL; by default the one in the settings.
+        through: the proxy through which it was found.
 
     Raises:
         SettingsError: a certificate or the password file cannot be used.
 
     Attributes:
-        database: the number of the database in which the proxy's own connections begin.
-        state: what is known of it, for people: "not tried yet", "reachable" or what went wrong.
-        on_move: called when another server has become the upstream, or the same one in another role, with the stay that
-            is over and the one that has begun. All that the proxy itself had under way has ended.
+        database: the number of the database that control connections use.
+        state: its state, for people: "not tried yet", "reachable" or what went wrong.
+        on_move: called with the old and the new stay when the upstream is another server or has another role, after all
+            work of the proxy at the old one has ended.
     """
 
     def __init__(self, settings: Settings, url: str | UpstreamURL, through: str | None = None) -> None:
@@ -91,53 +91,52 @@ class Upstream:
         self.on_move: Callable[[Stay, Stay], None] = lambda _before, _now: None
         self._tls = upstream_context(settings) if parsed.tls else None
 
-    # Where it is.
+    # Its address.
 
     @property
     def sentinels(self) -> tuple[Address, ...]:
-        """The Sentinels that know where it is; none where its address is given."""
+        """The Sentinels that know its address; none if the address is configured."""
         return self._url.sentinels
 
     @property
     def primary_name(self) -> str:
-        """What the Sentinels call it."""
+        """The name by which the Sentinels know it."""
         return self._url.primary
 
     @property
     def stay(self) -> Stay:
-        """The present stay: at which server, and until when."""
+        """The present stay."""
         return self._where.stay
 
     def move(self, address: Address, why: str) -> None:
-        """Go to another server. All that is under way at the one before ends at once.
+        """Move to another server. All work at the old one ends immediately.
 
         Args:
-            address: where it is.
-            why: how that is known, for people.
+            address: where it is. why: how that is known, for people.
         """
         self._where.move(address, why)
 
     def demoted(self, why: str) -> None:
-        """Note that the server is a primary no more: what is under way there ends at once."""
+        """Note that the server is no longer a primary: all work there ends immediately."""
         if self.stay.as_primary:
             self._where.move(self.stay.address, why)
 
     def not_found(self, why: str, *, tried: bool) -> None:
-        """Note that the Sentinels do not tell where the server is.
+        """Note that the Sentinels do not report the server's address.
 
         Args:
             why: what they say, for people.
-            tried: whether there is nothing to wait for.
+            tried: whether the first attempt is over.
         """
         self._where.missing = why
         if tried:
             self._where.tried()
 
     async def found(self) -> None:
-        """Wait until it is known where it is.
+        """Wait until its address is known.
 
         Raises:
-            RedisError: the Sentinels do not tell it.
+            RedisError: the Sentinels do not report it.
         """
         await self._where.found(FIND_SECONDS)
 
@@ -146,17 +145,17 @@ class Upstream:
         self.on_move(before, self.stay)
 
     async def greet(self, connection: ListeningConnection) -> bool:
-        """Tell the server who the proxy is, and see whether it is a primary, and a node of a cluster.
+        """Identify the proxy to the server, and find out whether it is a primary and a cluster node.
 
         Args:
             connection: a connection on which nothing is outstanding.
 
         Returns:
-            Whether it is a node of a cluster. There `CLUSTER NODES` tells who is a primary, and one that is none any
-            more says so to clients itself.
+            Whether it is a cluster node. Then `CLUSTER NODES` tells which nodes are primaries, and a demoted one
+            redirects clients itself.
 
         Raises:
-            RedisError: it does not answer; or it is a replica, where Sentinels say that it is the primary.
+            RedisError: it does not answer, or it is a replica though Sentinels say that it is the primary.
             ProxyBehindError: it is an expiremember-proxy.
         """
         stay = self.stay
@@ -192,17 +191,17 @@ class Upstream:
 
     @property
     def has_a_user_of_its_own(self) -> bool:
-        """Whether the proxy's own connections log in as a user who was made for it, with few rights perhaps."""
+        """Whether control connections log in as a dedicated user, perhaps with limited permissions."""
         return self._credentials.names_a_user
 
     @property
     def user(self) -> bytes:
-        """As whom the proxy logs in."""
+        """The user as which the proxy logs in."""
         return self._credentials.user.encode()
 
     @property
     def login(self) -> tuple[str, ...]:
-        """What AUTH is given: the password, or user and password; nothing where there is no need to log in.
+        """The arguments of AUTH: the password, or user and password; empty if no login is needed.
 
         Raises:
             RedisError: the password file cannot be used.
@@ -210,13 +209,13 @@ class Upstream:
         return self._credentials.get_credentials() if self._credentials else ()
 
     def __str__(self) -> str:
-        """The address, without credentials: where Sentinels tell it, the one that they told last."""
+        """Return the address without credentials; with Sentinels, the one that they reported last."""
         address = self.stay.address
         url = self._url if address is None else UpstreamURL(self._tls is not None, address=address)
         return f"{url}{self._through}"
 
     async def itself(self) -> Upstream:
-        """Return the server, where this is a proxy in front of it: clients of both log in as the same users.
+        """Return the server behind it if it is a proxy: clients of both log in as the same users.
 
         Raises:
             RedisError, OSError, TimeoutError: it does not answer.
@@ -234,29 +233,29 @@ class Upstream:
             return self
         own = self._url
         url = replace(parse_upstream(server), user=own.user, password=own.password, database=own.database)
-        return Upstream(self._settings, url, str(self))  # no proxy: those in a row serve nobody
+        return Upstream(self._settings, url, str(self))  # not a proxy: chained proxies serve no clients
 
     @property
     def has_sentinel_login(self) -> bool:
-        """Whether there is something to log in to Sentinels with."""
+        """Whether there are credentials for Sentinels."""
         return bool(self._sentinel_credentials)
 
     @property
     def uses_tls(self) -> bool:
-        """Whether it is reached by TLS."""
+        """Whether connections to it use TLS."""
         return self._tls is not None
 
     def reload_certificates(self) -> None:
-        """Read the certificate files again, for the connections to come.
+        """Reload the certificate files, for new connections.
 
         Raises:
-            SettingsError: one cannot be used; the old ones stay in use.
+            SettingsError: a file cannot be used; the old certificates stay in use.
         """
         if self._tls is not None:
             self._tls = upstream_context(self._settings)
 
     def advice(self, error: Exception) -> str | None:
-        """Return what the operator can do about an error of the proxy's own connections, if it is known."""
+        """Return advice about an error of a control connection, if there is any."""
         if isinstance(error, ProxyBehindError):
             return error.advice
         if isinstance(error, AuthenticationError):
@@ -270,7 +269,7 @@ class Upstream:
         return handshake_advice(error, self._settings) if self._tls is not None else None
 
     def explain(self, error: Exception) -> str:
-        """Return in plain words what an error of the proxy's own connections means, for `state`."""
+        """Return the meaning of an error of a control connection in plain words, for `state`."""
         if isinstance(error, AuthenticationError):
             if not self._credentials:
                 return "it requires a password, and the proxy has none"
@@ -283,7 +282,7 @@ class Upstream:
         Raises:
             OSError: it cannot be reached.
             TimeoutError: it did not answer within `connect_timeout`.
-            MovedError: meanwhile it has become another server.
+            MovedError: another server has become the upstream meanwhile.
         """
         loop, stay = asyncio.get_running_loop(), self.stay
         async with asyncio.timeout(self._settings.connect_timeout) as patience:
@@ -299,7 +298,7 @@ class Upstream:
         stay.check()
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # It may have ended already, which uvloop tells by a ValueError: its protocol is told.
+            # It may have closed already, for which uvloop raises ValueError: the protocol learns of that.
             with contextlib.suppress(OSError, ValueError):
                 tcp.configure(connection, self._settings.tcp_keepalive, self._settings.tcp_user_timeout)
 
@@ -312,18 +311,18 @@ class Upstream:
         return transport
 
     def control(self) -> Redis:
-        """Make a client for the proxy's own requests (RESP2, replies as bytes; nothing connects yet)."""
+        """Make a client for the proxy's own requests (RESP2, replies as bytes; not connected yet)."""
         pool = BlockingConnectionPool(
             connection_class=self._connection_class(), max_connections=_POOL, timeout=None, **self._options(2)
         )
         return Redis(connection_pool=pool)
 
     def listening_connection(self, invalidated: PushHandler, published: PushHandler) -> ListeningConnection:
-        """Make a RESP3 connection on which the server's pushes are read (it is not connected yet).
+        """Make a RESP3 connection that receives the server's pushes (not connected yet).
 
         Args:
-            invalidated: takes a push that names changed keys. What it returns is the response that is read.
-            published: the same, for a message of a channel, and for what the server says about subscriptions.
+            invalidated: takes a push that names changed keys. Its result is returned by the read.
+            published: the same for messages of channels and for replies to subscriptions.
         """
 
         parser = _pushing(invalidated, published)
@@ -331,12 +330,12 @@ class Upstream:
         return connection
 
     def sentinel_connection(self, sentinel: Address, seconds: float, published: PushHandler) -> ListeningConnection:
-        """Make a RESP3 connection to a Sentinel (it is not connected yet).
+        """Make a RESP3 connection to a Sentinel (not connected yet).
 
         Args:
             sentinel: where it is.
             seconds: how long it may take to connect, and to answer.
-            published: takes a push of a channel. What it returns is the response that is read.
+            published: takes a push of a channel. Its result is returned by the read.
         """
         options = self._options(3) | {
             "credential_provider": self._sentinel_credentials or None,
@@ -351,9 +350,9 @@ class Upstream:
         return connection
 
     def unnamed_connection(self) -> ListeningConnection:
-        """Make a RESP2 connection that does nothing but log in (it is not connected yet).
+        """Make a RESP2 connection that only logs in (not connected yet).
 
-        Who answers it may be no server at all: hiredis makes room for a list of 2,000,000,000 that is only announced.
+        The peer may not be a Redis at all: hiredis would allocate a list of 2,000,000,000 that is only announced.
         """
         options = self._options(2) | {"client_name": None, "db": 0, "parser_class": _AsyncRESP2Parser}
         connection: ListeningConnection = self._connection_class()(**options)
@@ -373,7 +372,7 @@ class Upstream:
             "client_name": CLIENT_NAME,
             "socket_timeout": settings.control_timeout,
             "socket_connect_timeout": settings.connect_timeout,
-            # The callers decide what a failure means; a call repeated behind their back could only hide it.
+            # Callers handle failures; hidden retries would only mask them.
             "retry": Retry(NoBackoff(), 0),
             "where": self._where,
         }
@@ -389,7 +388,7 @@ class Upstream:
 
 
 async def introduce(connection: Any) -> None:
-    """Tell the server which version this is; Redis 7.2 and newer show that in CLIENT LIST.
+    """Send the server the proxy's version; Redis 7.2 and newer show it in CLIENT LIST.
 
     Args:
         connection: a connection on which nothing is outstanding.
@@ -401,7 +400,7 @@ async def introduce(connection: Any) -> None:
 
 
 async def behind(connection: Any) -> str | None:
-    """Return the server behind an expiremember-proxy; None if it is none that answers.
+    """Return the server behind an expiremember-proxy; None if the peer is not a proxy.
 
     Args:
         connection: a connection on which nothing is outstanding.
@@ -413,20 +412,20 @@ async def behind(connection: Any) -> str | None:
     try:
         section = await connection.read_response()
     except ResponseError:
-        return None  # the user may not ask
+        return None  # no permission to ask
     return told_upstream(section)
 
 
 def told_upstream(section: object) -> str | None:
-    """Return the upstream that a proxy tells in its section of INFO; None if it is not a proxy's."""
+    """Return the upstream in a proxy's section of INFO; None if the reply is not a proxy's."""
     lines = section.decode("utf-8", "replace").splitlines() if isinstance(section, bytes) else []
     return next((line.removeprefix("upstream:") for line in lines if line.startswith("upstream:")), None)
 
 
 def _until_made(factory: Callable[[], asyncio.Protocol], patience: asyncio.Timeout) -> asyncio.Protocol:
-    """Make a protocol whose connection ends the patience with which it is awaited, as soon as it is there.
+    """Make a protocol that cancels the connect timeout as soon as the connection is made.
 
-    Else a process that stands still just then would give up a connection that is in use.
+    Otherwise a process that is suspended just then would give up a connection in use.
     """
     protocol = factory()
     made = protocol.connection_made
@@ -442,10 +441,10 @@ def _until_made(factory: Callable[[], asyncio.Protocol], patience: asyncio.Timeo
 
 
 def _pushing(invalidated: PushHandler, published: PushHandler) -> Callable[[int], Any]:
-    """Return what makes a parser that hands pushes to these."""
+    """Return a factory for parsers that pass pushes to these functions."""
 
     def parser(socket_read_size: int) -> Any:
-        made: Any = DefaultParser(socket_read_size)  # hiredis's, which is a dependency: it takes all kinds of pushes
+        made: Any = DefaultParser(socket_read_size)  # hiredis's: it supports all kinds of pushes
         made.set_invalidation_push_handler(invalidated)
         made.set_pubsub_push_handler(published)
         return made
@@ -454,14 +453,14 @@ def _pushing(invalidated: PushHandler, published: PushHandler) -> Callable[[int]
 
 
 class _Own(AbstractConnection):
-    """A connection of the proxy's own: sends without waiting, and raises no error that shows a secret.
+    """A control connection: sends without waiting, and raises no error that shows a secret.
 
-    It ends with the stay at the server that it was made to.
+    It ends with the stay for which it was made.
     """
 
     def __init__(self, *, where: Whereabouts, **options: Any) -> None:
         super().__init__(**options)
-        # What redis-py would tell of itself, an error before Redis 7.2: `introduce` tells of the proxy.
+        # Turn off redis-py's own CLIENT SETINFO, an error before Redis 7.2; `introduce` sends the proxy's.
         for name in ("driver_info", "lib_name", "lib_version"):
             setattr(self, name, None)
         self._where = where
@@ -479,37 +478,37 @@ class _Own(AbstractConnection):
             await stay.hold(super().connect_check_health(check_health, retry_socket_connect))
 
     def sever(self) -> None:
-        """Close at once, whoever waits for an answer."""
+        """Close immediately, even if replies are outstanding."""
         writer = self._writer
         if writer is not None and self._stay is not None and self._stay.ended is not None:
             writer.transport.abort()
 
     def send_at_once(self, *words: bytes | str) -> None:
-        """Send a request as `send_together`."""
+        """Send one request like `send_together`."""
         self.send_together((words,))
 
     def send_together(self, requests: Iterable[tuple[bytes | str, ...]]) -> None:
-        """Put requests behind those that were sent before, whoever waits for what; drop it if the connection is lost.
+        """Append requests to those already sent, without waiting; drop them if the connection is lost.
 
-        redis-py has no public way to do so: its own is a coroutine, which may be overtaken. Its writer, used here,
-        in `sever` and in `disconnect`, is all of its inside that the proxy uses, and why pyproject.toml bounds its
-        version (tests/test_packaging.py).
+        redis-py has no public way to do so: its method is a coroutine, which may be overtaken. Its writer, used here,
+        in `sever` and in `disconnect`, is the only internal part that the proxy uses, and the reason why pyproject.toml
+        limits its version (tests/test_packaging.py).
         """
         writer = self._writer
         if writer is not None and not writer.is_closing():
             writer.write(b"".join(chunk for words in requests for chunk in self.pack_command(*words)))
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # A connection that keepalive has given up looks to redis-py like one on which nothing came in time; where
-        # uvloop has closed it, the next write fails with uvloop's RuntimeError, which nobody expects.
+        # When keepalive gives up a connection, redis-py reports a timeout; if uvloop has closed it, the next write
+        # fails with an unexpected RuntimeError of uvloop.
         try:
             await super().send_packed_command(command, check_health)
         except RuntimeError as error:
             raise RedisConnectionError("the connection was lost") from error
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
-        # All that the server answers comes through here, redis-py's own login too; and what is raised here goes to
-        # clients, probes, the log and whoever else is told.
+        # All replies come through here, including those to redis-py's login, and errors raised here are shown to
+        # clients, probes and the log.
         try:
             response = await super().read_response(*args, **options)
         except ReadOnlyError as error:
@@ -518,7 +517,7 @@ class _Own(AbstractConnection):
             raise shown(error, self._passwords()) from None
         except RedisError as error:
             if self._stay is not None:
-                self._stay.check()  # then that is why
+                self._stay.check()  # raise MovedError if the stay has ended
             raise shown(error, self._passwords()) from None
         if self._stay is not None:
             self._stay.check()
@@ -540,7 +539,7 @@ class _UnixConnection(_Own, UnixDomainSocketConnection):
 class _TLSConnection(_Own, SSLConnection):
     """A connection with the proxy's own TLS context: the same checks as for clients' connections.
 
-    redis-py's would also trust the system's certificates where `tls_ca_file` is given.
+    redis-py's context would also trust the system's certificates if `tls_ca_file` is given.
     """
 
     def __init__(self, *, context: Callable[[], SSLContext], **options: Any) -> None:
@@ -548,7 +547,7 @@ class _TLSConnection(_Own, SSLConnection):
         self.ssl_context = _CurrentContext(context)
 
     async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:
-        """Close at once: the server's last word by TLS may never come."""
+        """Close immediately: the server's TLS closing alert may never come."""
         writer = self._writer
         await super().disconnect(True, *args, **options)
         if writer is not None:
@@ -556,7 +555,7 @@ class _TLSConnection(_Own, SSLConnection):
 
 
 class _CurrentContext(RedisSSLContext):
-    """The TLS context that is in use when a connection opens: certificates may have been read again."""
+    """The TLS context at the time when a connection opens: certificates may have been reloaded."""
 
     def __init__(self, current: Callable[[], SSLContext]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Asks all Sentinels where the primary is, at once when one tells of a switch, and moves the upstream there.
+"""Ask all Sentinels for the primary, immediately if one announces a switch, and move the upstream there.
 
 Its tests: tests/test_sentinel_trouble.py.
 """
@@ -32,10 +32,10 @@ from proxy.upstream.words import REACH, in_words, is_unreachable
 log = structlog.get_logger("proxy.sentinel")
 
 POLL_SECONDS: Final = 1.0
-"""How often each Sentinel is asked, beside what it announces."""
+"""How often to ask each Sentinel, besides its announcements."""
 
 ANSWER_SECONDS: Final = 3.0
-"""How long a Sentinel may take until it can be asked, and to answer."""
+"""How long a Sentinel may take to connect, and to reply."""
 
 _STEADY_SECONDS: Final = 3.0
 """How long a Sentinel must have answered for its next failure to count as the first."""
@@ -53,7 +53,7 @@ class Follower:
 
     Args:
         upstream: the upstream, whose address names Sentinels.
-        quiet: whether to log nothing: what is found out is told otherwise.
+        quiet: whether to log nothing.
 
     Attributes:
         all_asked: set when every Sentinel has answered or failed.
@@ -65,38 +65,38 @@ class Follower:
         self._sentinels = upstream.sentinels
         self._council = Council(self._sentinels)
         self._lines: list[_Line] = []
-        self._complaints: dict[Address, str] = {}  # problems that have been logged and are not over
+        self._complaints: dict[Address, str] = {}  # problems that were logged and persist
         self._at_odds = False
         self._graced = False
         self.all_asked = asyncio.Event()
 
     @property
     def answering(self) -> int:
-        """How many Sentinels tell where the primary is."""
+        """How many Sentinels report the primary."""
         return len(self._council.reports)
 
     @property
     def reports(self) -> dict[Address, Address]:
-        """Where the primary is by each Sentinel that tells it."""
+        """The reports of the Sentinels that answer."""
         return {sentinel: report.address for sentinel, report in self._council.reports.items()}
 
     @property
     def failures(self) -> dict[Address, str]:
-        """What is wrong with the others, in words for people."""
+        """What is wrong with the others, for people."""
         return self._council.failures
 
     async def run(self) -> None:
-        """Follow until cancelled, whatever the Sentinels do."""
+        """Follow the Sentinels until cancelled."""
         tasks = [asyncio.create_task(self._watch(sentinel)) for sentinel in self._sentinels]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # none ends but by a defect
+                task.result()  # a task ends only because of a bug
         finally:
             await end(tasks)
 
     def ask(self) -> None:
-        """Ask all Sentinels at once: something has shown that the primary may be another."""
+        """Ask all Sentinels now: there is a sign that the primary may have changed."""
         for line in self._lines:
             line.ask()
 
@@ -106,7 +106,7 @@ class Follower:
             line = _Line(self, self._upstream, sentinel)
             try:
                 await line.converse()
-            except Exception as error:  # noqa: BLE001 - whatever it answers: the next attempt may succeed
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 self._failed(sentinel, error)
             if line.is_steady:
                 backoff = _FIRST_BACKOFF
@@ -114,7 +114,7 @@ class Follower:
             backoff = min(2 * backoff, _LAST_BACKOFF)
 
     def opened(self, line: _Line) -> None:
-        """Note a conversation that can be asked things."""
+        """Note a connection that is ready for questions."""
         self._lines.append(line)
 
     def closed(self, line: _Line) -> None:
@@ -131,10 +131,10 @@ class Follower:
         self._decide()
 
     def told(self, sentinel: Address, about: Any, address: Any, asked: float) -> None:
-        """Take the replies to `questions`, which were asked at a moment in seconds.
+        """Take the replies to `questions`, which were asked at the given time in seconds.
 
         Raises:
-            SentinelError: they tell no address.
+            SentinelError: they contain no address.
         """
         self._council.report(sentinel, read_report(about, address, self._upstream.primary_name), asked)
         if not self._graced:
@@ -157,7 +157,7 @@ class Follower:
             self._say_whether_at_odds(council.are_at_odds(now))
         if primary is None:
             if council.all_asked and self._upstream.stay.address is None:
-                # Where they only disagree it is decided before long.
+                # If they only disagree, that is soon decided.
                 self._upstream.not_found(council.missing or "", tried=not council.reports)
         elif primary not in (before, self._upstream.stay.address):
             self._upstream.move(primary, council.reason)
@@ -174,15 +174,15 @@ class Follower:
 
 
 class _Line:
-    """A conversation with one Sentinel, on one connection.
+    """The conversation with one Sentinel, on one connection.
 
     Args:
-        follower: takes what it says.
+        follower: takes its reports.
         upstream: knows how to log in.
         sentinel: the Sentinel.
 
     Attributes:
-        is_steady: whether it has told for a while where the primary is.
+        is_steady: whether it has reported the primary for a while.
     """
 
     def __init__(self, follower: Follower, upstream: Upstream, sentinel: Address) -> None:
@@ -192,16 +192,16 @@ class _Line:
         self._sentinel = sentinel
         self._connection: ListeningConnection = upstream.sentinel_connection(sentinel, ANSWER_SECONDS, self._pushed)
         self._replies: list[Any] = []
-        self._asked: float | None = None  # when the answers that are awaited were asked for
+        self._asked: float | None = None  # when the outstanding questions were sent
         self._again = False
-        self._answered: float | None = None  # when it answered for the first time
+        self._answered: float | None = None  # when it first replied
 
     async def converse(self) -> None:
-        """Ask again and again, and listen.
+        """Ask repeatedly, and listen.
 
         Raises:
             RedisError, OSError: the Sentinel cannot be reached, or refuses.
-            SentinelError: it tells no primary.
+            SentinelError: it reports no primary.
         """
         connection, loop = self._connection, asyncio.get_running_loop()
         try:
@@ -226,7 +226,7 @@ class _Line:
             await connection.disconnect(nowait=True)
 
     async def _subscribe(self) -> None:
-        """Subscribe; a Sentinel that does not allow that is only asked."""
+        """Subscribe; if a Sentinel does not permit that, only ask it."""
         for channel in (SWITCH, PROMOTED):
             await self._connection.send_command("SUBSCRIBE", channel)
         answers = 0
@@ -241,7 +241,7 @@ class _Line:
             answers += 1
 
     def ask(self) -> None:
-        """Ask at once, or when the questions that are open have been answered."""
+        """Ask now, or when the outstanding questions have been answered."""
         if self._asked is not None:
             self._again = True
             return
@@ -251,7 +251,7 @@ class _Line:
             self._connection.send_at_once(*words)
 
     async def _hear(self) -> None:
-        """Take what comes next, if anything comes soon."""
+        """Take the next reply or push, if one comes soon."""
         try:
             async with asyncio.timeout(_LONGEST_NAP):
                 response = await self._read()
@@ -278,24 +278,24 @@ class _Line:
             self.ask()
 
     async def _read(self) -> Any:
-        """Return what comes next; an error reply as the exception that it is.
+        """Return the next reply or push; an error is returned as an exception.
 
         Raises:
             RedisError, OSError: the connection is lost.
-            SentinelError: it is nothing that a Sentinel says.
+            SentinelError: it cannot come from a Sentinel.
         """
         try:
-            # Not its own timeout: nothing in time would look like a reply that is nil.
+            # Not redis-py's own timeout, which would look like a nil reply.
             return await self._connection.read_response(push_request=True, timeout=math.inf, disconnect_on_error=False)
         except ResponseError as error:
             return error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise SentinelError(_UNLIKE) from error  # a push or a map that redis-py cannot take to pieces
+            raise SentinelError(_UNLIKE) from error  # a push or a map that redis-py cannot parse
 
     async def _pushed(self, push: list[Any]) -> object:
         if push[0] == b"subscribe":
             return _SUBSCRIBED
-        # Only a reason to ask: the message may be old, and does not name its failover.
+        # Only a reason to ask: the message may be old, and does not tell its epoch.
         if push[0] == b"message" and push[1] == SWITCH:
             self._follower.ask()
         elif push[0] == b"message" and push[1] == PROMOTED:
@@ -305,7 +305,7 @@ class _Line:
 
 @contextlib.asynccontextmanager
 async def followed(upstream: Upstream) -> AsyncIterator[None]:
-    """Find the primary, and end the work done there when it is no longer the primary.
+    """Find the primary, and cancel the work in the context when it is no longer the primary.
 
     Does nothing if the upstream has no Sentinels.
 
@@ -313,7 +313,7 @@ async def followed(upstream: Upstream) -> AsyncIterator[None]:
         upstream: the upstream.
 
     Raises:
-        RedisError, OSError, TimeoutError: the Sentinels do not tell it, or what they tell is none.
+        RedisError, OSError, TimeoutError: the Sentinels do not report it, or the server is not a primary.
         MovedError: another became the primary meanwhile.
     """
     if not upstream.sentinels:
@@ -336,11 +336,11 @@ async def followed(upstream: Upstream) -> AsyncIterator[None]:
 
 
 def explain(error: Exception, *, has_login: bool) -> tuple[str, str]:
-    """Return what is wrong with a Sentinel, and what the operator can do.
+    """Return what is wrong with a Sentinel, and advice.
 
     Args:
-        error: what it failed with.
-        has_login: whether the proxy has something to log in with.
+        error: its error.
+        has_login: whether the proxy has credentials for Sentinels.
     """
     if isinstance(error, AuthenticationError):
         if not has_login:

@@ -1,9 +1,8 @@
-"""Find out whether the server requires a login: before a login it limits what it reads from a client, and so does the
-proxy.
+"""Find out whether the server requires a login: if so it reads less from clients before that, and so does the proxy.
 
 Its tests: tests/test_strangers.py.
 
-The request tells this proxy's name, by which it finds out whether its upstream is itself (`Trail`).
+The request contains this proxy's name, to find out whether its upstream leads back to it (`Trail`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from proxy.upstream.words import ProxyBehindError, is_proxys
 log = structlog.get_logger("proxy.upstream")
 
 AGAIN_SECONDS: Final = 60.0
-"""How often the server is asked: a password can be set while it runs."""
+"""How often to ask the server: a password can be set while it runs."""
 
 _AFTER_FAILURE: Final = 1.0
 _PATIENCE_SECONDS: Final = 5.0
@@ -31,11 +30,11 @@ class LoginWatch:
 
     Args:
         connect: opens such a connection; raises OSError or TimeoutError.
-        request: makes the request; only a server that wants a login answers it with NOAUTH.
+        request: makes the request; a server that requires a login returns NOAUTH.
 
     Attributes:
-        wanted: whether the server wants a login, by its last answer.
-        asked: set when it has answered for the first time.
+        wanted: whether the server requires a login, by its last reply.
+        asked: set when it has replied for the first time.
     """
 
     def __init__(
@@ -47,15 +46,15 @@ class LoginWatch:
         self.asked = asyncio.Event()
         self._connect = connect
         self._request = request
-        self._stay = Stay(None)  # at the server that is asked
+        self._stay = Stay(None)  # the stay for which the server is asked
 
     def restart(self) -> None:
-        """Ask at once, because it is another server, and ignore the previous server's answer."""
+        """Ask now, because it is another server, and ignore the old server's reply."""
         self.asked.clear()
         self.again("it is another server")
 
     def again(self, why: str) -> None:
-        """Ask at once."""
+        """Ask now."""
         before, self._stay = self._stay, Stay(None)
         before.end(why)
 
@@ -67,13 +66,13 @@ class LoginWatch:
                 self.wanted = await stay.hold(self.ask())
                 self.asked.set()
                 seconds = AGAIN_SECONDS
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 log.debug("cannot ask the upstream whether it requires a login", error=str(error))
                 seconds = _AFTER_FAILURE
             await stay.rest(seconds)
 
     async def ask(self) -> bool:
-        """Return whether the server wants a login.
+        """Return whether the server requires a login.
 
         Raises:
             OSError: it cannot be reached, or closes the connection.
@@ -94,7 +93,7 @@ class LoginWatch:
 
 
 class _Probe(asyncio.Protocol):
-    """Sends a request and takes the first line."""
+    """Sends a request and receives the first line of the reply."""
 
     def __init__(self, answer: asyncio.Future[bytes], request: bytes) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""What a cluster node says of itself and of others: the reply to `CLUSTER NODES`.
+"""Parse the reply to `CLUSTER NODES`: a node's description of itself and of others.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -15,7 +15,7 @@ class Node(NamedTuple):
 
     Attributes:
         name: its id.
-        address: where it tells others and clients to turn to.
+        address: the address that it announces.
         primary: whether it is a primary.
         slots: its slots; those of its primary, if it is a replica.
         moving: slots that are being moved to it or from it.
@@ -50,11 +50,11 @@ def myself(reply: bytes) -> Node:
 
 
 def primaries(reply: bytes, *, by_name: bool = False) -> list[Node]:
-    """Read from the reply to `CLUSTER NODES` who has the slots; what is being moved only the node asked tells.
+    """Read the owners of slots from the reply to `CLUSTER NODES`; each node tells only its own moving slots.
 
     Args:
         reply: the reply.
-        by_name: whether to take the host names that nodes announce, as certificates want it.
+        by_name: whether to use announced host names, as certificates require.
 
     Raises:
         ValueError: the reply has not that form.
@@ -74,7 +74,7 @@ def _lines(reply: bytes) -> list[list[bytes]]:
 
 
 def _address(text: bytes) -> Address:
-    """Read `ip:port@bus`, behind which newer servers name the host."""
+    """Parse `ip:port@bus`, which newer servers follow with the host name."""
     host, _, port = text.split(b"@")[0].rpartition(b":")
     return Address(host.decode("ascii", "replace"), int(port))
 

@@ -1,4 +1,4 @@
-"""Remove secrets from the server's errors on the proxy's own connections: a server quotes what it was sent.
+"""Remove secrets from the server's errors on control connections: a server quotes what it was sent.
 
 Its tests: tests/test_passwords.py.
 """
@@ -14,19 +14,19 @@ from redis.exceptions import ResponseError
 from proxy.upstream.words import ProxyBehindError, is_proxys
 
 _QUOTED: Final = ", with args beginning with"
-"""Behind these words Redis and Valkey quote the arguments of an unknown command, even the password of a login."""
+"""After these words Redis and Valkey quote the arguments of an unknown command, even the password of a login."""
 
 _UNKNOWN: Final = re.compile(r"unknown command [`'\"]?([^`'\",\s]+)", re.IGNORECASE)
 
 _CERTAIN: Final = 8
-"""Passwords of so many characters are hidden wherever they stand; a shorter one may be part of an ordinary word."""
+"""Minimum length of passwords that are hidden anywhere; a shorter one may be part of an ordinary word."""
 
 
 class UnknownCommandError(ResponseError):
     """The server does not know a command.
 
     Attributes:
-        command: its name, in capitals.
+        command: its name, in upper case.
     """
 
     def __init__(self, command: str) -> None:
@@ -36,11 +36,11 @@ class UnknownCommandError(ResponseError):
 
 
 def shown(error: Exception, passwords: Iterable[str]) -> Exception:
-    """Return an error of the server without anything secret: the same with other words, or a clearer one.
+    """Return an error of the server without secrets: reworded, or a clearer one.
 
     Args:
-        error: what the server answered.
-        passwords: what may have been sent to it.
+        error: the server's error.
+        passwords: passwords that may have been sent to it.
     """
     if is_proxys(str(error)):
         return ProxyBehindError(None)

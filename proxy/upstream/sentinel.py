@@ -1,11 +1,12 @@
-"""Which server is the primary, by what the Sentinels say: decisions without I/O.
+"""Decide which server is the primary from the Sentinels' reports, without I/O.
 
 Its tests: tests/test_sentinel_decisions.py.
 
-Every Sentinel says where the primary is, with the number of the failover that it knows of (its configuration epoch). As
-among Sentinels the highest number counts: a Sentinel that was cut off names the primary of before. Against the highest
-number counts only a majority of all Sentinels that goes on naming another for a while: after a failover all know of it
-within seconds, so they have been set up anew and count from zero again, or the one with the number is none of theirs.
+Every Sentinel reports the primary with the number of the last failover that it knows (its configuration epoch). As
+among Sentinels, the highest number wins: a Sentinel that was cut off names the old primary. Only a majority of all
+Sentinels that names another primary for a while overrules the highest number: after a failover all know of it within
+seconds, so either they have been set up anew and count from zero again, or the one with the number is not one of
+theirs.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from redis.exceptions import ResponseError
 from proxy.upstream.address import Address
 
 GRACE_SECONDS: Final = 0.5
-"""How long, after the first Sentinel has answered for the first time, the others are waited for."""
+"""How long to wait for the others after the first report."""
 
 STEADY_SECONDS: Final = 10.0
-"""How long a majority of the Sentinels has to go on naming another primary than the one with the highest number. They
-tell each other of a failover every 2 s."""
+"""How long a majority of the Sentinels must name another primary to overrule the highest number. They tell each other
+of a failover every 2 s."""
 
 FIND_SECONDS: Final = STEADY_SECONDS + 5.0
-"""How long a command that needs the primary once waits for Sentinels that may still disagree."""
+"""How long a subcommand that needs the primary waits for Sentinels that may still disagree."""
 
 SWITCH: Final = b"+switch-master"
-"""The channel on which a Sentinel says that there is another primary: from then on it tells it when it is asked."""
+"""The channel on which a Sentinel announces another primary, which it reports from then on."""
 
 PROMOTED: Final = b"+promoted-slave"
-"""The channel on which the Sentinel that leads a failover says that a replica has been promoted. From then on it tells
-the new address when it is asked; it announces the switch only when the other replicas follow, which may take longer."""
+"""The channel on which the Sentinel that leads a failover announces that a replica has been promoted. From then on it
+reports the new address; it announces the switch only when the other replicas follow, which may take longer."""
 
 _DIGITS: Final = 20
-"""Digits of the highest epoch that there can be."""
+"""Number of digits of the highest possible epoch."""
 
 
 class SentinelError(Exception):
@@ -45,11 +46,11 @@ class SentinelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a Sentinel says.
+    """The report of a Sentinel.
 
     Attributes:
         address: where the primary is.
-        epoch: the number of the last failover that the Sentinel knows of; None where it may not say so.
+        epoch: the number of the last failover that the Sentinel knows; None if the user may not ask for it.
     """
 
     address: Address
@@ -57,7 +58,7 @@ class Report:
 
 
 def questions(primary: str) -> list[tuple[str, ...]]:
-    """Return the requests that ask a Sentinel for its report on a primary, by the name it has there."""
+    """Return the requests that ask a Sentinel for its report on a primary, by the Sentinels' name for it."""
     return [("SENTINEL", "MASTER", primary), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", primary)]
 
 
@@ -109,7 +110,7 @@ def _address(host: object, port: object) -> Address | None:
 
 @dataclass(slots=True)
 class _Said:
-    """What a Sentinel goes on saying: its report, and the first and the last moment at which it was asked for it."""
+    """A Sentinel's unchanged report, with the first and the last time at which it was requested."""
 
     report: Report
     since: float
@@ -117,15 +118,15 @@ class _Said:
 
 
 class Council:
-    """What all Sentinels say, and what follows.
+    """The reports of all Sentinels, and the decision from them.
 
     Args:
         sentinels: the Sentinels.
 
     Attributes:
-        primary: where the primary is; None until that has been decided.
+        primary: the primary's address; None until decided.
         reason: how it was decided, for people.
-        failures: what is wrong with each Sentinel that was asked and tells no primary.
+        failures: what is wrong with each Sentinel that reports no primary.
     """
 
     def __init__(self, sentinels: Sequence[Address]) -> None:
@@ -136,12 +137,12 @@ class Council:
         self._said: dict[Address, _Said] = {}
         self._epoch = 0
         self._since: float | None = None  # when the first report came
-        self._split: float | None = None  # since when not all name the same primary
-        self._overruled: set[Address] = set()  # the Sentinels that a majority has contradicted for long enough
+        self._split: float | None = None  # since when they disagree
+        self._overruled: set[Address] = set()  # the Sentinels that a majority has overruled
 
     @property
     def reports(self) -> dict[Address, Report]:
-        """What each Sentinel that answers says."""
+        """The report of each Sentinel that answers."""
         return {sentinel: said.report for sentinel, said in self._said.items()}
 
     @property
@@ -151,7 +152,7 @@ class Council:
 
     @property
     def missing(self) -> str | None:
-        """Why it is not known where the primary is; None if it is known."""
+        """Why the primary is not known; None if it is."""
         if self.primary is not None:
             return None
         if self._split is not None:
@@ -162,19 +163,19 @@ class Council:
 
     @property
     def names(self) -> str:
-        """Which server each Sentinel names, for people."""
+        """The server that each Sentinel names, for people."""
         return ", ".join(
             f"{sentinel} names {said.report.address} (epoch {said.report.epoch})"
             for sentinel, said in self._said.items()
         )
 
     def report(self, sentinel: Address, report: Report, asked: float) -> None:
-        """Take what a Sentinel says.
+        """Take a Sentinel's report.
 
         Args:
             sentinel: the Sentinel.
-            report: what it says.
-            asked: when it was asked, in seconds. What it said before the process stood still may be read only later.
+            report: its report.
+            asked: when it was asked, in seconds. If the process was suspended, an old report may be read late.
         """
         before = self._said.get(sentinel)
         if report.epoch is None:
@@ -185,12 +186,12 @@ class Council:
         self.failures.pop(sentinel, None)
 
     def fail(self, sentinel: Address, why: str) -> None:
-        """Note that a Sentinel does not answer, or not usefully."""
+        """Note that a Sentinel gives no useful answer."""
         self._said.pop(sentinel, None)
         self.failures[sentinel] = why
 
     def decide(self, now: float) -> Address | None:
-        """Return where the primary is by all that has been said until `now`, in seconds; None if that is not known."""
+        """Return the primary's address by all reports until `now`, in seconds; None if not known."""
         votes: dict[Address, int] = {}
         epochs: dict[Address, int] = {}
         for sentinel, said in self._said.items():
@@ -230,7 +231,7 @@ class Council:
         return self.primary
 
     def are_at_odds(self, now: float) -> bool:
-        """Return whether the Sentinels have not agreed for longer than they need after a failover, at `now`."""
+        """Return whether at `now` the Sentinels have disagreed for longer than a failover explains."""
         return self._split is not None and now >= self._split + STEADY_SECONDS
 
     def _choose(self, address: Address, reason: str) -> None:
@@ -238,7 +239,7 @@ class Council:
             self.primary, self.reason = address, reason
 
     def _is_steady(self, most: Address, best: Address) -> bool:
-        """Return whether a majority has gone on naming one server for long enough after others named another."""
+        """Return whether a majority has named one server for long enough after others named another."""
         against = min(
             said.since
             for sentinel, said in self._said.items()

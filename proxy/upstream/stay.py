@@ -1,4 +1,4 @@
-"""Where the upstream server is now. Work begun at one server must not go on at another.
+"""Track which server is the upstream. Work begun at one server must not continue at another.
 
 Its tests: tests/test_sentinel_decisions.py.
 """
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class MovedError(RedisConnectionError):
-    """The work cannot be finished: the server where it began is no longer the upstream."""
+    """The work cannot be completed: the server where it began is no longer the upstream."""
 
 
 class Stay:
     """The time during which one server, in one role, is the upstream.
 
     Attributes:
-        address: where the server is; None for a Unix socket, and while that is not known.
-        as_primary: whether the server has said that it is a primary.
-        ended: why the time is over; None while it lasts.
+        address: the server's address; None for a Unix socket, or while unknown.
+        as_primary: whether the server has reported that it is a primary.
+        ended: why the stay is over; None while it lasts.
     """
 
     def __init__(self, address: Address | None) -> None:
@@ -45,7 +45,7 @@ class Stay:
                 waiter.set_result(None)
 
     def check(self) -> None:
-        """Raise `MovedError` if it is over."""
+        """Raise `MovedError` if the stay is over."""
         if self.ended is not None:
             raise MovedError(self.ended)
 
@@ -53,7 +53,7 @@ class Stay:
         """Run work; cancel it when this stay ends.
 
         Raises:
-            MovedError: it is over, and the work is cancelled.
+            MovedError: the stay is over, and the work was cancelled.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -82,21 +82,21 @@ class Severable(Protocol):
     """A connection to the server."""
 
     def sever(self) -> None:
-        """Close at once."""
+        """Close immediately."""
 
 
 class Whereabouts:
-    """Where the server is.
+    """The present stay, and its changes.
 
     Args:
         address: its address; None for a Unix socket.
-        sought: whether the server has to be found first, through Sentinels.
+        sought: whether Sentinels must find the server first.
 
     Attributes:
         stay: the present one.
-        missing: why it is not known where the server is; None where it is known.
-        on_move: called when another stay has begun, with the one before.
-        on_read_only: called when the server refuses to write, as a replica does.
+        missing: why the server is not known; None if it is.
+        on_move: called with the old stay when another has begun.
+        on_read_only: called when the server refuses writes, as a replica does.
     """
 
     def __init__(self, address: Address | None, *, sought: bool = False) -> None:
@@ -109,15 +109,15 @@ class Whereabouts:
         self._connections: WeakSet[Severable] = WeakSet()
 
     def note(self, connection: Severable) -> None:
-        """Note a connection, to be closed when the present stay ends."""
+        """Register a connection to close when the present stay ends."""
         self._connections.add(connection)
 
     def move(self, address: Address | None, why: str) -> None:
-        """Begin another stay: at another server, or at the same one in another role.
+        """Begin another stay: with another server, or the same one in another role.
 
         Args:
             address: where the server is.
-            why: what is told to those who are still at work at the one before.
+            why: the reason for work that is cancelled at the old one.
         """
         before, self.stay = self.stay, Stay(address)
         self.missing = None

@@ -9,15 +9,15 @@ import socket
 from typing import Final
 
 PROBES: Final = 3
-"""Keepalive probes that may go unanswered, as in Redis."""
+"""Maximum number of unanswered keepalive probes, as in Redis."""
 
 
 def options(keepalive: int, user_timeout: float = 0) -> dict[int, int]:
-    """Return options of the TCP level; those that the system lacks are left out.
+    """Return TCP options, without those that the system lacks.
 
     Args:
-        keepalive: seconds of silence before the first probe, 0 for the system's default. As Redis derives them: one
-            probe every third of that, three at most.
+        keepalive: seconds of silence before the first probe, 0 for the system's default. As in Redis, then one probe
+            every third of that, at most three.
         user_timeout: seconds that sent data may stay unacknowledged, 0 for the system's default.
     """
     wanted: list[tuple[str, int]] = []
@@ -33,7 +33,7 @@ def configure(connection: socket.socket, keepalive: int, user_timeout: float = 0
     """Set the options on a TCP socket.
 
     Args:
-        connection: the socket, or what the event loop gives for it.
+        connection: the socket, or the event loop's wrapper.
         keepalive: as in `options`; 0 turns keepalive off.
         user_timeout: as in `options`.
 

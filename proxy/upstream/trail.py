@@ -1,10 +1,10 @@
-"""Find out whether the upstream leads back to this proxy itself, through any names, port mappings and other proxies.
+"""Find out whether the upstream leads back to this proxy, through any names, port mappings and other proxies.
 
 Its tests: tests/test_circles.py.
 
-Each proxy sends a random name of its own to its upstream, in a request that a server takes for an ordinary PING. A
-proxy that cannot serve clients yet, as none in a circle can, looks for such names in what clients send first, and sends
-them on. A proxy whose own name comes back stands in front of itself.
+Each proxy sends a random name to its upstream, in a request that a server treats as an ordinary PING. A proxy that
+cannot serve clients yet, as in a circle, looks for such names in clients' first bytes and forwards them. A proxy that
+receives its own name is in front of itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _MARK: Final = b"expiremember-proxy:"
 _NAMES: Final = re.compile(rb"\*2\r\n\$4\r\nPING\r\n\$\d{2,3}\r\n%b([0-9a-f]{32}(?:,[0-9a-f]{32})*)\r\n" % _MARK)
 
 _MOST: Final = 8
-"""How many other proxies' names to send on: circles are smaller, and anybody may send names."""
+"""How many other proxies' names to forward: circles are smaller, and anyone may send names."""
 
 _SECONDS: Final = 5.0
-"""How long a name is sent on: a proxy in a circle sends its own every second."""
+"""How long to forward a name: a proxy in a circle sends its own every second."""
 
 
 class Trail:
-    """The names that go to the upstream.
+    """The names that are sent to the upstream.
 
     Args:
-        name: this proxy's, which its workers share: 32 hexadecimal digits.
+        name: this proxy's name, shared by its workers: 32 hexadecimal digits.
 
     Attributes:
-        met: set when its own name has come back.
-        heard: called when another proxy's name has come that is to be sent on.
+        met: set when the proxy's own name has come back.
+        heard: called when another proxy's name has come that must be forwarded.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,12 +45,12 @@ class Trail:
         self._others: dict[bytes, float] = {}
 
     def request(self) -> bytes:
-        """Return what to send to the upstream."""
+        """Return the request to send to the upstream."""
         self._forget()
         return encode((b"PING", _MARK + b",".join((self._name, *self._others))))
 
     def read(self, early: bytes) -> None:
-        """Look for names in what a client sends before it can be served."""
+        """Look for names in the first bytes of a client that cannot be served yet."""
         found = _NAMES.fullmatch(early)
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""Say in plain words why the upstream server cannot be used, in place of the client library's text.
+"""Explain in plain words why the upstream cannot be used, instead of the client library's text.
 
 Its tests: tests/test_words.py.
 """
@@ -16,11 +16,11 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 REACH: Final = "check the address, and that the server runs"
-"""What to do about a server that cannot be reached."""
+"""Advice about a server that cannot be reached."""
 
 
 CLIENT_NAME: Final = "expiremember-proxy"
-"""What the proxy calls itself: to servers, and in front of the errors that are its own."""
+"""The proxy's name, for servers and in front of its own errors."""
 
 
 class ProxyBehindError(RedisError):
@@ -29,10 +29,10 @@ class ProxyBehindError(RedisError):
     Never quote that proxy's error: it may quote this one's, and so on.
 
     Args:
-        behind: the server that it stands in front of; None if it cannot serve clients.
+        behind: the server behind it; None if it cannot serve clients.
 
     Attributes:
-        behind: the same.
+        behind: as passed.
         advice: what the operator can do.
     """
 
@@ -43,12 +43,12 @@ class ProxyBehindError(RedisError):
 
 
 def is_proxys(text: str) -> bool:
-    """Return whether an error, without its ERR, is one that an expiremember-proxy has made."""
+    """Return whether an error, without its ERR, comes from an expiremember-proxy."""
     return text.startswith(f"{CLIENT_NAME}: ")
 
 
 def in_words(error: BaseException) -> str:
-    """Return what went wrong with a connection to the upstream, on one line; an answer of the server as it came."""
+    """Return what went wrong with a connection to the upstream, on one line; an error reply unchanged."""
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "no answer in time"
     text = " ".join(str(error).split())
@@ -59,7 +59,7 @@ def in_words(error: BaseException) -> str:
         return text
     if isinstance(cause, socket.gaierror):
         return "its name cannot be looked up"
-    if isinstance(cause, ConnectionResetError | BrokenPipeError):  # or a close: which, is a matter of microseconds
+    if isinstance(cause, ConnectionResetError | BrokenPipeError):  # a close may look like either
         return "it closed the connection"
     if cause is not None and cause.errno:
         return os.strerror(cause.errno).lower()
@@ -70,30 +70,30 @@ def in_words(error: BaseException) -> str:
 
 
 def is_silent_from_the_start(error: BaseException) -> bool:
-    """Return whether the server has not answered at all, not even the TLS handshake."""
+    """Return whether the server has sent nothing at all, not even for the TLS handshake."""
     return isinstance(error, RedisTimeoutError) and str(error).startswith("Timeout connecting")
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether the server could not be reached or is lost; an error that it answered is neither."""
+    """Return whether the server could not be reached or was lost; an error reply is neither."""
     return isinstance(error, OSError) or type(error) in (RedisConnectionError, RedisTimeoutError)
 
 
 def answers_ping(reply: object) -> bool:
-    """Return whether a reply is one to PING of a server that serves the connection.
+    """Return whether a reply to PING shows that the server serves the connection.
 
-    A server that cannot save its data says so to PING too, though to no other request that writes nothing.
+    A server that cannot save its data returns an error to PING too, unlike to other reads.
     """
     return reply == b"PONG" or (isinstance(reply, ResponseError) and str(reply).startswith("MISCONF "))
 
 
 def _system_error(error: BaseException | None) -> OSError | None:
-    """Return the system's error that an error was made of, if there is one with a number."""
+    """Return the system error that caused an error, if any has a number."""
     return next((cause for cause in _causes(error) if isinstance(cause, OSError) and cause.errno is not None), None)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Give an error, and those that it was made of."""
+    """Yield an error and its causes."""
     for _ in range(10):
         if error is None:
             return

@@ -1,1 +1,1 @@
-"""RESP bytes and nothing else: read and write requests, and find signs in a stream of replies."""
+"""RESP on the wire: read and write requests, and find signs in a stream of replies."""

@@ -1,10 +1,9 @@
-"""Take replies to the proxy's own requests out of a transaction's replies, and spread a call's reply over the client's
-requests.
+"""Take replies to the proxy's own requests out of a transaction's, and split a call's reply among client requests.
 
 Its tests: tests/test_together.py.
 
-In MULTI no reply can carry a token, so replies are counted, from a sign in front of MULTI on. The stream may be cut
-anywhere. Nothing is held back except a short incomplete line, and a reply that is to be amended.
+In MULTI no reply can carry a token, so replies are counted, starting at a sign in front of MULTI. The stream may be
+split anywhere. Only a short incomplete line and a reply that is being amended are held back.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _SIZED: Final = b"$=!"
 _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
 LONGEST_LINE: Final = 64 * 1024
-"""How much of an incomplete line to keep, in bytes. A script may answer a status of any length."""
+"""How much of an incomplete line to keep, in bytes. A script may return a status of any length."""
 
 
 class Kind(Enum):
-    """Whose a request of the transaction is."""
+    """The owner of a queued request."""
 
     CLIENT = "the client's: it gets the reply"
     ASIDE = "the proxy's own: the client gets nothing of it, but the error with which it was refused in place of QUEUED"
@@ -36,11 +35,11 @@ class Kind(Enum):
 
 
 class Call(NamedTuple):
-    """A call that does several requests of the client; its reply has the form that `Elements` describes.
+    """A call that replaces several requests of the client; its reply has the form that `Elements` describes.
 
     Attributes:
         requests: how many.
-        took_long: is called with the number of a key if the script says so.
+        took_long: called with the number of a key if the reply names one.
     """
 
     requests: int
@@ -48,12 +47,12 @@ class Call(NamedTuple):
 
 
 class Asides:
-    """The replies of one transaction, from that to MULTI up to that to EXEC.
+    """The replies of one transaction, from MULTI's to EXEC's.
 
     Attributes:
-        any: whether anything has to be changed: there are requests of the proxy's own, or replies to amend.
-        done: whether no more replies need pass through.
-        shut: whether nothing more may be taken out, because the client has changed which replies come.
+        any: whether anything must be changed: the proxy's own requests, or replies to amend.
+        done: whether the following replies can bypass this object.
+        shut: whether no more may be taken out, because the client has changed which replies come.
     """
 
     def __init__(self) -> None:
@@ -63,46 +62,46 @@ class Asides:
         self._closed = False  # whether no more requests will be noted
         self._coming: deque[Kind] = deque()
         self._queued = 0  # requests that the server has queued
-        self._places: set[int] = set()  # which of them are the proxy's own
+        self._places: set[int] = set()  # the positions of the proxy's own among them
         self._amending: deque[Callable[[bytes], bytes]] = deque()  # for those coming
         self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for those queued, by their place
         self._together: deque[Call] = deque()  # for those coming
         self._calls: dict[int, Call] = {}  # for those queued, by their place
-        self._opened: Call | None = None  # the reply whose extra element is still to come
+        self._opened: Call | None = None  # the call whose extra element is still to come
         self._amend_now: Callable[[bytes], bytes] = bytes
-        self._whole: list[bytes] | None = None  # the element that is to be amended, as far as it has come
-        self._refusal = b""  # of a request of the proxy's own, for the client's that follows it
+        self._whole: list[bytes] | None = None  # the received part of the element to amend
+        self._refusal = b""  # the error to a request of the proxy's own, for the client's after it
         self._begun = b""  # a line that has not come whole
-        self._long = False  # whether the beginning of such a line has been taken
-        self._body = 0  # bytes to come of a string
-        self._pending = 0  # parts to come of the reply, or of the element of EXEC's, that has begun
-        self._drop = False  # whether that is not for the client
-        self._elements = 0  # to come of EXEC's reply
-        self._place = 0  # of the next of them
+        self._long = False  # whether the beginning of a long line has been processed
+        self._body = 0  # bytes of a string still to come
+        self._pending = 0  # parts still to come of the current reply or element
+        self._drop = False  # whether to drop it
+        self._elements = 0  # elements of EXEC's reply still to come
+        self._place = 0  # position of the next element
 
     def note(self, kind: Kind) -> None:
-        """Note that a request of the client's is put into the stream, one with one reply."""
+        """Note that a client's request with one reply is put into the stream."""
         self._coming.append(kind)
 
     def precede(self) -> None:
-        """Note that a request of the proxy's own is put in front of the last one noted."""
+        """Note that the proxy's own request is put in front of the last one noted."""
         self._coming.insert(len(self._coming) - 1, Kind.ASIDE)
         self.any = True
 
     def amend(self, amend: Callable[[bytes], bytes]) -> None:
-        """Have the client get, of the last request noted, what a function makes of the reply."""
+        """Amend the reply to the last request noted with a function."""
         self._coming[-1] = Kind.AMENDED
         self._amending.append(amend)
         self.any = True
 
     def put_together(self, call: Call) -> None:
-        """Note that one call is put into the stream in the place of several requests of the client's."""
+        """Note that one call is put into the stream instead of several client requests."""
         self._coming.append(Kind.TOGETHER)
         self._together.append(call)
         self.any = True
 
     def close(self) -> None:
-        """Note that the transaction has ended with the last request that has been noted."""
+        """Note that the transaction has ended with the last request noted."""
         self._closed = True
         self.done = self.done or not self.any
 
@@ -110,10 +109,10 @@ class Asides:
         """Take bytes of the stream.
 
         Returns:
-            The bytes for the client; and what came behind the last reply that is to pass through here.
+            The bytes for the client, and those after the last reply of the transaction.
 
         Raises:
-            StrayReplyError: a call has answered as it cannot.
+            StrayReplyError: a call returned an impossible reply.
         """
         data, self._begun = self._begun + data, b""
         passed: list[bytes] = []
@@ -129,7 +128,7 @@ class Asides:
             ):
                 piece = run
             else:
-                # The part that ended the run is near: trying again in front of each part would be in vain.
+                # The part that ended the run is near: trying again before each part would be useless.
                 singly = (singly or LEAST) - 1
                 end = data.find(b"\r\n", position) + 2
                 if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:
@@ -155,7 +154,7 @@ class Asides:
         return b"".join(passed), data[position:]
 
     def _run(self, data: bytes, position: int) -> bytes:
-        """Return the parts that can be taken at once, none of which is the last that is pending."""
+        """Return the parts that can be processed at once, excluding the last pending one."""
         run = leaves_at_once(data, position, self._pending)
         if run is None:
             return b""
@@ -164,14 +163,14 @@ class Asides:
         return data[position:end]
 
     def _pass(self, piece: bytes, passed: list[bytes]) -> None:
-        """Pass on a part of a reply, unless it is not for the client, or not yet."""
+        """Pass on a part of a reply if the client gets it now."""
         if self._whole is not None:
             self._whole.append(piece)
         elif not self._drop:
             passed.append(piece)
 
     def _take(self, line: bytes, passed: list[bytes]) -> None:
-        """Take a line, or the beginning of a long one, which is a reply or begins one or a part of one."""
+        """Process a line, or the beginning of a long one, which is a reply or begins a reply or a part."""
         mark, rest = line[:1], line[1:-2]
         if self._opened is not None:
             self._opened.took_long(int(rest))
@@ -183,7 +182,7 @@ class Asides:
             if instead is not None:
                 passed.append(instead)
                 self._pending -= 1
-                self._drop = self._pending == 0  # the rest of a long one
+                self._drop = self._pending == 0  # the rest of a long line
                 return
         self._pending -= 1
         count = int(rest) if (mark in _SIZED or mark in _CHILDREN) and rest.lstrip(b"-").isdigit() else 0
@@ -201,10 +200,10 @@ class Asides:
             self.done = True
 
     def _begin(self, mark: bytes, line: bytes) -> bytes | None:
-        """Decide on the reply, or the element, that begins; return what is for the client in place of it, if so."""
+        """Decide on the reply or element that begins; return its replacement for the client, if any."""
         self._drop = False
         if mark == b">":
-            return None  # a push message comes between two
+            return None  # a push between two replies
         if self._elements:
             self._drop = self._place in self._places
             amend = self._amended.get(self._place)
@@ -218,9 +217,9 @@ class Asides:
         if kind is Kind.EXEC:
             concerned = self._places | self._amended.keys() | self._calls.keys()
             if not concerned or line != b"*%d\r\n" % self._queued:
-                self.done = True  # refused, or dropped for a key that it watches
+                self.done = True  # refused, or failed because of a watched key
                 return line
-            self._elements = max(concerned) + 1  # what follows the last one is the client's as it comes
+            self._elements = max(concerned) + 1  # the rest is the client's, unchanged
             more = sum(call.requests - 1 for call in self._calls.values())
             return b"*%d\r\n" % (self._queued - len(self._places) + more)
         if kind is Kind.ASIDE:
@@ -238,7 +237,7 @@ class Asides:
         call = self._together.popleft() if kind is Kind.TOGETHER else None
         if call is not None and line == _QUEUED:
             self._calls[self._queued] = call
-        if call is not None and mark not in b"+-":  # the server has no transaction open, and has run it
+        if call is not None and mark not in b"+-":  # no transaction is open, so the server has run it
             self._refusal = b""
             return self._spread(call, line)
         refusal = b""
@@ -246,12 +245,12 @@ class Asides:
             refusal, self._refusal = self._refusal, b""
         self._queued += line == _QUEUED
         refused = bool(refusal) and mark == b"+"
-        if call is not None:  # each would have been refused as the call is
+        if call is not None:  # each would have been refused like the call
             return (refusal if refused else line) * call.requests
         return refusal if refused else None
 
     def _spread(self, call: Call, line: bytes) -> bytes:
-        """Begin the element of EXEC's reply that answers for several requests; return what is for the client."""
+        """Begin the element of EXEC's reply with the replies to several requests; return the client's bytes."""
         if line[:1] == b"-":
             return line * call.requests
         size = int(line[1:]) if line[:1] == b"*" else 0

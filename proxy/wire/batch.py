@@ -3,8 +3,8 @@
 Its tests: tests/test_wire.py.
 
 hiredis reads replies, not requests. Both are the same bytes as long as a request is an array of bulk strings, and
-`framing` makes sure that hiredis is shown nothing else. Everything else (inline requests, other RESP types) is left
-to `RequestReader`.
+`framing` ensures that hiredis gets nothing else. Everything else (inline requests, other RESP types) is left to
+`RequestReader`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hiredis
 from proxy.wire.framing import framed_end, is_beginning
 
 _SLICE: Final = 16 * 1024
-"""Bytes fed at once: hiredis moves what is left in its buffer after each KiB it consumes."""
+"""Bytes to feed at once: hiredis moves the rest of its buffer after each KiB it consumes."""
 
 _EMPTY: Final = b"*0\r\n"
 _MORE: Final = object()
@@ -26,10 +26,10 @@ _LIST: Final = {list}
 
 
 class BatchParser:
-    """Parses chunks that begin where a request does. One serves all connections.
+    """Parses chunks that begin with a request. One parser serves all connections.
 
-    It remembers the last chunk that it parsed whole: a chunk that a check has declined is parsed again when it is
-    judged. Nobody may change the requests.
+    It caches the last chunk that it parsed whole, because a chunk that a check has declined is parsed again when it is
+    judged. Callers must not change the requests.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class BatchParser:
             chunk: bytes that begin where a request does.
 
         Returns:
-            The requests; None when the chunk is anything else. An element that is not bytes stands for what the server
-            refuses as a protocol error.
+            The requests; None if the chunk is anything else. The server rejects a request with an element that is not
+            bytes as a protocol error.
         """
         if chunk is self._last[0]:
             return self._last[1]
         if framed_end(chunk) != len(chunk):
             return None
-        # An empty array behind the chunk is a reply of its own only if the chunk ends where a request does.
+        # An empty array after the chunk is a separate reply only if the chunk ends with a whole request.
         requests = self._read(chunk + _EMPTY, len(chunk) + len(_EMPTY))
         if requests and requests.pop() == []:
             if set(map(type, requests)) != _LIST:
@@ -67,9 +67,8 @@ class BatchParser:
             chunk: bytes that begin where a request does.
 
         Returns:
-            The requests that are complete, and whether they are the whole of the chunk; or None when the chunk is not
-            one of ordinary requests and has to be read by a `RequestReader`. Elements of a request that are not bytes
-            stand for requests that the server refuses as a protocol error.
+            The complete requests, and whether they are the whole chunk; None if the chunk is not ordinary and must be
+            read by a `RequestReader`. The server rejects requests with elements that are not bytes as protocol errors.
         """
         if chunk is self._last[0]:
             return self._last[1], True

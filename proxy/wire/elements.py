@@ -1,9 +1,9 @@
-"""Turn the one reply to a call into the replies to the requests that it did.
+"""Turn the reply to a call into the replies to the requests that it replaces.
 
 Its tests: tests/test_together.py.
 
-From an array the header line is removed; and an extra element, a number, by which the script says which key took it
-long. An error, by which the call failed as a whole, becomes each request's error.
+From an array it removes the header line, and an extra element: the number of a key that took the script long. An error
+of the whole call becomes each request's error.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Elements(FirstLine):
     """Passes on the reply.
 
     Args:
-        count: how many requests the call is for.
-        took_long: is called with the number of a key if the script says so.
+        count: how many requests the call replaces.
+        took_long: called with the number of a key if the reply names one.
 
     Attributes:
-        done: whether what is left of the stream need not pass through here: elements, if the reply is an array.
+        done: whether the rest of the stream can bypass this object: the elements, if the reply is an array.
     """
 
     def __init__(self, count: int, took_long: Callable[[int], None] = lambda _: None) -> None:
@@ -31,7 +31,7 @@ class Elements(FirstLine):
         self._opened = False  # whether only the extra element is still to come
 
     def _open(self, line: bytes) -> bytes:
-        """Return what the client gets for a line with which the reply begins."""
+        """Return the bytes for the client for the reply's first line."""
         self.done = True
         if self._opened and line[:1] == b":":
             self._took_long(int(line[1:]))

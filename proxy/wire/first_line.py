@@ -1,4 +1,4 @@
-"""Change the first line of the next reply. The stream may be cut anywhere, and RESP3 pushes may come before.
+"""Change the first line of the next reply. The stream may be split anywhere, and RESP3 pushes may come before.
 
 Its tests: tests/test_together.py.
 """
@@ -13,30 +13,30 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
 
 class StrayReplyError(Exception):
-    """A request got a reply that it cannot have."""
+    """A request got an impossible reply."""
 
 
 class FirstLine(ABC):
-    """Passes on a stream from the beginning of a reply on.
+    """Passes on a stream, starting at the beginning of a reply.
 
     Attributes:
-        done: whether what is left of the stream need not pass through here.
+        done: whether the rest of the stream can bypass this object.
     """
 
     def __init__(self) -> None:
         self.done = False
-        self._begun = b""  # a line that has not come whole
-        self._pending = 0  # parts to come of a push message
-        self._body = 0  # bytes to come of a string in it
+        self._begun = b""  # an incomplete line
+        self._pending = 0  # parts of a push still to come
+        self._body = 0  # bytes of a string in it still to come
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """Take bytes of the stream.
 
         Returns:
-            The bytes for the client; and what came behind those that are to pass through here.
+            The bytes for the client, and those after the last byte that concerns this object.
 
         Raises:
-            StrayReplyError: the reply is none that there can be.
+            StrayReplyError: the reply is impossible.
         """
         data, self._begun = self._begun + data, b""
         passed: list[bytes] = []
@@ -65,10 +65,10 @@ class FirstLine(ABC):
 
     @abstractmethod
     def _open(self, line: bytes) -> bytes:
-        """Return what the client gets for a line; set `done` where it is the last one that matters."""
+        """Return the bytes for the client for a line; set `done` if it is the last relevant one."""
 
     def _follow(self, line: bytes) -> None:
-        """Count what is to come of a push message, of which a line has come."""
+        """Count the parts still to come of a push, given one of its lines."""
         mark, rest = line[:1], line[1:-2]
         self._pending = max(self._pending, 1) - 1
         if mark not in _SIZED and mark not in _CHILDREN:

@@ -1,4 +1,4 @@
-"""Cut a stretch of a reply stream into the replies and push messages that it consists of.
+"""Split a part of a reply stream into replies and pushes.
 
 Its tests: tests/test_command.py.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 
 def frames(data: bytes) -> list[bytes]:
-    """Return the replies and push messages in bytes that begin and end with one, each whole.
+    """Return the replies and pushes in some bytes, which begin with one and end with one.
 
     Args:
         data: bytes from a server, RESP2 or RESP3.
 
     Returns:
-        The frames, in order; the last one may be the rest of something that is not complete.
+        The frames, in order; the last one may be incomplete.
     """
     found: list[bytes] = []
     begin, size = 0, len(data)
@@ -25,11 +25,11 @@ def frames(data: bytes) -> list[bytes]:
 
 
 def frame_end(data: bytes, begin: int) -> int:
-    """Return where the reply, or the part of one, ends that begins at a place; the end of the data if it is not whole.
+    """Return the end of the reply, or part of one, that begins at a position; the end of the data if it is incomplete.
 
     Args:
         data: bytes from a server.
-        begin: the place.
+        begin: the position.
     """
     position, pending = begin, 1
     while pending:

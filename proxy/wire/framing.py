@@ -1,10 +1,10 @@
-"""Find how far a chunk is nothing but array headers and bulk strings: all that hiredis may be shown.
+"""Find how far a chunk consists of only array headers and bulk strings, which alone hiredis may get.
 
 Its tests: tests/test_hostile.py.
 
-hiredis reads replies. Shown a map, a push or a status where a request should be, it would build, or refuse to build,
-what no server takes for a request: a map with an unhashable key raises TypeError, `>300000000` makes a list of that
-size. So bytes that a client chose reach it only where this has looked at every header.
+hiredis reads replies. Given a map, a push or a status instead of a request, it would do harm: a map with an unhashable
+key raises TypeError, `>300000000` makes a list of that size. So a client's bytes reach it only after every header has
+been checked here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from proxy.wire.pattern import ARGUMENT, at_once
 
 _SMALL: Final = re.compile(at_once(rf"\*[1-9][0-9]?\r\n(?=\$)|{ARGUMENT}", "*").encode(), re.DOTALL)
-"""Array headers, each with an argument behind it, and short arguments, in any order."""
+"""Array headers, each followed by an argument, and short arguments, in any order."""
 
 _MANY: Final = re.compile(rb"\*([1-9][0-9]{2,3})\r\n(?=\$)")
 _LONG: Final = re.compile(rb"\$([1-9][0-9]{2,8})\r\n")
@@ -23,16 +23,16 @@ _BEGUN: Final = re.compile(rb"\*(?:[1-9][0-9]{0,3}\r?)?|\$(?:[1-9][0-9]{0,7}\r?|
 _HEADER: Final = re.compile(rb"\$(0|[1-9][0-9]{0,7})\r\n")
 
 _LEAST: Final = 5
-"""Bytes of a bulk string at least, the one behind the last header of all excepted."""
+"""Minimum size of a bulk string in bytes, except for the one after the last header."""
 
 
 def framed_end(chunk: bytes) -> int:
-    """Return where the run of array headers and whole bulk strings at the front of a chunk ends.
+    """Return the end of the run of array headers and whole bulk strings at the front of a chunk.
 
-    hiredis makes a list of the announced size before it has seen an element, so large counts have to fit the chunk.
+    hiredis allocates a list of the announced size before it has seen an element, so large counts must fit the chunk.
 
     Args:
-        chunk: bytes that begin where a request does.
+        chunk: bytes that begin with a request.
     """
     position, size, room = 0, len(chunk), len(chunk) // _LEAST
     while True:
@@ -57,7 +57,7 @@ def framed_end(chunk: bytes) -> int:
 
 
 def is_beginning(rest: bytes) -> bool:
-    """Return whether the bytes behind `framed_end` are a header or bulk string that the chunk's end has cut."""
+    """Return whether the bytes after `framed_end` are a header or bulk string that is cut by the chunk's end."""
     if not rest or _BEGUN.fullmatch(rest):
         return True
     header = _HEADER.match(rest)

@@ -1,9 +1,9 @@
-"""Replies to guarded reads: late ones are dropped as they come, and the reads are sent again.
+"""Handle replies to guarded reads: drop late ones as they arrive, and have the reads sent again.
 
 Its tests: tests/test_guard.py.
 
-In front of the reads the server is asked for the next deadline of their keys. If a reply begins before that deadline,
-no expired member can be in it, however long the server was busy.
+In front of the reads goes a request for the next deadline of their keys. If a reply begins before that deadline, no
+expired member can be in it, however long the server was busy.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NONE, _INFINITE = b"$-1\r\n", b"$3\r\ninf\r\n"
 
 
 class Slot:
-    """The place, in a client's stream, of a reply whose read is sent again.
+    """The place, in a client's stream, for the reply to a read that is sent again.
 
     Attributes:
-        size: how many of its bytes have come and have not been passed on.
-        done: whether all of it has come.
+        size: how many of its bytes have been received but not passed on.
+        done: whether it is complete.
     """
 
     __slots__ = ("_parts", "done", "size")
@@ -44,12 +44,12 @@ class Slot:
         self.done = False
 
     def put(self, part: bytes) -> None:
-        """Keep what has come of it."""
+        """Keep received bytes of it."""
         self._parts.append(part)
         self.size += len(part)
 
     def take(self) -> list[bytes]:
-        """Return what is kept, which is passed on."""
+        """Return and clear the kept bytes."""
         parts, self._parts, self.size = self._parts, [], 0
         return parts
 
@@ -60,12 +60,12 @@ _FIRST: Final = re.compile(rf"\*0\r\n|(?:\*1\r\n)?\*2\r\n{ARGUMENT}(?:\$[0-9]+\r
 
 @cache
 def _scores_pattern(count: int) -> re.Pattern[bytes]:
-    """Return what matches a whole reply to ZMSCORE with so many members."""
+    """Return a matcher for a whole reply to ZMSCORE with so many members."""
     return re.compile(rb"\*%d\r\n(?:\$-1\r\n|\$[0-9]+\r\n[^\r\n]+\r\n|[,_][^\r\n]*\r\n){%d}" % (count, count))
 
 
 def earliest_of(scores: bytes) -> float:
-    """Return the earliest deadline in a reply to ZMSCORE, in Unix ms; minus infinity, if it is no such reply."""
+    """Return the earliest deadline in a reply to ZMSCORE, in Unix ms; minus infinity if it is not such a reply."""
     if scores[:1] != b"*":
         return -math.inf
     if scores.find(b"$") == scores.find(b"\n") + 1:  # RESP2
@@ -74,11 +74,11 @@ def earliest_of(scores: bytes) -> float:
 
 
 _OF_LINES: Final = re.compile(rb"[$*~%>=!|]").search
-"""Finds what may begin a reply of several lines."""
+"""Finds the possible beginning of a reply of several lines."""
 
 
 def _count_at_once(data: bytes) -> int:
-    """Return how many replies a chunk is, if it is nothing but whole short ones; else 0."""
+    """Return the number of replies in a chunk of only whole short ones; else 0."""
     if data[:1] == b":" and data[-2:] == b"\r\n" and not _OF_LINES(data):
         return data.count(b"\r\n")  # each is a line
     replies = _replies_at_once(data)
@@ -87,35 +87,34 @@ def _count_at_once(data: bytes) -> int:
 
 @cache
 def first_of(index: bytes) -> bytes:
-    """Return the request for the earliest deadline of all, of an index of that name."""
+    """Return the request for the earliest deadline in an index."""
     return encode([b"ZRANGE", index, b"0", b"0", b"WITHSCORES"])
 
 
 def earliest_of_all(first: bytes) -> float:
-    """Return the deadline in a reply to ZRANGE for one member with its score, in Unix ms; infinite: there is none."""
+    """Return the deadline in a reply to ZRANGE for one member with its score, in Unix ms; infinite if there is none."""
     if first[:1] != b"*":
         return -math.inf
     return math.inf if first == b"*0\r\n" else float(first[:-2].rpartition(b"\n")[2].lstrip(b","))
 
 
 def may_be_late(beginning: bytes) -> bool:
-    """Return whether a reply that begins so may show a due member. Even an error can: it may say that the key
-    exists."""
+    """Return whether a reply with this beginning may show a due member; an error can tell that the key exists."""
     return beginning[:1] != b"-" or beginning.startswith(_IN_THE_WAY)
 
 
 def is_refused(beginning: bytes) -> bool:
-    """Return whether a reply that begins so says that the key holds a collection, so that nothing has changed."""
+    """Return whether a reply with this beginning says that the key holds a collection, so that nothing has changed."""
     return beginning.startswith(_IN_THE_WAY)
 
 
 def is_refused_by_zero(beginning: bytes) -> bool:
-    """The same for a request that answers 0 if the key exists."""
+    """The same for a request that returns 0 if the key exists."""
     return beginning == b":0\r\n" or is_refused(beginning)
 
 
 class _InOrder(Replies):
-    """Leaves push messages where they have come; `pushes` tells which of the pieces they are."""
+    """Keeps pushes in their positions; `pushes` tells which pieces they are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,21 +126,20 @@ class _InOrder(Replies):
 
 
 class Guard:
-    """The replies to some requests that are sent together, behind the reply that tells the earliest deadline.
+    """The replies to some requests sent together, after the reply with the earliest deadline.
 
     Args:
-        asked: of how many keys the deadlines have been asked for; 0: for the earliest of all.
+        asked: how many keys' deadlines were requested; 0 if the earliest of all was.
         count: how many requests there are.
         matters: returns, for each request, the function that decides by its beginning whether a late reply matters;
         None if none does.
-        now: gives the server's clock, in Unix ms, the latest that it may be.
-        repeat: is called with the number of a request to be sent again; returns the place of its reply.
-        ended: is called when all replies have come, or it is clear that they will not.
-        hear: is told the earliest of all, if that has been asked for.
+        now: returns the latest possible server time, in Unix ms.
+        repeat: called with the number of a request to be sent again; returns the place for its reply.
+        ended: called when all replies have come, or certainly will not.
+        hear: gets the earliest deadline of all, if it was requested.
 
     Attributes:
-        done: whether all have come.
-        earliest: from when on a reply that begins is late, in Unix ms.
+        done: whether all have come. earliest: a reply that begins at or after this time is late, in Unix ms.
     """
 
     def __init__(
@@ -166,8 +164,8 @@ class Guard:
         self._framing = _InOrder()
         self._scores: list[bytes] | None = []
         self._place = 0
-        self._begun = False  # whether a part of the reply in its place has come
-        self._late = False  # whether that reply is
+        self._begun = False  # whether the current reply has begun
+        self._late = False  # whether it is late
 
     def abandon(self) -> None:
         """Note that the replies will not come."""
@@ -181,7 +179,7 @@ class Guard:
         return earliest
 
     def _pass_at_once(self, data: bytes, now: float, passed: list[bytes | Slot]) -> bool:
-        """Pass whole replies on, if none of them is late; return whether they have been."""
+        """Pass whole replies on if none of them is late; return whether that was done."""
         earliest = self.earliest
         if self._scores is not None:
             pattern = _scores_pattern(self._asked) if self._asked else _FIRST
@@ -203,11 +201,11 @@ class Guard:
         return True
 
     def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
-        """Take bytes of the stream; return those that came behind the last of the replies.
+        """Take bytes of the stream; return those after the last of the replies.
 
         Args:
             data: the bytes.
-            passed: where to put what the client is to get.
+            passed: gets the pieces for the client.
         """
         framing, now = self._framing, self._now()
         if framing.between and self._pass_at_once(data, now, passed):
@@ -241,18 +239,18 @@ class Guard:
 
 
 class Repeated:
-    """The reply to one read that has been sent again, behind a script that removes what is due in its keys.
+    """The reply to a read that was sent again, behind a script that removes due members from its keys.
 
     Args:
-        slot: the reply's place.
-        matters: as of `Guard`.
-        now: gives the server's clock, in Unix ms, the latest that it may be.
-        repeat: is told that it is to be sent again.
-        ended: is called when the reply has come, or will not come.
+        slot: the place for the reply.
+        matters: as in `Guard`.
+        now: returns the latest possible server time, in Unix ms.
+        repeat: called if it must be sent again.
+        ended: called when the reply has come, or certainly will not.
 
     Attributes:
         done: whether it has come.
-        earliest: from when on it is late, in Unix ms.
+        earliest: it is late from this time on, in Unix ms.
     """
 
     def __init__(
@@ -279,7 +277,7 @@ class Repeated:
         self._ended()
 
     def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
-        """Take bytes of the stream; return those that came behind the reply. `passed` gets push messages alone."""
+        """Take bytes of the stream; return those after the reply. `passed` gets only pushes."""
         framing = self._framing
         framing.pushes.clear()
         for number, (piece, ends) in enumerate(framing.cut(data, 1)):
@@ -302,10 +300,10 @@ class Repeated:
 
 
 class Fronted:
-    """The replies to requests of which some are the proxy's own, in front of others of the client's.
+    """The replies to some of the client's requests and to the proxy's own in front of them.
 
     Args:
-        takers: for each request in turn, what takes its reply; None for one of the client's.
+        takers: for each request in turn, the function that takes its reply; None for a client's request.
 
     Attributes:
         done: whether all have come.
@@ -322,7 +320,7 @@ class Fronted:
         """Note that the replies will not come."""
 
     def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
-        """Take bytes of the stream; return those that came behind the last of the replies. `passed`: as of `Guard`."""
+        """Take bytes of the stream; return those after the last of the replies. `passed`: as in `Guard`."""
         framing, takers = self._framing, self._takers
         framing.pushes.clear()
         for number, (piece, ends) in enumerate(framing.cut(data, len(takers) - self._place)):

@@ -1,5 +1,4 @@
-"""Turn a status into an integer: a script answers 64-bit integers as a line of digits, as Lua's numbers have 53
-bits.
+"""Turn a status into an integer: scripts return 64-bit integers as digits, because Lua's numbers have 53 bits.
 
 Its tests: tests/test_together.py.
 """
@@ -10,7 +9,7 @@ from proxy.wire.first_line import FirstLine
 
 
 class Integer(FirstLine):
-    """Passes on the reply; an error stays one."""
+    """Passes on the reply; leaves errors unchanged."""
 
     def _open(self, line: bytes) -> bytes:
         self.done = True

@@ -1,4 +1,4 @@
-"""Recognise, at the speed of C, inline requests as people and health checks send them: lines of plain words.
+"""Recognise, at the speed of C, inline requests as sent by people and health checks: lines of plain words.
 
 Its tests: tests/test_inline.py.
 """
@@ -11,10 +11,10 @@ from typing import Final
 from proxy.wire.pattern import at_once
 
 _LINE: Final = r"[A-Za-z][ !#-&(-\[\]-~]*+\r?\n"
-"""No quotes and no backslash, so each argument stands for itself; no blank but the space."""
+"""No quotes and no backslash, so arguments need no decoding; no blanks but spaces."""
 
 is_lines: Final = re.compile(at_once(_LINE, "+").encode()).fullmatch
-"""Match a chunk that is nothing but such requests."""
+"""Match a chunk of only such requests."""
 
 _LINES: Final = re.compile(at_once(_LINE, "+").encode()).match
 _BEGUN: Final = re.compile(rb"[A-Za-z][ !#-&(-\[\]-~]*+\r?").fullmatch
@@ -22,7 +22,7 @@ _NAMES: Final = re.compile(rb"^[^ \r\n]++", re.MULTILINE).findall
 
 
 def lines_end(chunk: bytes, most: int) -> int:
-    """Return where the requests end that stand at the front of a chunk, within so many bytes of it."""
+    """Return the end of such requests at the front of a chunk, within so many bytes."""
     found = _LINES(chunk, 0, most)
     return found.end() if found else 0
 

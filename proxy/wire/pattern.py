@@ -1,10 +1,10 @@
-"""Match requests by a regular expression: it frames a chunk of them exactly, without making an object for any.
+"""Match requests with a regular expression that frames a chunk exactly, without making an object for each.
 
 Its tests: tests/test_wire.py.
 
 A bulk string says its length before its bytes, which no regular expression can count. This one spells out every length
-up to a bound, as a tree in which the digits lead to the one branch that skips so many bytes. Whatever the bytes, it
-looks at each of them once: no two branches begin alike, and what has matched is not tried in another way.
+up to a bound, as a tree in which the digits select the branch that skips so many bytes. It looks at each byte only
+once: no two branches have the same beginning, and there is no backtracking.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 511
-"""Bytes of an argument at most. To compile an expression takes time in proportion, at every start of the proxy."""
+"""Maximum size of an argument, in bytes. The time to compile the expression at startup is proportional to it."""
 
 MOST: Final = 6
-"""Arguments of a request at most, its name included."""
+"""Maximum number of arguments, including the name."""
 
 POSSESSIVE: Final = sys.version_info >= (3, 11, 5)
-"""Whether this Python is right about `(?:…)*+`: see python/cpython issue 106052."""
+"""Whether this Python handles `(?:…)*+` correctly: see python/cpython issue 106052."""
 
 
 def requests_pattern(
     names: Iterable[bytes], never: bytes = b"", *, longest: int = LONGEST, lines: bool = True
 ) -> re.Pattern[bytes]:
-    """Make an expression that matches one or more requests of some commands, in the form that client libraries send.
+    """Make an expression that matches one or more requests of some commands, as client libraries send them.
 
     Args:
         names: the commands, each spelled as it should match. They are tried in this order.
-        never: a byte that no argument behind the name may begin with, or none. To look at one byte of each costs less
-            than to search the chunk for what begins with it.
+        never: a byte with which no argument after the name may begin, or none. That costs less than a search of the
+            chunk.
 
     Returns:
-        The expression. It matches as many whole requests, each with 1 to `MOST` - 1 arguments behind its name, as there
-        are; `fullmatch` is for a chunk of nothing else.
+        The expression. It matches as many whole requests as possible, each with 1 to `MOST` - 1 arguments after its
+        name; use `fullmatch` for a chunk of only such requests.
     """
     name = name_pattern(names)
     byte, beginning = (".", "") if lines else (r"[^\r]", r"\r*")
@@ -47,10 +47,10 @@ def requests_pattern(
 
 
 def at_once(repeated: str, quantifier: str) -> str:
-    """Return the text of an expression for as many of something in a row as there are, none of them ever tried again.
+    """Return the text of an expression for as many repetitions as possible, without backtracking.
 
-    Python before 3.11.5 is wrong about `(?:…)*+`, which costs less, wherever one of them can fail half-way
-    (python/cpython issue 106052): it goes on behind the failed half. Of single bytes, as in `.*+`, it is right.
+    `(?:…)*+` would cost less, but Python before 3.11.5 handles it wrongly if a repetition can fail half-way
+    (python/cpython issue 106052): it goes on after the failed half. For single bytes, as in `.*+`, it is right.
     """
     if POSSESSIVE:
         return f"(?:{repeated}){quantifier}+"
@@ -58,7 +58,7 @@ def at_once(repeated: str, quantifier: str) -> str:
 
 
 def name_pattern(names: Iterable[bytes]) -> str:
-    """Return the text of an expression for a bulk string that is one of some names, tried in this order."""
+    """Return the text of an expression for a bulk string with one of some names, tried in this order."""
     return _bulk([*str(len(name)), r"\r\n", *name.decode()] for name in names)
 
 
@@ -66,9 +66,9 @@ def bulk_pattern(longest: int, byte: str = ".", first: str = "") -> str:
     """Return the text of an expression for a bulk string.
 
     Args:
-        longest: bytes that it has at most.
-        byte: what each of them may be, as an expression.
-        first: what the first of them may be, if that is something else.
+        longest: its maximum size in bytes.
+        byte: an expression for each byte.
+        first: an expression for the first byte, if different.
     """
 
     def content(size: int) -> str:
@@ -78,22 +78,22 @@ def bulk_pattern(longest: int, byte: str = ".", first: str = "") -> str:
 
 
 def header_pattern(mark: str, most: int) -> str:
-    """Return the text of an expression for the line that begins an array, or the like, of up to so many elements."""
+    """Return the text of an expression for the header line of an array or the like, of up to so many elements."""
     return mark + _tree([*str(count), r"\r\n"] for count in range(most + 1))
 
 
 def _repeated(argument: str, count: int) -> str:
-    # Two are spelled out: a repetition costs more than its text, and most requests have one or two.
+    # The first two are spelled out: a repetition is slower, and most requests have one or two.
     return argument * count if count <= 2 else at_once(argument, f"{{{count}}}")
 
 
 def _bulk(contents: Iterable[Sequence[str]]) -> str:
-    """A bulk string with one of several contents, each a sequence of atoms: the digits of its length, and so on."""
+    """Return an expression for a bulk string with one of several contents, each a sequence of atoms."""
     return rf"\${_tree(contents)}\r\n"
 
 
 def _tree(sequences: Iterable[Sequence[str]]) -> str:
-    """An expression for one of several sequences of atoms. Those that begin with the same atom share it."""
+    """Return an expression for one of several sequences of atoms. Those with the same first atom share it."""
     rests: dict[str, list[Sequence[str]]] = {}
     for head, *rest in sequences:
         rests.setdefault(head, [])

@@ -1,8 +1,8 @@
-"""Read the header of the PROXY protocol, versions 1 and 2, by which a load balancer says where a client comes from.
+"""Read the PROXY protocol header, versions 1 and 2, with which a load balancer gives a client's address.
 
 Its tests: tests/test_proxy_protocol.py.
 
-`read` gets what has come so far. It never needs a byte behind the header to know where the header ends.
+`read` gets all bytes received so far. It needs no byte after the header to find its end.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
 LONGEST: Final = 4096
-"""Bytes of a header that are read at most. A balancer's own, with all that it may tell besides, has a few hundred."""
+"""Maximum size of a header, in bytes. A balancer's header with all extensions has a few hundred."""
 
 LONGEST_LINE: Final = 107
-"""Bytes of a header of version 1, by the protocol's own rule."""
+"""Maximum size of a version 1 header, in bytes, by the protocol."""
 
 _BEGIN: Final = b"PROXY "
 _LINE: Final = re.compile(r"PROXY TCP([46]) (\S+) (\S+) (\d+) (\d+)", re.ASCII).fullmatch
@@ -30,7 +30,7 @@ _INET: Final = struct.Struct("!4s4sHH")
 _INET6: Final = struct.Struct("!16s16sHH")
 _UNIX: Final = struct.Struct("!108s108s")
 _SHAPES: Final = {0x11: _INET, 0x21: _INET6, 0x31: _UNIX}
-"""The second byte behind the signature → what follows the length: addresses of connections, not of datagrams."""
+"""The second byte after the signature → the addresses after the length: of connections, not of datagrams."""
 
 
 class ProxyHeaderError(Exception):
@@ -38,11 +38,11 @@ class ProxyHeaderError(Exception):
 
 
 class ProxyHeader(NamedTuple):
-    """A whole header.
+    """A complete header.
 
     Attributes:
-        size: its bytes; what follows is the client's.
-        source: where the client comes from, as the log shows it; None if that is not said: the peer speaks for itself.
+        size: its size in bytes; the rest is the client's.
+        source: the client's address, as the log shows it; None to use the peer's own.
     """
 
     size: int
@@ -53,13 +53,13 @@ def read(data: bytes) -> ProxyHeader | None:
     """Read the header at the front of a connection.
 
     Args:
-        data: what has come so far.
+        data: all bytes received so far.
 
     Returns:
-        The header, or None: it has not ended, and all of `data` belongs to it.
+        The header; None if it is incomplete, so that all of `data` belongs to it.
 
     Raises:
-        ProxyHeaderError: there is none, or it cannot be used.
+        ProxyHeaderError: there is no header, or it cannot be used.
     """
     if data.startswith(_SIGNATURE[: len(data)]):
         return _read_binary(data)
@@ -129,7 +129,7 @@ def _read_binary(data: bytes) -> ProxyHeader | None:
 
 
 def _path(field: bytes) -> str | None:
-    """Return a Unix address as the log shows it; None for a socket without a name, as most clients have."""
+    """Return a Unix address as the log shows it; None for an unnamed socket, as most clients have."""
     name = field.rstrip(b"\0") if field.startswith(b"\0") else field.partition(b"\0")[0]
     text = "".join(chr(byte) if 0x20 < byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}" for byte in name)
     return f"unix:{text}" if text else None

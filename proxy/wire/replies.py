@@ -1,4 +1,4 @@
-"""Cut a stream into replies exactly, without keeping long ones. The stream may come in any pieces.
+"""Split a stream into replies exactly, without buffering long ones. The stream may come in any pieces.
 
 Its tests: tests/test_sharing.py.
 """
@@ -16,13 +16,13 @@ from proxy.wire.leaves import LEAST, leaves_at_once, parts_at_once
 from proxy.wire.pattern import ARGUMENT, header_pattern
 
 LONGEST_LINE: Final = 64 * 1024
-"""How much of an incomplete line to keep, in bytes. Only texts can have longer lines: a script's status, or
-MONITOR's."""
+"""How much of an incomplete line to keep, in bytes. Only texts can have longer lines: a script's status, or MONITOR
+output."""
 
 _TEXTS: Final = b"+-"
 
 MOST_PARTS: Final = 32
-"""Parts of an array, a set or a map that is taken whole; of more, several at a time."""
+"""Maximum number of parts of an array, a set or a map that is processed whole; larger ones are split."""
 
 _SHORT: Final = rf"[-+:_#,(][^\r\n]*+\r\n|{ARGUMENT}|[$*]-1\r\n"
 _HEAD: Final = f"{header_pattern('[*~]', MOST_PARTS)}|{header_pattern('%', MOST_PARTS // 2)}"
@@ -36,19 +36,19 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 @cache
 def short_replies() -> Callable[[bytes], list[bytes]]:
-    """Return a pattern for the short replies at the front of a chunk, which most traffic is made of.
+    """Return a pattern for the short replies at the front of a chunk, the most frequent kind.
 
-    The chunk is nothing but those where their lengths add up to its own. Otherwise an empty one stands for the rest,
-    which is not searched: that could take time by the square of its length.
+    The chunk has only those if their lengths add up to its own. Otherwise an empty match stands for the rest, which is
+    not searched: that could take quadratic time.
     """
     return re.compile(rf"({_SHORT})|.+".encode(), re.DOTALL).findall
 
 
 @cache
 def short_arrays() -> Callable[[bytes], list[bytes]]:
-    """Return what finds the replies of a chunk that is nothing but short ones, and arrays, sets and maps of few parts.
+    """Return a function that finds the replies of a chunk of only short ones, and arrays, sets and maps of few parts.
 
-    Such an array may be a part itself. Of another chunk it returns none.
+    Such an array may itself be a part. For any other chunk the function returns none.
     """
     find = re.compile(rf"({_SHORT}|{_HEAD})|.+".encode(), re.DOTALL).findall
 
@@ -57,12 +57,12 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
         if not parts[-1]:
             return []
         found: list[bytes] = []
-        begin = end = 0  # of the array that is looked at, in parts
+        begin = end = 0  # of the current array, in parts
         for place in [number for number, part in enumerate(parts) if part[0] in _HEADS and part[1] != _MINUS]:
             head = parts[place]
             count = _CHILDREN[head[:1]] * int(head[1:])
             if place < end:
-                end += count  # one within another
+                end += count  # a nested array
                 continue
             if end:
                 found.append(b"".join(parts[begin:end]))
@@ -78,12 +78,12 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
 
 
 def whole_replies(much: int) -> Callable[[bytes], list[bytes]]:
-    """Return what cuts a chunk into replies, if it is nothing but whole ones of the frequent forms.
+    """Return a function that splits a chunk of only whole replies of the frequent forms.
 
-    Of another chunk it returns something whose lengths do not add up to the chunk's, or nothing.
+    For any other chunk it returns pieces whose lengths do not add up to the chunk's, or nothing.
 
     Args:
-        much: bytes of a chunk with arrays in it from which on it is not looked at.
+        much: maximum size of a chunk with arrays, in bytes.
     """
     short, arrays = short_replies(), short_arrays()
 
@@ -100,12 +100,12 @@ class Replies:
     """Follows the replies on one connection.
 
     Attributes:
-        between: whether the stream stands between two replies.
-        left: how many bytes of a string are known to be still to come.
+        between: whether the stream is between two replies.
+        left: how many bytes of a string are still to come.
 
     Args:
-        unasked: takes the push messages, in pieces.
-        long_texts: whether texts may be longer than `LONGEST_LINE`; else what seems to be one is no reply.
+        unasked: gets the pushes, in pieces.
+        long_texts: whether texts may be longer than `LONGEST_LINE`; otherwise such a text is a stray reply.
     """
 
     def __init__(self, unasked: Callable[[bytes], object] = lambda _: None, *, long_texts: bool = True) -> None:
@@ -113,23 +113,23 @@ class Replies:
         self._texts = _TEXTS if long_texts else b""
         self.between = True
         self.left = 0
-        self._begun = b""  # a line that has not come whole
-        self._pending = 0  # parts to come of the reply, or the push message, that has begun
-        self._within_line = False  # one so long that its beginning has been passed on
-        self._unasked = False  # whether it is a push message
+        self._begun = b""  # an incomplete line
+        self._pending = 0  # parts of the current reply or push still to come
+        self._within_line = False  # whether the beginning of a long line has been passed on
+        self._unasked = False  # whether it is a push
 
     def cut(self, data: bytes, most: float = math.inf) -> list[tuple[bytes, bool]]:
-        """Take bytes of the stream, and leave out the push messages between replies.
+        """Take bytes of the stream; leave out the pushes between replies.
 
         Args:
             data: the bytes.
-            most: how many replies to look for the end of; what comes behind them is left as it is (`rest`).
+            most: maximum number of replies to find; bytes after them are left alone (`rest`).
 
         Returns:
-            Pieces of replies, in order, each with whether a reply ends with it.
+            Pieces of replies, in order, each with a flag whether it ends a reply.
 
         Raises:
-            StrayReplyError: something else has come.
+            StrayReplyError: the bytes are not a reply.
         """
         data, self._begun = self._begun + data, b""
         pieces: list[tuple[bytes, bool]] = []
@@ -183,12 +183,12 @@ class Replies:
         self._take_unasked(piece)
 
     def rest(self) -> bytes:
-        """Return what has come behind the replies that were looked for."""
+        """Return and clear the bytes after the replies."""
         rest, self._begun = self._begun, b""
         return rest
 
     def _take(self, line: bytes) -> None:
-        """Take a line, which is a reply or begins one or a part of one."""
+        """Process a line, which is a reply or begins a reply or a part."""
         mark, rest = line[:1], line[1:-2]
         if mark == b">" and not self._pending:
             self._unasked, mark = True, b"*"

@@ -2,12 +2,12 @@
 
 Its tests: tests/test_signs.py.
 
-A sign is the server's answer to a fresh random token, so it stands exactly where the reply to that request belongs, and
-its text stands nowhere else. A silent sign is asked for by ECHO, and leaves no error behind at the server. A loud one
-is asked for by a command whose name is the token: that is answered in every state of a server and of a connection.
+A sign is the server's reply to a fresh random token, so its position is exactly that of the reply to that request, and
+its text occurs nowhere else. A silent sign is requested by ECHO and causes no error in the server's statistics. A loud
+one is requested by a command whose name is the token: that gets a reply in every state of server and connection.
 
-The server may refuse an ECHO, while a script keeps it busy, say. What looks like that is held back until the sign has
-come after all, or a loud one behind it: then the refusal is found, and taken for the sign.
+The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like that is held back
+until the sign itself comes, or a later loud one: then the refusal is identified and treated as the sign.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _BEFORE: Final = (
     b"-ERR unknown command 'ECHO', with args beginning with: '",
     b"-ERR unknown command `ECHO`, with args beginning with: `",
 )
-"""What stands before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; after a HELLO, everywhere; in a silent
-sign, everywhere; and twice more for an ECHO that has been renamed (rename-command)."""
+"""The text before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; after a HELLO, everywhere; in a silent
+sign, everywhere; and twice more for a renamed ECHO (rename-command)."""
 
 _LINE: Final = re.compile(
     rb"(?:-ERR (?:unknown command ['`](?:ECHO['`], with args beginning with: ['`])?|Syntax error in HELLO option ')"
@@ -42,10 +42,10 @@ _LINE: Final = re.compile(
 )
 
 _BEFORE_ALL: Final = (b"-ERR ", b"$32\r\n")
-"""What each of them begins with."""
+"""The first bytes of each."""
 
 _LONG: Final = 4096
-"""Chunks up to so many bytes are searched directly; longer ones by a plain search first."""
+"""Maximum size of chunks to search with the pattern directly; longer ones get a plain search first."""
 
 _REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
 _REFUSAL: Final = (
@@ -54,33 +54,33 @@ _REFUSAL: Final = (
 )
 _REFUSED_SIGN: Final = re.compile(_REFUSAL.encode())
 """How servers refuse an ECHO with one argument, outside a transaction. The full text, because a client's script may
-answer an error with the same code."""
+return an error with the same code."""
 
 _LONGEST_WORD: Final = max(map(len, _REFUSAL_WORDS))
 
 _AT_ONCE: Final = 16 * 1024
-"""How many bytes behind a line to look at first: mostly they show whether the line is a reply."""
+"""How many bytes after a line to look at first: usually they show whether the line is a reply."""
 
 MOST_HELD: Final = 16 * 1024 * 1024
-"""How much to hold back, in bytes, while it is not clear whether a sign has been refused."""
+"""How much to hold back, in bytes, while a sign may have been refused."""
 
 
 _BYTES: Final = frozenset((bytes,))
 
 _MOST_STEPS: Final = 20_000
-"""How many steps to spend on finding out how refused signs stand among replies."""
+"""Maximum number of steps to locate refused signs among replies."""
 
 _TOKENS_AT_ONCE: Final = 64
 
 _LONGEST_SIGN: Final = 256
-"""Longest beginning of a line, in bytes, up to the end of the token in it."""
+"""Maximum length of a line up to the end of its token, in bytes."""
 
 
 _tokens: list[bytes] = []
 
 
 def _token() -> bytes:
-    """Return an unpredictable token. Several are made at once, because asking the system takes longest."""
+    """Return an unpredictable token. Several are made at once, because the system call is slow."""
     if not _tokens:
         text = secrets.token_hex(16 * _TOKENS_AT_ONCE).encode()
         _tokens.extend(text[begin : begin + 32] for begin in range(0, len(text), 32))
@@ -88,21 +88,21 @@ def _token() -> bytes:
 
 
 class UnclearRepliesError(Exception):
-    """A sign has been refused, and nobody can tell which of several errors is its own."""
+    """A sign has been refused, and it is not clear which of several errors is its own."""
 
 
 CROWD: Final = 4096
-"""With so many replies outstanding, take no more requests: what is remembered has to stay bounded."""
+"""With so many replies outstanding, take no more requests, to limit memory."""
 
 
 class Passage(Protocol):
-    """What some of the replies pass through."""
+    """A filter for some of the replies."""
 
     done: bool
-    """Whether no more replies need pass through."""
+    """Whether the following replies can bypass it."""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take bytes of the stream; return those for the client, and those that came behind what passes through."""
+        """Take bytes of the stream; return those for the client, and those after its replies."""
 
 
 Way: TypeAlias = Passage | Guard | Repeated | Fronted
@@ -114,10 +114,10 @@ class ReplySubstitution:
 
     Attributes:
         outstanding: whether there are any.
-        trailed: whether something has come behind the last of them, in the same chunk.
-        silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
-        echoes: whether the server will probably answer an ECHO now: then signs are silent.
-        deaf: whether the client's user has turned out to lack the right to ECHO.
+        trailed: whether bytes have come after the last of them, in the same chunk.
+        silenced: whether the client has turned replies off (CLIENT REPLY OFF): then outstanding ones may never come.
+        echoes: whether the server will probably reply to an ECHO now: then signs are silent.
+        deaf: whether the client's user has turned out to lack permission for ECHO.
     """
 
     def __init__(self) -> None:
@@ -126,20 +126,20 @@ class ReplySubstitution:
         self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
         self._settled = 0
         self._held = b""
-        self._begins: set[bytes] = set()  # tokens in front of what is not for the client
-        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind it: who takes it
+        self._begins: set[bytes] = set()  # tokens in front of replies taken aside
+        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token after them → who gets them
         self._aside: list[bytes] | None = None
         self._framing: Replies  # of what is taken aside
         self._pushes: list[bytes] = []  # that came in between
-        self._found: dict[bytes, Callable[[], None]] = {}  # token: whom to call when its line has come
-        self._opens: dict[bytes, Way] = {}  # token in front of some requests: what their replies pass through
+        self._found: dict[bytes, Callable[[], None]] = {}  # token → whom to call when its line has come
+        self._opens: dict[bytes, Way] = {}  # token in front of requests → filter for their replies
         self._passage: Way | None = None
-        self._waiting: deque[bytes | Slot] = deque()  # a reply that is asked for once more, and what is behind it
-        self._waiting_size = 0  # bytes of that, without those of such replies
+        self._waiting: deque[bytes | Slot] = deque()  # the reply to a repeated read, and the bytes after it
+        self._waiting_size = 0  # its size in bytes, without such replies
         self._slots: deque[Slot] = deque()  # such replies
         self._silent: set[bytes] = set()  # tokens of silent signs
-        self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
-        self._awaited = 0  # how many replies are taken aside, behind the last sign
+        self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
+        self._awaited = 0  # number of replies taken aside after the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
         self._doubt: bytearray | None = None  # the held bytes, from the line that may be a refusal on
         self._doubt_searched = 0  # how much of it is known to have no sign
@@ -149,32 +149,32 @@ class ReplySubstitution:
 
     @property
     def active(self) -> bool:
-        """Whether the stream need pass through `receive`."""
+        """Whether the stream must pass through `receive`."""
         return self.outstanding or self._passage is not None
 
     @property
     def settled(self) -> int:
-        """How many of the expected replies need not be waited for any more."""
+        """How many of the expected replies have come or are no longer expected."""
         return self._settled
 
     @property
     def next_number(self) -> int:
-        """The number of the next reply to be expected: compare with `settled`."""
+        """The number of the next expected reply: compare with `settled`."""
         return self._settled + len(self._expected)
 
     @property
     def waiting(self) -> int:
-        """How many bytes wait for a read that has been sent again."""
+        """How many bytes wait for the reply to a read that was sent again."""
         return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
 
     @property
     def crowded(self) -> bool:
-        """Whether so many replies are outstanding that no more should be asked for."""
+        """Whether too many replies are outstanding to send more requests."""
         return len(self._expected) >= CROWD and not self.silenced
 
     @property
     def wants_probe(self) -> bool:
-        """Whether a loud sign has to show if a silent one has been refused."""
+        """Whether a loud sign is needed to show if a silent one has been refused."""
         return self._is_held_back and bool(self._expected) and self._expected[-1][0] in self._silent
 
     def expect(
@@ -185,18 +185,18 @@ class ReplySubstitution:
         found: Callable[[], None] | None = None,
         silent: bool = False,
     ) -> bytes:
-        """Replace the answer to a request that is about to be sent.
+        """Replace the reply to a request that is about to be sent.
 
         Args:
-            reply: the bytes that the client is to get, may be empty.
+            reply: the bytes for the client, may be empty.
             by_greeting: whether to ask by a HELLO with an unknown option. It changes nothing, and is answered before a
             login too, where some servers answer nothing else. Not in a transaction.
-            found: is called when the answer comes; not when a later one shows that it never will.
-            silent: whether to ask by an ECHO, which leaves no error at the server. Not in a transaction, and not where
-                the client is to get anything.
+            found: called when the reply comes; not when a later one shows that it never will.
+            silent: whether to ask by ECHO, which causes no error at the server. Not in a transaction, and only if
+                `reply` is empty.
 
         Returns:
-            The request to send: if it is not silent, a command that the server does not know, and that spoils an open
+            The request to send: if it is not silent, a command that the server does not know and that aborts an open
             transaction.
         """
         if self.silenced and len(self._expected) >= CROWD:
@@ -213,12 +213,12 @@ class ReplySubstitution:
         return encode([b"HELLO", b"2", token] if by_greeting else [token])
 
     def enclose(self, request: bytes, hear: Callable[[bytes], bytes], *, replies: int = 1) -> bytes:
-        """Have the reply to a request of the proxy's own taken out of the stream.
+        """Take the reply to a request of the proxy's own out of the stream.
 
         Args:
             request: the request.
-            hear: gets the bytes between the replies of the requests before and behind it, without push messages, and
-                returns those of them that are for the client after all, such as what a RESP2 subscriber is told.
+            hear: gets the bytes between the replies before and after it, without pushes, and returns those that are for
+                the client after all, such as messages to a RESP2 subscriber.
             replies: how many replies the request has.
 
         Returns:
@@ -239,12 +239,12 @@ class ReplySubstitution:
         found: Callable[[], None] | None = None,
         silent: bool | None = None,
     ) -> bytes:
-        """Have the replies to what is sent next pass through something, until it is done.
+        """Pass the replies to the next requests through a filter until it is done.
 
         Args:
-            passage: what they pass through.
-            found: is called when the first of them is to come next, as of `expect`.
-            silent: as of `expect`; as `echoes`, where not given.
+            passage: the filter.
+            found: called when the first of them is next, as in `expect`.
+            silent: as in `expect`; `echoes` by default.
 
         Returns:
             The request to send in front of it.
@@ -254,15 +254,15 @@ class ReplySubstitution:
         return request
 
     def enter(self, passage: Way) -> None:
-        """As `open`, but without a sign in front: everything sent before has been answered, and no pushes can come."""
+        """Like `open`, but without a sign in front: all earlier requests have been answered, and no pushes can come."""
         self._passage = passage
 
     def _pass(self, data: bytes, passed: list[bytes | Slot]) -> None:
-        """Pass bytes on, except for what is taken aside."""
+        """Pass bytes on, except for those taken aside."""
         if not data:
             return
         if self._aside is not None:
-            # The request may wait for long in the server: what comes unasked meanwhile is not to wait here.
+            # The request may wait for long in the server: do not delay pushes meanwhile.
             self._aside.extend(piece for piece, _ in self._framing.cut(data))
             passed += self._pushes
             self._pushes.clear()
@@ -279,7 +279,7 @@ class ReplySubstitution:
         passed.append(data)
 
     def _hear(self, token: bytes) -> bytes:
-        """Begin or end taking bytes out of the stream, if the token says so; return those that are for the client."""
+        """Begin or end taking bytes out of the stream if the token says so; return those for the client."""
         if token in self._begins:
             self._begins.remove(token)
             self._aside = []
@@ -293,14 +293,14 @@ class ReplySubstitution:
     def receive(self, data: bytes) -> bytes:
         """Pass bytes of the stream on, with replies replaced.
 
-        A token that is found settles those expected before it as well: under CLIENT REPLY OFF their lines never come.
+        A token settles all earlier ones as well: under CLIENT REPLY OFF their lines never come.
 
         Returns:
-            The bytes for the client. The beginning of a line that may be one of ours is held back, and what follows a
-            line that may refuse one.
+            The bytes for the client. The beginning of a line that may be a sign is held back, and the bytes from a line
+            that may refuse one.
 
         Raises:
-            UnclearRepliesError: one has been refused, and it is not clear which line says so.
+            UnclearRepliesError: a sign has been refused, and it is not clear by which line.
         """
         if self._doubt is not None:
             if self._stays_in_doubt(data):
@@ -326,7 +326,7 @@ class ReplySubstitution:
             place = self._places[token] - self._settled
             if end < 0:
                 keep = begin
-                if self._silent and place:  # what has come in front of it tells of those, when the line is there
+                if self._silent and place:  # the bytes before it show those, once the line is complete
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._hold(stream[keep:])
@@ -344,7 +344,7 @@ class ReplySubstitution:
         return out
 
     def _in_order(self, passed: list[bytes | Slot]) -> bytes:
-        """Return what the client can get of what has passed: nothing behind a reply that has still to come."""
+        """Return the bytes that the client can get now: none after a reply that is still to come."""
         waiting, slots = self._waiting, self._slots
         if not waiting and _are_all_bytes(passed):
             return b"".join(passed)
@@ -369,7 +369,7 @@ class ReplySubstitution:
         return b"".join(out)
 
     def _arrive(self, token: bytes, passed: list[bytes | Slot]) -> None:
-        """Put in place what the client is to get for a sign that has come."""
+        """Insert the bytes that the client gets for a sign that has come."""
         place = self._places[token] - self._settled
         if (found := self._found.pop(token, None)) is not None:
             found()
@@ -381,22 +381,21 @@ class ReplySubstitution:
             self._passage = opens
 
     def _pass_with_refused(self, data: bytes, count: int, passed: list[bytes | Slot]) -> None:
-        """Pass on what has come in front of a sign; so many before it have not come, and those that are silent have
-        been refused.
+        """Pass on the bytes before a sign. So many signs before it have not come; the silent ones were refused.
 
-        They stand among the errors of that kind. Which are which does not matter where all are the same and stand side
-        by side; where the reply behind a sign has to be found, nothing else may follow them either.
+        Their refusals are among the errors of that kind. It does not matter which if all are equal and adjacent; if the
+        reply after a sign is needed, nothing else may follow them either.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
-        unheard = self.silenced or len(refused) < count  # what follows CLIENT REPLY OFF is not answered
+        unheard = self.silenced or len(refused) < count  # requests after CLIENT REPLY OFF get no reply
         first = _refusal(data, 0, whole=True) if refused else None
         if first is None:
             if refused and not unheard:
                 raise UnclearRepliesError
             self._pass(data, passed)
             return
-        # What stands in front of it may begin within a reply of which the rest has been passed on.
+        # The bytes before it may begin within a reply whose beginning has been passed on.
         self._pass(data[:first], passed)
         awaited: int | None = None  # replies that come before the first of them
         if self._aside is not None:
@@ -436,20 +435,20 @@ class ReplySubstitution:
     def _places_of_refused(
         self, refused: list[bytes], replies: list[bytes], lines: list[int], awaited: int | None, *, loose: bool
     ) -> tuple[int, ...]:
-        """Return where the refusals of silent signs stand among replies, of which some are such lines.
+        """Return the positions of silent signs' refusals among replies, some of which are such lines.
 
         Args:
             refused: the signs, in order.
             replies: the replies.
-            lines: where those lines stand.
-            awaited: how many replies come before the first sign; None: that is not known.
-            loose: whether more requests may have been left without a reply.
+            lines: the positions of those lines.
+            awaited: how many replies come before the first sign; None if unknown.
+            loose: whether more requests may have had no reply.
 
         Returns:
-            The places; none where any of those lines will do.
+            The positions; none if any of those lines will do.
 
         Raises:
-            UnclearRepliesError: there is more than one way, and it matters which.
+            UnclearRepliesError: several assignments are possible, and it matters which.
         """
         leads = [token in self._opens or token in self._within for token in refused]
         end = len(replies) if any(leads) else lines[-1] + 1 if lines else 0
@@ -493,7 +492,7 @@ class ReplySubstitution:
         return chosen
 
     def _settle(self, count: int) -> bytes:
-        """Note that so many tokens have been found, or will not come; return what is for the client after all."""
+        """Note that so many tokens have been found or will not come; return bytes for the client after all."""
         passed = b""
         for _ in range(count):
             token, _reply = self._expected.popleft()
@@ -509,11 +508,11 @@ class ReplySubstitution:
         return passed
 
     def _find(self, stream: bytes | bytearray, position: int) -> tuple[int, int, bytes] | None:
-        """Find the first line with a token of ours: where it begins and ends (-1: not yet), and the token."""
+        """Find the first line with one of our tokens: its begin and end (-1: incomplete), and the token."""
         size = len(stream)
         for begin in range(position, size, _LONG):
             end = min(size, begin + _LONG + _LONGEST_SIGN)
-            # A plain search is ten times as fast where there is nothing to be found.
+            # A plain search is ten times as fast if there is nothing to find.
             if begin > position and all(stream.find(word, begin, end) < 0 for word in _BEFORE_ALL):
                 continue
             for line in _LINE.finditer(stream, begin, end):
@@ -523,7 +522,7 @@ class ReplySubstitution:
         return None
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
-        """Return where a line of ours may begin whose token is not yet complete, or the end of the stream."""
+        """Return the begin of a possible sign whose token is incomplete, or the end of the stream."""
         for mark in _MARKS.finditer(stream, max(position, len(stream) - _LONGEST_BEFORE - 31)):
             begin = mark.start()
             tail = stream[begin:]
@@ -534,7 +533,7 @@ class ReplySubstitution:
         return len(stream)
 
     def _hold(self, data: bytes) -> None:
-        """Hold back what may be the beginning of a sign, or refuse one."""
+        """Hold back bytes that may begin a sign or refuse one."""
         if not self._is_held_back:
             self._held = data
             return
@@ -545,7 +544,7 @@ class ReplySubstitution:
         self._doubt_framing.cut(data)
 
     def _stays_in_doubt(self, data: bytes) -> bool:
-        """Take more of what is held back; return whether it may still refuse a sign, and none has come behind it."""
+        """Add to the held bytes; return whether they may still refuse a sign and no sign has come after them."""
         held = self._doubt
         assert held is not None
         held += data
@@ -561,7 +560,7 @@ class ReplySubstitution:
         return True
 
     def _possible_refusal(self, stream: bytes, position: int) -> int:
-        """Return where a line begins that may refuse a silent sign, or the end of the stream."""
+        """Return the begin of a line that may refuse a silent sign, or the end of the stream."""
         refusal = _refusal(stream, position)
         if refusal is not None:
             self._is_held_back = True
@@ -578,17 +577,17 @@ def _are_all_bytes(parts: list[bytes | Slot]) -> TypeGuard[list[bytes]]:
 
 
 def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None:
-    """Return where a line stands that may refuse a silent sign.
+    """Return the position of a line that may refuse a silent sign.
 
-    A line within a string is none, which shows where what follows it is no reply.
+    A line within a string does not count: it is recognised by what follows it, which is not a reply.
 
     Args:
         stream: bytes from a server.
-        position: from where to look.
+        position: where to start.
         whole: whether they end with a reply.
 
     Raises:
-        UnclearRepliesError: very many lines look so.
+        UnclearRepliesError: too many lines look like that.
     """
     if not stream.startswith(b"-", position):
         position = stream.find(b"\n-", position) + 1  # a plain search is ten times as fast
@@ -613,20 +612,20 @@ def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None
 
 
 class LoginEvidence:
-    """Watches the replies of a server that wants a password for the first that only a logged-in client gets.
+    """Watches the replies of a server that requires a password for the first that only a logged-in client gets.
 
-    Before that there are only error lines, and the line that answers RESET.
+    Before that there are only error lines and the reply to RESET.
     """
 
     def __init__(self) -> None:
-        self._line = b""  # the beginning of an incomplete line, as much of it as matters
+        self._line = b""  # the relevant beginning of an incomplete line
 
     def receive(self, data: bytes) -> bool:
-        """Take bytes of the stream; return whether they show that the client is logged in."""
+        """Take bytes of the stream; return whether they prove that the client is logged in."""
         lines = (self._line + data).split(b"\r\n")
         if any(line and not _BEFORE_LOGIN.match(line) for line in lines[:-1]):
             return True
-        # Of an error line that goes on, keep only what identifies it.
+        # Of an incomplete error line keep only what identifies it.
         self._line = lines[-1][:8] + (b"\r" if lines[-1][8:].endswith(b"\r") else b"")
         return bool(self._line) and not _BEFORE_LOGIN.match(self._line) and not b"+RESET".startswith(self._line)
 

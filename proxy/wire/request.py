@@ -1,11 +1,11 @@
-"""Read a client's stream of requests at exactly the boundaries at which Redis reads it.
+"""Split a client's stream into requests at exactly the boundaries that Redis uses.
 
 Its tests: tests/test_wire.py.
 
-The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of a tidy
-protocol description, because a proxy that saw another boundary than the server would judge other requests than
-those that run. Where servers differ, the reader is as lenient as the most lenient one: a request that the server
-then refuses does no harm.
+The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of the protocol
+specification, because a proxy that saw other boundaries than the server would judge other requests than those that run.
+If servers differ, the reader is as lenient as the most lenient one: a request that the server then rejects does no
+harm.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ BULK_LIMIT = 512 * 1024 * 1024
 """Longest argument that servers accept by default (`proto-max-bulk-len`), in bytes."""
 
 INLINE_LIMIT = 64 * 1024
-"""Bytes that Redis buffers of a line (inline request, or a count) before it gives up (PROTO_INLINE_MAX_SIZE)."""
+"""Maximum number of bytes of a line (inline request, or a count) that Redis buffers (PROTO_INLINE_MAX_SIZE)."""
 
 JOINED: Final = 256 * 1024
-"""How many bytes to join to the buffer at a time: there may be many more, and other clients wait."""
+"""How many bytes to join to the buffer at a time, so that other clients do not wait."""
 
 COPIED: Final = 64 * 1024
-"""Bytes of an incomplete request that have been read and are still copied when more arrives."""
+"""Maximum number of processed bytes of an incomplete request that are copied when more arrive."""
 
 _STAR = 0x2A
 BLANK_LINES: Final = 50
-"""Lines of blanks that are read in one go."""
+"""Number of lines of blanks to process at once."""
 
 _SPACES = frozenset(b" \n\r\t\v\f")
-_ENDS = frozenset(b" \n\r\t")  # what ends an argument without quotes: fewer than what may stand between two
+_ENDS = frozenset(b" \n\r\t")  # end an unquoted argument; more may separate two
 _QUOTED = re.compile(rb"[\"'\v\f\xff]")
 _ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
 class Blanks(Enum):
-    """What a server makes of a line with nothing but blanks in it, where one request ends and another may begin."""
+    """How a server treats a line of only blanks between two requests."""
 
     EMPTY = "empty"
-    """The same as of an empty line: Redis."""
+    """Like an empty line: Redis."""
     NOTHING = "nothing"
-    """Nothing, where an empty line ends a `CLIENT REPLY SKIP`: Valkey from 9."""
+    """Ignored, though an empty line ends a `CLIENT REPLY SKIP`: Valkey from 9."""
     INLINE = "inline"
-    """Nothing either, but it reads what follows as an inline request even if that begins like an array: Valkey 8."""
+    """Ignored, but the next request is read as inline even if it begins like an array: Valkey 8."""
 
 
 class Quoting(Enum):
     """How a server splits an inline request into arguments."""
 
     PLAIN = "plain"
-    """What ends a quoted part ends the argument, and nothing but a blank may follow: Redis, Valkey 8.0."""
+    """A closing quote ends the argument, and only a blank may follow: Redis, Valkey 8.0."""
     DROPPING = "dropping"
-    """Likewise; and a byte 0xff is left out: Valkey 8.1."""
+    """The same, and bytes 0xff are dropped: Valkey 8.1."""
     JOINING = "joining"
-    """Likewise; and an argument goes on behind a quoted part: Valkey from 9."""
+    """The same, and an argument may continue after a quoted part: Valkey from 9."""
 
 
 class Kind(Enum):
@@ -84,10 +84,10 @@ class Request:
     Attributes:
         kind: what this is.
         arguments: its arguments, the command's name first. Empty for an empty request, a body and what is broken.
-        raw: the bytes that the client sent; but a line of blanks, which servers do not read alike, is replaced.
-        count: how many arguments the request has in all.
+        raw: the bytes that the client sent, but with a line of blanks replaced, which servers read differently.
+        count: the total number of its arguments.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
-        odd: whether some line of it does not end in CRLF, for which newer servers close the connection.
+        odd: whether a line of it does not end in CRLF, for which newer servers close the connection.
     """
 
     __slots__ = ("arguments", "count", "header", "kind", "odd", "raw")
@@ -107,19 +107,17 @@ class Request:
 
 
 ARGUMENT_SIZE: Final = 56
-"""Bytes of memory that a short argument takes, beside its bytes in the stream, and its place in the list of them."""
+"""Memory overhead of a short argument, in bytes, including its place in the list."""
 
 
 class RequestReader:
-    """Cuts a stream of bytes into requests, without I/O.
+    """Splits a stream of bytes into requests, without I/O.
 
-    Feed it with `feed`, then call `next_request` until it returns None. What it holds is at most one incomplete
-    request and what was fed after it; `held` is how many bytes. Beside that it keeps no more bytes of what it has
-    returned than these are.
+    Feed it with `feed`, then call `next_request` until it returns None. It holds at most one incomplete request and the
+    bytes fed after it; `held` is their size. Of returned requests it keeps no more bytes than that.
 
     Args:
-        blanks: what the server makes of a line of blanks. With the default, other servers than those read all requests
-            as they should be read as well.
+        blanks: how the server treats a line of blanks. The default is safe with all other servers too.
         strict: whether the server closes the connection for a line that does not end in CRLF.
         quoting: how the server splits an inline request.
     """
@@ -130,22 +128,22 @@ class RequestReader:
         self._blanks = blanks
         self._quoting = quoting
         self._strict = strict
-        self._front: list[bytes] = []  # what has been read of an incomplete request, where that is long
+        self._front: list[bytes] = []  # the processed part of a long incomplete request
         self._front_size = 0
         self._long: list[tuple[int, bytes]] = []  # long arguments in the buffer, which are not copied to the front
         self._buffer = b""
-        self._position = 0  # where the request that is being read begins, or goes on behind its front
+        self._position = 0  # begin of the current request, or of its part after the front
         self._later: deque[bytes] = (
             deque()
         )  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
         self._later_size = 0
-        self._need = 0  # bytes, from the start of the buffer, without which reading on is of no use
-        # The multi bulk request that is being read: its arguments so far, and where the next one begins.
+        self._need = 0  # number of buffered bytes needed to make progress
+        # The current multi bulk request: its arguments so far, and where the next one begins.
         self._arguments: list[bytes] = []
         self._count = 0
         self._header = 0
         self._next = 0
-        # A request whose head was taken: how many arguments, and bytes of the present one, are still to pass.
+        # A request whose head was taken: how many arguments, and bytes of the current one, are still to come.
         self._body_arguments = 0
         self._body_bytes = 0
         self._in_body = False
@@ -157,19 +155,19 @@ class RequestReader:
 
     @property
     def announced(self) -> int:
-        """Length, in bytes, of the string in a request that is still arriving; 0 where its header is not there yet."""
+        """Length, in bytes, of the current string in an incomplete request; 0 if its header has not come yet."""
         return self._announced
 
     @property
     def count(self) -> int:
-        """Number of arguments that the request being read has by its own word; 0 between two requests."""
+        """Number of arguments that the current request announces; 0 between two requests."""
         return self._count
 
     @property
     def oversized(self) -> bool:
-        """Whether a header in the request that is still arriving announces more than servers usually take.
+        """Whether a header in the incomplete request announces more than servers usually accept.
 
-        Such a request is not to be waited for: the server may refuse it at once.
+        Do not wait for the rest of such a request: the server may reject it at once.
         """
         return self._oversized
 
@@ -180,14 +178,14 @@ class RequestReader:
 
     @property
     def memory(self) -> int:
-        """Bytes, about, that this takes: of short arguments the objects take more than the bytes."""
+        """Approximate memory in bytes: the objects of short arguments take more than their bytes."""
         return self._front_size + len(self._buffer) + self._later_size + ARGUMENT_SIZE * len(self._arguments)
 
     def ahead(self, most: int) -> bytes:
-        """Return what has been fed and not yet returned in a request, if that begins where a request does.
+        """Return bytes fed and not yet returned in a request, if they begin with a request.
 
         Args:
-            most: how many bytes of it, if there are as many.
+            most: maximum number of bytes.
         """
         if self._in_body:
             return b""
@@ -196,10 +194,10 @@ class RequestReader:
         return self._buffer[self._position : self._position + most]
 
     def front(self, most: int) -> tuple[bytes, int]:
-        """Return what has been fed, and where in that the next request begins: at its end, if that is being read.
+        """Return the bytes fed, and the begin of the next request in them; their end if a request is incomplete.
 
         Args:
-            most: how many bytes from there on are wanted, if there are as many.
+            most: maximum number of bytes wanted from there on.
         """
         if self._count or self._in_body or self._broken or self._front:
             return b"", 0
@@ -208,17 +206,17 @@ class RequestReader:
         return self._buffer, self._position
 
     def skip(self, count: int) -> None:
-        """Take so many bytes of `front` for returned in requests, which they are the whole of."""
+        """Treat so many bytes of `front` as returned; they must be whole requests."""
         self._position += count
 
     @property
     def within(self) -> bool:
-        """Whether the server has been, or will be, sent a part of a request that is not yet complete."""
+        """Whether a part of an incomplete request has been or is about to be sent to the server."""
         return self._in_body
 
     @property
     def broken_within(self) -> bool:
-        """Whether it has within a request of which a part had been sent."""
+        """Whether it has within a request that had been sent in part."""
         return self._broken_within
 
     @property
@@ -242,10 +240,10 @@ class RequestReader:
             self._position = 0
 
     def next_request(self) -> Request | None:
-        """Return the next whole request, body or broken rest; None when more bytes are needed for one, or `unread`."""
+        """Return the next whole request, body or broken rest; None if more bytes are needed, or `unread`."""
         request = self._next_request()
         if request is None and self.unread:
-            # Not before: what waits behind would be copied again whenever some of it has been read, and more has come.
+            # Not earlier: waiting bytes would be copied again whenever some are processed and more arrive.
             self._join(JOINED)
             request = self._next_request()
         if self._position:
@@ -253,7 +251,7 @@ class RequestReader:
         return request
 
     def _shed(self) -> None:
-        """Drop what has been returned once that is most of the buffer, so that each byte is copied about once."""
+        """Drop returned bytes once they are most of the buffer, so that each byte is copied about once."""
         position = self._position
         if 2 * position >= len(self._buffer):
             self._buffer = self._buffer[position:]
@@ -261,7 +259,7 @@ class RequestReader:
             self._move(position)
 
     def _move(self, by: int) -> None:
-        """Note that what is read begins so much nearer to the buffer's start now, at which the position is."""
+        """Adjust the stored positions after bytes were dropped from the front of the buffer."""
         self._next -= by
         self._position = 0
         if self._long:
@@ -269,7 +267,7 @@ class RequestReader:
 
     @property
     def unread(self) -> bool:
-        """Whether some of what was fed is still to be looked at, by another call of `next_request`."""
+        """Whether another call of `next_request` may find more in the bytes fed."""
         return self._later_size > 0 and self._need <= len(self._buffer) + self._later_size
 
     def _next_request(self) -> Request | None:
@@ -287,7 +285,7 @@ class RequestReader:
         return self._inline()
 
     def take_head(self) -> Request | None:
-        """Return what has arrived of an incomplete multi bulk request, and pass the rest of it on as bodies.
+        """Return the received part of an incomplete multi bulk request; its rest will be returned as bodies.
 
         Returns:
             The head, or None when there is no such request.
@@ -310,14 +308,14 @@ class RequestReader:
         return head
 
     def refused(self, *, at_count: bool) -> bytes:
-        """Return the beginning of the request that is still arriving, up to a header, and forget all that follows.
+        """Return the beginning of the incomplete request, up to a header, and drop the rest.
 
         Args:
-            at_count: up to the number of its arguments; else up to the length of the one that is still arriving.
+            at_count: up to the number of its arguments; else up to the length of the incomplete one.
         """
         if self._later_size:
             self._join()
-        # A server goes by the carriage return, and waits for a byte behind it, whatever that is.
+        # A server looks for the carriage return, and waits for any byte after it.
         line = self._buffer.find(b"\r", self._next)
         beginning = self._with_front(self._buffer[self._position : line + 2 if line >= 0 else self._next])
         if at_count:
@@ -340,13 +338,13 @@ class RequestReader:
             self._join()
         rest, self._buffer, self._position = self._with_front(self._buffer[self._position :]), b"", 0
         if self._blanks is Blanks.INLINE and not self._count and not self._in_body and not rest.startswith(b"*"):
-            blanks, _, line = rest.rpartition(b"\n")  # nothing else is held in front of a line that is incomplete
+            blanks, _, line = rest.rpartition(b"\n")  # only blank lines can precede an incomplete line
             rest = b" " + line if blanks else line
         self._end_request()
         return rest
 
     def _join(self, most: int | None = None) -> None:
-        """Join to the buffer what was fed since: all of it, or about so many bytes, and those that are needed."""
+        """Join bytes fed since to the buffer: all, or about so many, and those that are needed."""
         if most is None:
             pieces, size = list(self._later), self._later_size
             self._later.clear()
@@ -358,7 +356,7 @@ class RequestReader:
                 size += len(pieces[-1])
         read = self._next - self._position if self._count else 0
         if read > max(COPIED, size):
-            # Else each byte of a client that sends one at a time would cost a copy of all that came before.
+            # Otherwise each byte of a client that sends single bytes would cost a copy of all before it.
             self._bring_to_front()
         self._buffer = b"".join((self._buffer[self._position :], *pieces))
         self._later_size -= size
@@ -366,7 +364,7 @@ class RequestReader:
         self._move(self._position)
 
     def _bring_to_front(self) -> None:
-        """Keep what has been read of a request apart: its long arguments, which there are already, as they are."""
+        """Move the processed part of a request to the front, without copying its long arguments."""
         begin = self._position
         for start, argument in self._long:
             self._front += (self._buffer[begin:start], argument)
@@ -377,7 +375,7 @@ class RequestReader:
         self._position = self._next
 
     def _with_front(self, rest: bytes) -> bytes:
-        """Return a request, or what there is of it: its front, which is let go of, and the rest."""
+        """Return the bytes of a request, or of its received part: its front, which is cleared, and the rest."""
         if not self._front:
             return rest
         whole = b"".join((*self._front, rest))
@@ -391,7 +389,7 @@ class RequestReader:
         return Request(kind, arguments, raw, count, header, odd=self._odd)
 
     def _break(self, raw: bytes | None = None) -> Request:
-        """End the requests: return everything, or what to send instead."""
+        """End the stream at a protocol error: return all bytes, or a replacement."""
         self._broken = True
         self._end_request()
         request = self._take(Kind.BROKEN, [], len(self._buffer))
@@ -400,12 +398,12 @@ class RequestReader:
         return request
 
     def _break_within(self) -> Request:
-        """End the requests within one that is sent on while it arrives."""
+        """End the stream at a protocol error within an upload."""
         self._in_body, self._broken_within = False, True
         return self._break()
 
     def _break_at(self, end: int) -> Request:
-        """End the requests where the server does, and let nothing follow."""
+        """End the stream where the server does, and send nothing after that."""
         self._silent = True
         return self._break(self._with_front(self._buffer[self._position : end]))
 
@@ -419,9 +417,9 @@ class RequestReader:
         self._announced = 0
 
     def _line_end(self, begin: int) -> int:
-        """Find the carriage return of the line at `begin`: -1 when it is still to come, -2 when it never will.
+        """Find the carriage return of the line at `begin`: -1 if it has not come yet, -2 if it never will.
 
-        The server looks for it as in a C string, and steps over the byte after it without looking at it.
+        The server searches for it as in a C string, and skips the byte after it unseen.
         """
         buffer = self._buffer
         end = buffer.find(b"\r", begin)
@@ -492,7 +490,7 @@ class RequestReader:
         return request
 
     def _body(self) -> Request | None:
-        """Pass on what is at hand of a request whose head was taken."""
+        """Return the received bytes of a request whose head was taken."""
         buffer, size = self._buffer, len(self._buffer)
         position = self._position
         while True:
@@ -526,11 +524,11 @@ class RequestReader:
         for _ in range(BLANK_LINES):
             end = buffer.find(b"\n", begin)
             stop = end if end >= 0 else len(buffer)
-            # What such a server reads as an inline request is so to any server behind a blank.
+            # Behind a blank, every server reads these bytes as an inline request.
             mark = b" " if begin > self._position and buffer.startswith(b"*", begin) else b""
             if stop - begin > INLINE_LIMIT:
-                # Servers refuse so long a line only as long as they have not read its end, and so by the way their
-                # reads happen to be cut. It is refused here in any case, and nothing behind it is sent.
+                # Servers reject so long a line only if they have not read its end yet, which depends on how their reads
+                # are split. Here it is always rejected, and nothing after it is sent.
                 self._silent = True
                 return self._break(mark + buffer[begin : begin + INLINE_LIMIT + 1])
             if buffer.find(b"\0", begin, stop) >= 0:
@@ -547,7 +545,7 @@ class RequestReader:
             if begin == len(buffer):
                 return None
         else:
-            return Request(Kind.WHOLE, [], b"", 0, 0)  # there may be many more, and others wait
+            return Request(Kind.WHOLE, [], b"", 0, 0)  # one at a time, because other clients wait
         request = self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
         if arguments or not line:
             request.raw = mark + buffer[begin : end + 1]
@@ -574,7 +572,7 @@ def strict_integer(text: bytes) -> int | None:
         text: the argument.
 
     Returns:
-        The integer, or None where Redis would answer "value is not an integer or out of range".
+        The integer, or None if Redis would return "value is not an integer or out of range".
     """
     return _integer(text)
 
@@ -584,7 +582,7 @@ def split_inline(line: bytes, quoting: Quoting = Quoting.PLAIN) -> list[bytes] |
 
     Args:
         line: the line, without its end.
-        quoting: how the server at hand does it.
+        quoting: how the server does it.
 
     Returns:
         The arguments ("double quotes" with \n \r \t \b \a \xHH escapes, 'single quotes' with \'), or None when the
@@ -593,7 +591,7 @@ def split_inline(line: bytes, quoting: Quoting = Quoting.PLAIN) -> list[bytes] |
     if not _QUOTED.search(line):
         return line.split()
     dropped = -1 if quoting is Quoting.PLAIN else 0xFF
-    behind = 2 if quoting is Quoting.JOINING else 1  # bytes that have to follow a backslash for it to escape the next
+    behind = 2 if quoting is Quoting.JOINING else 1  # bytes needed after a backslash for an escape
     arguments: list[bytes] = []
     position, size = 0, len(line)
     while True:
@@ -645,26 +643,26 @@ def bulk(data: bytes) -> bytes:
 
 
 def second(request: bytes) -> bytes:
-    """Return, as a bulk string, the first argument behind the name, of a request of less than ten elements."""
+    """Return, as a bulk string, the first argument after the name, of a request of less than ten elements."""
     begin = request.index(b"$", len(b"*2\r\n$"))
     end = request.index(b"\r\n", begin) + 2
     return request[begin : end + int(request[begin + 1 : end]) + 2]
 
 
 def packed(words: Sequence[bytes]) -> bytes:
-    """Encode a request, of few bytes, at the speed of C."""
+    """Encode a short request at the speed of C."""
     return hiredis.pack_command(tuple(words))  # type: ignore[arg-type, no-any-return]  # declared as a tuple of one
 
 
 def bulks(words: Sequence[bytes]) -> bytes:
-    """Encode bulk strings, likewise."""
+    """Encode bulk strings in the same way."""
     request = packed(words)
     return request[request.index(b"\n") + 1 :]
 
 
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:
     """Encode a request."""
-    if sum(map(len, arguments)) > COPIED:  # each is copied once then, not twice
+    if sum(map(len, arguments)) > COPIED:  # so that each is copied once, not twice
         headers = (b"$%d\r\n" % len(argument) for argument in arguments)
         parts = chain.from_iterable(zip(headers, arguments, repeat(b"\r\n"), strict=False))
         return b"".join((b"*%d\r\n" % len(arguments), *parts))

@@ -1,9 +1,9 @@
-"""Find runs of requests of one form, and take them apart column by column, without an object for each request.
+"""Find runs of requests of one form, and split them column by column, without an object for each request.
 
 Its tests: tests/test_together.py.
 
-In a run every request has the same command in the same spelling, and the same number of arguments, none of them long or
-with a carriage return. So the position of a line in the run tells what it is.
+In a run every request has the same command in the same spelling and the same number of arguments, none of which is long
+or has a carriage return. So a line's position in the run tells what it is.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 from proxy.wire.pattern import at_once, bulk_pattern, name_pattern
 
 LEAST: Final = 4
-"""Requests of a run at least."""
+"""Minimum number of requests in a run."""
 
 MOST: Final = 100
-"""Requests of a run at most."""
+"""Maximum number of requests in a run."""
 
 MOST_BYTES: Final = 16 * 1024
-"""Bytes of a run at most."""
+"""Maximum size of a run, in bytes."""
 
 LONGEST: Final = 255
-"""Bytes of an argument at most."""
+"""Maximum size of an argument, in bytes."""
 
 SIZES: Final = range(3, 7)
-"""Numbers of arguments that requests may have, the command's name included."""
+"""Possible numbers of arguments, including the command's name."""
 
 _ARGUMENT: Final = bulk_pattern(LONGEST, r"[^\r]")
 
@@ -36,8 +36,8 @@ class Run:
     """Requests of one form.
 
     Args:
-        lines: their lines, without the lines' ends.
-        size: how many arguments each of them has, the command's name included.
+        lines: their lines, without line ends.
+        size: how many arguments each of them has, including the command's name.
         length: how many bytes they take.
 
     Attributes:
@@ -58,11 +58,11 @@ class Run:
         self.name = lines[2]
 
     def column(self, place: int) -> list[bytes]:
-        """Return one argument of each request; the command's name is in place 0."""
+        """Return one argument of each request; the command's name is at position 0."""
         return self._lines[2 + 2 * place :: self._step]
 
     def encoded(self, first: int, end: int) -> bytes:
-        """Return the arguments from place `first` to before `end`, request by request, as bulk strings."""
+        """Return the arguments from position `first` to before `end`, request by request, as bulk strings."""
         width = 2 * (end - first)
         rows = [b""] * (width * self.count + 1)
         for place in range(width):
@@ -88,16 +88,16 @@ class Runs:
         self._least = _several(name, LEAST)
 
     def key_at_front(self, chunk: bytes) -> bytes | None:
-        """Return the first argument behind the command, in the first request of a chunk that begins with a run."""
+        """Return the first argument after the command, in the first request of a chunk that begins with a run."""
         found = self._least.match(chunk)
         return None if found is None else chunk[found.start() : found.end()].split(b"\r\n", 5)[4]
 
     def may_be_in(self, chunk: bytes) -> bool:
-        """Return whether there may be a run in a chunk. What looks like one may still be part of an argument."""
+        """Return whether a chunk may contain a run. A match may still be part of an argument."""
         return self._least.search(chunk) is not None
 
     def at(self, chunk: bytes, begin: int = 0) -> Run | None:
-        """Return the run that begins at a place where a request does; None where there is none."""
+        """Return the run that begins at a position where a request begins; None if there is none."""
         found = self._match(chunk, begin, begin + MOST_BYTES)
         if found is None:
             return None
@@ -107,9 +107,9 @@ class Runs:
 
 
 def _several(name: str, most: int) -> re.Pattern[bytes]:
-    """Return what matches `LEAST` to `most` requests of the same form."""
-    # What spells out all lengths is in each form once: the first request is met as the others are, but for its star,
-    # which is passed before: `search` needs a byte to look for.
+    """Return a pattern for `LEAST` to `most` requests of the same form."""
+    # The part that spells out all lengths occurs once per form: the first request is matched like the others, except
+    # for its star, which comes before because `search` needs a literal byte.
     forms = []
     for group, size in enumerate(SIZES, 1):
         arguments = at_once(_ARGUMENT, f"{{{size - 1}}}")

@@ -57,11 +57,11 @@ class Supervisor:
 
     Args:
         settings: the settings.
-        signals: what the process is told.
+        signals: the signals that the process gets.
         workers: the workers, not started yet.
-        board: what they have in common.
-        overview: what tells others how they are.
-        succession: how this proxy takes the place of another, and is replaced.
+        board: the numbers that they share.
+        overview: reports their state.
+        succession: replaces another proxy, and hands over to the next.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
--- Runs a command that adds members, after voiding the deadlines of those that are absent: they begin a new life. What is
--- due goes first: the request may have been under way while a deadline passed.
+-- Runs a command that adds members, after voiding the deadlines of absent ones, which begin a new life. Due members are
+-- removed first: a deadline may have passed while the request was under way.
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one, behind them ' over' if
---   the command writes over members that are there, and ' cleared' in a transaction that has seen to what is due in the
---   key (clear_front.lua); the client's request
+-- ARGV: as one argument the positions in ARGV of the first and last member and the step, then ' over' if the command
+--   overwrites members, and ' cleared' in a transaction that has removed due members
+--   (clear_front.lua); the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]

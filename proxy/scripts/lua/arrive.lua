@@ -1,9 +1,9 @@
--- Makes way for keys that are about to come from another cluster node, and for their shadows behind them. Deadlines that
--- one of such a name has left here are void. If a key cannot come, because one is here, its shadow must not come either,
--- but stay with it: it meets one in which nothing is.
+-- Prepares for keys that are about to arrive from another cluster node, followed by their shadows. Deadlines that
+-- earlier keys of their names have left here are void. If a key cannot arrive, because one is here, its shadow must not
+-- arrive either: it then meets an empty one.
 -- uses: index
 -- KEYS: each key followed by its shadow and its index
--- ARGV: for each key, 1 where it is replaced if it is there
+-- ARGV: for each key, 1 if it replaces an existing one
 -- Result: nothing
 -- Complexity: O(log n) for each key; shadows are freed lazily
 for place = 1, #KEYS / 3 do

@@ -1,4 +1,4 @@
--- Runs many requests about members, of any forms, in their order; each does as it does alone.
+-- Runs many requests on members, of any forms, in order; each behaves as it would alone.
 -- uses: has, index, now, discard, overdue, passed, settle, void, alive, each
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: three bytes for each run of requests of one form for one key: the numbers of the form and of the key, and how many

@@ -1,8 +1,9 @@
--- Stands in front of a command that replaces a hash whole, and behind it, within a transaction: no script may run it. The
--- first puts a field into the hash; if the second does not find it, the hash has been replaced, and all deadlines are void.
+-- Runs before and after a command that replaces a whole hash, within a transaction, because no script may run that
+-- command. The first call puts a field into the hash; if the second does not find it, the hash was replaced, and all
+-- deadlines are void.
 -- uses: index
 -- KEYS: key, its shadow, the index
--- ARGV: the field, which no other has; 'front' or 'behind'
+-- ARGV: the field, with a unique name; 'front' or 'behind'
 -- Result: nothing
 -- Complexity: O(1); the shadow is freed lazily
 local key, shadow, field = KEYS[1], KEYS[2], ARGV[1]

@@ -1,12 +1,13 @@
--- Removes members whose deadline has passed from some keys, over some databases; tells how near the next ones are.
+-- Removes members whose deadline has passed from some keys in some databases; returns how near the next ones are.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: how many members to remove at most; how many ms to look ahead (0: not at all); the databases ('' for the one that
---   the connection is in)
--- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
---   each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass in the ms
---   that were looked ahead, of each key as many as may be removed at most; how many members there were; what was told of them (lapse); each list that is left
---   to weed.lua, followed by its database. Writes only where something is due.
+-- ARGV: maximum number of members to remove; how many ms to look ahead (0: not at all); the databases ('' for the one
+--   that the connection is in)
+-- Result: the clock in µs; how many members and deadlines were removed (fewer than asked for: no due members are left);
+--   for each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass in the
+--   ms that were looked ahead, of each key as many as may be removed at most; how many members there were; what was
+--   told of them (lapse); each list that is left to weed.lua, followed by its database. Writes only where something is
+--   due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = clock()
 local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0

@@ -1,5 +1,5 @@
--- Removes what is due in some keys, in a transaction, in front of the requests that name them: deadlines may pass while
--- the transaction waits in the server. Not where somebody has asked to be told of what expires.
+-- Removes due members from some keys, in a transaction, in front of the requests that name them: deadlines may pass
+-- while the transaction waits in the server. Not if the database has rules for events.
 -- uses: index, now, discard, overdue, passed
 -- KEYS: each key followed by its shadow, then the index
 -- ARGV: how many members to remove from each key at most, some hundred

@@ -1,4 +1,4 @@
--- Runs COPY: the copy's members have the deadlines of the original's.
+-- Runs COPY: the copy's members get the original's deadlines.
 -- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the target's database, or ''; then the client's request

@@ -1,4 +1,4 @@
--- Runs HINCRBY as add.lua does, and answers with a line in the place of the integer: as a number it would lose digits.
+-- Runs HINCRBY as add.lua does, and returns a status instead of the integer: as a Lua number it would lose digits.
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
 -- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request

@@ -1,8 +1,8 @@
 -- Lists covered prefixes in some databases, beside the index.
 -- uses: mend
 -- KEYS: the list, the index
--- ARGV: how many databases; for each its number, and where to list: "beside" only beside an index, "here" in any case,
---   "whole" likewise, and with what is listed they tell of all keys in the index; the prefixes, with their marks
+-- ARGV: how many databases; for each its number, and where to list: "beside" only beside an index, "here" always,
+--   "whole" always and mark the list as covering all keys in the index; the prefixes, with their marks
 -- Result: nothing
 -- Complexity: O(d n) for d databases and n prefixes
 local last = 2 * tonumber(ARGV[1]) + 1

@@ -1,8 +1,8 @@
--- Counts the keys of the database without the proxy's own.
--- KEYS: the index, the sweeper's lease, the rules for events, the covered prefixes, the notes of what has to be told
+-- Counts the keys of the database, without the proxy's own.
+-- KEYS: the index, the sweeper's lease, the rules for events, the covered prefixes, the notes for events
 -- Result: the count. Each key in the index has one shadow; clients' scripts can put others there until that is healed.
 -- Reads only
 -- Complexity: O(1)
-local own = call('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])  -- first: it removes a lease that has run out
+local own = call('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])  -- call this first: it removes an expired lease
 local count = redis.pcall('zcard', KEYS[1])
 return math.max(0, call('dbsize') - (type(count) == 'number' and count or 0) - own)

@@ -3,7 +3,7 @@
 -- Result: the count. Each key in an index has one shadow; clients' scripts can put others there until that is healed.
 -- Reads only
 -- Complexity: O(i) for i indexes
-local own = redis.pcall('exists', ARGV[1])  -- first: it removes a lease that has run out
+local own = redis.pcall('exists', ARGV[1])  -- call this first: it removes an expired lease
 own = type(own) == 'number' and own or 0
 for place = 2, #ARGV do
   local count = redis.pcall('zcard', ARGV[place])  -- an error: the slot has gone

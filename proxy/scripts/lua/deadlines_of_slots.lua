@@ -2,13 +2,13 @@
 -- uses: index, now
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: the databases
--- Result: as deadlines.lua's; -1 for a key of which the node tells nothing
+-- Result: as deadlines.lua's; -1 for a key that the node cannot serve
 -- Reads only
 -- Complexity: O(d k) for d databases and k keys
 local _, exactly = clock()
 local found = {}
 for place = 1, #KEYS / 3 do found[place] = '' end
--- Where the index is at another node, or something else in its place, the shadow tells, if it is here.
+-- If the index is at another node, or is not a sorted set, use the shadow, if it is here.
 local function earliest_of(key, shadow, index)
   local deadline = redis.pcall('zscore', index, key)
   if not failed(deadline) then return deadline end

@@ -1,9 +1,9 @@
--- Looks, in each of some databases, for what is due.
+-- Finds the due keys of some databases.
 -- uses: now
 -- KEYS: the index
 -- ARGV: how many due keys to name in all; then the databases
--- Result: the clock in µs; for each database that there is: its number, its earliest deadline in ms ('' for an empty
---   index), its due keys in order, each with its deadline; the databases where something else stands in the index's place
+-- Result: the clock in µs; for each existing database: its number, its earliest deadline in ms ('' for an empty index),
+--   its due keys in order, each with its deadline; the databases whose index has the wrong type
 -- Reads only
 -- Complexity: O(d log n + k) for d databases and k keys named
 local moment, exactly = clock()

@@ -1,4 +1,4 @@
--- Gives a member a deadline; a deadline that has passed removes the member at once.
+-- Gives a member a deadline; one in the past removes the member at once.
 -- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the

@@ -1,12 +1,12 @@
--- Gives members of a key a deadline; one that has passed removes them at once. Such a deadline is of a dialect whose writes
--- over a member drop it (shared/renew.lua): it is stored half a millisecond early, which no clock of whole milliseconds
--- can tell. A quarter, by the word that is for several types: no server has that itself (shared/hand_over.lua).
+-- Gives members of a key a deadline; one in the past removes them at once. Overwriting a member drops such a deadline
+-- (shared/renew.lua), so it is marked: it is stored half a millisecond early, which a clock of whole milliseconds does
+-- not notice. A quarter for the command for several types, which no server has itself (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, each, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
---   time that does not fit, the latest deadline, the types of which the key has to have one, the result for a member that is
+--   time that does not fit, the latest deadline, the possible types of the key, the result for a member that is
 --   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key
---   (clear_front.lua) ' cleared' behind it; then the members
+--   (clear_front.lua) ' cleared' after it; then the members
 -- What it does: 1 of one member; n of several; x with a condition; d where the deadline may have passed
 -- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
 --   for another type
@@ -37,7 +37,7 @@ if removes then
   need('zrem', shadow, ARGV[2])
 end
 -- For x
--- present: the deadline of a member. One without lives forever: nothing is greater, everything is less.
+-- present: the deadline of a member. Without one it is infinite: nothing is greater, everything is less.
 local function holds(present)
   if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return false end
   local order = condition:sub(-2)

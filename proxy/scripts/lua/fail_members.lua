@@ -1,7 +1,7 @@
--- Answers with an error about a request for members, unless their key is of another type: that comes first.
+-- Returns an error for a request on members, unless their key has the wrong type: that error comes first.
 -- uses: has, now, alive, fits
 -- KEYS: key, its shadow
--- ARGV: the error; the types of which the key has to have one
+-- ARGV: the error; the possible types of the key
 -- Result: the error, or WRONGTYPE
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok

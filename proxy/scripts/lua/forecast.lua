@@ -3,7 +3,7 @@
 -- uses: now, sorted
 -- KEYS: the index; the rules
 -- ARGV: how many rules to read in all; the databases
--- Result: the clock in µs; for each database that there is: its number, how many keys have deadlines, how many of them
+-- Result: the clock in µs; for each existing database: its number, how many keys have deadlines, how many of them
 --   are due by now, in a minute, an hour and a day (-1: the user may not count), how many rules there are, those rules
 -- Reads only
 -- Complexity: O(d log n + r) for d databases and r rules read

@@ -1,7 +1,7 @@
--- Removes what is due in some keys, and voids the deadlines of absent members, in front of a request that is forwarded as it
--- came, in the same write. Of few words, as the server reads them each time. What void means is in shared/void.lua. What
--- the index has stays as it is where there are void ones: it is not later than the earliest, and the sweeper sees to the
--- rest. Nothing is removed where somebody has asked to be told of what expires.
+-- Removes due members from some keys, and voids the deadlines of absent members, in front of a request that is
+-- forwarded unchanged, in the same write. It is short, because the server reads it each time. See shared/void.lua for
+-- void deadlines. The index is not changed for those: its entry is not later than the earliest deadline, and the
+-- sweeper does the rest. Nothing is removed if the database has rules for events.
 -- Alone: nothing is put in front of it or behind it, except at a cluster node; `call` is redis.call
 -- KEYS: the index, the rules for events, then each key followed by its shadow
 -- ARGV: how many deadlines of a key to look at at most; how many due ones; how many ms to look ahead for those that will be;

@@ -1,9 +1,9 @@
--- Tells the values of fields of a hash, and sets or drops their lifetimes, or removes them (HGETEX, HGETDEL).
+-- Returns the values of a hash's fields, and sets or drops their deadlines, or removes them (HGETEX, HGETDEL).
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, or 'drop' lifetimes, or 'none' (they stay); 'relative' (to now) or
 --   'absolute'; the command's name for the error of a time that does not fit; the latest deadline; 'take' (remove them) or
---   'leave'; in a transaction that has seen to what is due in the key (clear_front.lua) ' cleared' behind it; then the fields
+--   'leave'; in a transaction that has removed due members (clear_front.lua) ' cleared' after it; then the fields
 -- Result: for each field its value, or nothing; an error for another type
 -- Complexity: O(log n) for each field
 local term, mode, name, latest, take, cleared = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+)(.*)')

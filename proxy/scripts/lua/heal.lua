@@ -1,4 +1,4 @@
--- Makes the index true to the shadows of some keys; writes only where it is not.
+-- Corrects the index from the shadows of some keys; writes only if it is wrong.
 -- uses: index, mend
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database

@@ -1,5 +1,5 @@
--- Gives members of keys in one database the deadlines that they had in KeyDB; or tells what that would do, or how they
--- compare with those that there are. A member whose deadline has passed is removed, as KeyDB would have.
+-- Gives members of keys in one database the deadlines that they had in KeyDB; or reports what that would do, or
+-- compares them with existing ones. A member whose deadline has passed is removed, as KeyDB would have done.
 -- uses: has, index, now, discard, mend, need
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; set, look or compare; then for each key: when it expires in Unix ms (0: never), how many members,

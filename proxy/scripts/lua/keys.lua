@@ -1,4 +1,4 @@
--- Runs KEYS, and leaves out the proxy's own.
+-- Runs KEYS, without the proxy's own keys.
 -- uses: run
 -- ARGV: the reserved prefix; then the client's request
 -- Result: the request's own, filtered

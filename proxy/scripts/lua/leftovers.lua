@@ -1,8 +1,8 @@
--- Removes the shadows of keys that are there no more: their deadlines are void, and must not follow a key that has begun
--- anew at the cluster node to which the slot is being moved.
+-- Removes the shadows of keys that no longer exist: their deadlines are void, and must not reach a new key at the
+-- cluster node to which the slot is being moved.
 -- uses: index
 -- KEYS: each key followed by its shadow and its index
--- Result: how many keys there were no more
+-- Result: how many keys did not exist
 -- Complexity: O(k log n) for k keys; shadows are freed lazily
 local gone = 0
 for position = 1, #KEYS, 3 do

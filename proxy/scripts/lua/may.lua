@@ -1,13 +1,13 @@
--- Tells whether the user may run on some keys what gives members deadlines, or takes them along; changes nothing.
+-- Tests whether the user may run, on some keys, the commands that set or move deadlines; changes nothing.
 -- KEYS: each key followed by its shadow, then the index: the server refuses the call for any that the user may not write
--- ARGV: the answer of who may; any other is that of who may not
+-- ARGV: the result if the user may; any other means not
 -- Result: the answer, as a status
 -- Reads only
 -- Complexity: O(k) for k keys
 local asks = {set = 'sismember', hash = 'hexists', zset = 'zscore', list = 'lpos'}
 local function may(...)
   if redis.acl_check_cmd then return redis.acl_check_cmd(...) end
-  -- Redis before 7.0 has to be seen doing it: each of these finds nothing to do, or is an error.
+  -- On Redis before 7.0 the only test is to run them: each of these does nothing, or is an error.
   local reply = redis.pcall(...)
   return not (type(reply) == 'table' and reply.err and reply.err:find("The user executing the script can't", 1, true))
 end

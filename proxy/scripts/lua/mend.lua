@@ -1,4 +1,4 @@
--- Removes an index that is no sorted set, in some databases.
+-- Removes an index that is not a sorted set, in some databases.
 -- uses: mend
 -- KEYS: the index
 -- ARGV: the databases

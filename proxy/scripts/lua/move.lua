@@ -1,4 +1,4 @@
--- Runs MOVE: the deadlines go with their key to the other database.
+-- Runs MOVE: deadlines move with their key to the other database.
 -- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: key, its shadow, the index
 -- ARGV: the other database; then the client's request

@@ -1,4 +1,4 @@
--- Looks in the index of the connection's own database for what is due, or will be in a moment; changes nothing.
+-- Finds keys that are or soon will be due in the index of the connection's own database; changes nothing.
 -- uses: now, sorted
 -- KEYS: the index
 -- ARGV: how many ms to look ahead; how many keys to name at most

@@ -1,7 +1,7 @@
--- Finds names of the proxy's own keys in one database, and keys in its index, a step at a time.
+-- Scans for names of the proxy's own keys in one database, and keys in its index, one step at a time.
 -- uses: sorted
 -- KEYS: the index
--- ARGV: the database; the cursor of SCAN, of ZSCAN ('' where it has come round); the pattern of the names; how many to
+-- ARGV: the database; the cursor of SCAN, of ZSCAN ('' at the end); the pattern of the names; how many to
 --   look at in a step
 -- Result: the two cursors; the names; the keys
 -- Reads only

@@ -1,10 +1,10 @@
--- Runs a command of the server's own for lifetimes of fields, after removing what is due, voiding the deadlines of absent
--- fields that it sets, and making lifetimes of its own of the deadlines that the fields had before the server had such
--- commands (shared/hand_over.lua).
+-- Runs one of the server's own commands for TTLs of fields, after removing due members, voiding the deadlines of absent
+-- fields that it sets, and converting the deadlines that the fields had before the server had such commands into native
+-- TTLs (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, hand_over, run
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, of one that sets fields their positions in ARGV, the first, the last, and the step between them, else
---   nothing; behind them ' cleared' in a transaction that has seen to what is due in the key (clear_front.lua); then the
+--   nothing; behind them ' cleared' in a transaction that has removed due members (clear_front.lua); then the
 --   client's request
 -- Result: the request's own
 -- Complexity: the request's own, beside O(log n) for each of its words, and for each member that is due

@@ -1,7 +1,7 @@
 -- Drops the deadline of a member.
 -- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
--- ARGV: member; in a transaction that has seen to what is due in the key (clear_front.lua) 'cleared'
+-- ARGV: member; in a transaction that has removed due members (clear_front.lua) 'cleared'
 -- Result: 1 dropped; 0 there was none, or it has passed, or no such key
 -- Complexity: O(log n)
 local key, shadow, index, member = KEYS[1], KEYS[2], KEYS[3], ARGV[1]

@@ -1,7 +1,7 @@
--- Sees which indexes there are in one database of a cluster node. Their slots may be any of the node's: what has no keys
--- declared may look at several.
+-- Finds the indexes that exist in one database of a cluster node. They may be in any of its slots: a script without
+-- declared keys may access several.
 -- ARGV: the database; the names of the indexes
--- Result: for each 1, 0, or -1 where the node does not tell at present; nothing where there is no such database
+-- Result: for each 1, 0, or -1 if the node cannot tell now; nothing if the database does not exist
 -- Reads only
 -- Complexity: O(i) for i indexes
 if redis.pcall('select', ARGV[1]).err then return {} end

@@ -1,4 +1,4 @@
--- Runs a command that removes members, and voids the deadlines of those that are gone.
+-- Runs a command that removes members, and voids the deadlines of removed ones.
 -- uses: has, index, now, discard, overdue, passed, settle, void, run
 -- KEYS: key, its shadow, the index
 -- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request

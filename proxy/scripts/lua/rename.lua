@@ -1,11 +1,11 @@
--- Runs RENAME or RENAMENX: deadlines go with their key, those of the name that it replaces are void.
+-- Runs RENAME or RENAMENX: deadlines move with their key, those of an overwritten key are void.
 -- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for n keys in the index
 need('exists', KEYS[2])
--- Who may RENAMENX has not always the right to RENAME.
+-- A user who may RENAMENX need not have permission for RENAME.
 need(ARGV[1], KEYS[2], KEYS[4])
 need('unlink', KEYS[4])
 need_refresh(KEYS[4])

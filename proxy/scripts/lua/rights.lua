@@ -1,6 +1,6 @@
--- Tells whether the user may run all that the scripts run, on any key; changes nothing.
--- KEYS: a key that there is not, its shadow, the index: who may have these may have any
--- ARGV: the names of the commands; what the answer begins with
+-- Tests whether the user may run all commands of the scripts on any key; changes nothing.
+-- KEYS: a key that does not exist, its shadow, the index: permission for these implies permission for any
+-- ARGV: the names of the commands; the beginning of the result
 -- Result: a status, the beginning and 1 (yes) or 0 (no)
 -- Reads only
 -- Complexity: O(c) for c commands
@@ -8,8 +8,8 @@ local key, other, index, free = KEYS[1], KEYS[2], KEYS[3], '1'
 if redis.acl_check_cmd then
   local keys = {key, key, key, key, key, key, key}
   for name in ARGV[1]:gmatch('%S+') do
-    -- Servers crash where a key belongs and none is, and newer ones (Redis 8.2.9) take only as many arguments as the
-    -- command has: the first that are taken are the most. An error to the last: the server has no such command.
+    -- Servers crash if a key is missing, and newer ones (Redis 8.2.9) accept only as many arguments as the command has:
+    -- so try the largest number first. If even the last is an error, the server lacks the command.
     local known, allowed
     for arguments = 7, 0, -1 do
       known, allowed = pcall(redis.acl_check_cmd, name, unpack(keys, 1, arguments))
@@ -18,7 +18,7 @@ if redis.acl_check_cmd then
     if known and not allowed then free = '0' end
   end
 else
-  -- Redis before 7.0 has to be seen doing it: each of these finds nothing to do.
+  -- On Redis before 7.0 the only test is to run them: each of these does nothing.
   local function try(...)
     local reply = redis.pcall(...)
     if type(reply) == 'table' and reply.err and reply.err:find("The user executing the script can't", 1, true) then

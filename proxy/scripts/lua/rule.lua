@@ -1,9 +1,9 @@
--- Sets the rule for events of one pattern, in the place of the one that there is; or removes it.
+-- Sets the rule for events of one pattern, replacing an existing one; or removes it.
 -- uses: mend
 -- KEYS: the rules for events
 -- ARGV: the database; the rule, or '' to remove it; how rules of the pattern end up to their stream: its size, ':' and it;
 --   how many rules there may be
--- Result: how many there were of the pattern; -1 if there are too many already; -2 if there is no such database
+-- Result: how many there were of the pattern; -1 if there are too many already; -2 if the database does not exist
 -- Complexity: O(r) for r rules
 if redis.pcall('select', ARGV[1]).err then return -2 end
 mend(KEYS[1])

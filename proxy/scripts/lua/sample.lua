@@ -1,9 +1,8 @@
--- Takes a sample of the keys with deadlines, of each of some databases: a page of its index in the order of a hash table,
--- which is by chance.
+-- Takes a random sample of the keys with deadlines in some databases: a page of the index in hash table order.
 -- uses: sorted
 -- KEYS: the index
 -- ARGV: how many keys of each database; the databases
--- Result: for each database that there is: its number, whether the page is the whole index, the keys
+-- Result: for each existing database: its number, whether the page is the whole index, the keys
 -- Reads only
 -- Complexity: O(d k) for k keys of each of d databases
 local found = {}

@@ -1,4 +1,4 @@
--- Lists members of a key with their deadlines, a part of them at each call.
+-- Lists members of a key with their deadlines, some per call.
 -- uses: has, now, alive, each, fits
 -- KEYS: key, its shadow
 -- ARGV: the cursor and the options of ZSCAN
@@ -15,9 +15,9 @@ if length then
   length = may('llen', key) and redis.pcall('llen', key)
   if type(length) ~= 'number' then length = 1000000 end  -- the user may not ask
 end
--- Of few deadlines ZSCAN gives all, whatever COUNT is. Where these are too many for a long list they go in the order of
--- a hash, and the cursor tells of the last one: it is larger than any of ZSCAN. Have they become many meanwhile, ZSCAN
--- begins anew.
+-- ZSCAN returns few deadlines all at once, whatever COUNT is. If these are too many for a long list, they are returned
+-- in hash order, and the cursor, larger than any of ZSCAN's, is the last one's hash. If they have become many
+-- meanwhile, ZSCAN starts again.
 local BEYOND, FEW, after, most = 4503599627370496, 1000, 0, math.huge
 local function hashed(member) return BEYOND + tonumber(redis.sha1hex(member):sub(1, 12), 16) end
 if length and #options[1] <= 16 and options[1]:match('^%d+$') and tonumber(options[1]) >= BEYOND then

@@ -1,10 +1,10 @@
--- Sets fields of a hash, or adds members to a set, and sets their lifetimes (HSETEX, SADDEX).
+-- Sets fields of a hash, or adds members to a set, and sets their deadlines (HSETEX, SADDEX).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, need, alive, fits
 -- KEYS: key, its shadow, the index
 -- ARGV: in one, with spaces between: milliseconds, or 'keep' lifetimes, or 'none' (they end); 'relative' (to now) or
 --   'absolute'; the command's name for the error of a time that does not fit; the latest deadline; 'hash' or 'set'; 'done' or
 --   'count'; NX or XX for the key, and NX or XX for all of the members, '-' for neither; in a transaction that has seen to
---   what is due in the key (clear_front.lua) ' cleared' behind it; then the members, those of a hash each with its value
+--   what is due in the key (clear_front.lua) ' cleared' after it; then the members, those of a hash each with its value
 -- Result: done: 1; 0 a condition does not hold. count: how many members are new; of members that are there NX leaves the
 --   lifetimes as they are. An error for another type
 -- Complexity: O(log n) for each member

@@ -1,8 +1,7 @@
--- Runs a command that removes members which the request does not name, or tells something of the key, after removing what
--- is due.
+-- Runs a command that removes unnamed members, or reads the key, after removing due members.
 -- uses: has, index, now, discard, overdue, passed, settle, run
 -- KEYS: key, its shadow, the index
--- ARGV: 'cleared' in a transaction that has seen to what is due in the key (clear_front.lua), else ''; the client's request
+-- ARGV: 'cleared' in a transaction that has removed due members (clear_front.lua), else ''; the client's request
 -- Result: the request's own
 -- Complexity: the request's own, beside O(log n) for each member that is due
 settle(KEYS[1], KEYS[2], KEYS[3], ARGV[1] ~= '')

@@ -1,10 +1,10 @@
 -- Removes members whose deadline has passed from some keys of one database.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: the database; how many members to remove at most
--- Result: the clock in µs; how many members and deadlines went (fewer than asked for: nothing is left that is due); for
---   each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not; how many
---   members there were; what was told of them (lapse); the lists that are left to weed.lua
+-- ARGV: the database; maximum number of members to remove
+-- Result: the clock in µs; how many members and deadlines were removed (fewer than asked for: no due members are left);
+--   for each key its earliest deadline afterwards ('' for none), or nothing for keys of a database that there is not;
+--   how many members there were; what was told of them (lapse); the lists that are left to weed.lua
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = clock()
 local index, room, left, members = KEYS[1], tonumber(ARGV[2]), {}, 0

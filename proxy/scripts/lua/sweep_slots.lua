@@ -1,7 +1,7 @@
 -- As sweep.lua, of keys of a cluster node in any slots. No keys are declared: only so may a script look at several slots.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: each key followed by its shadow and its index
--- ARGV: the database; how many members to remove at most
+-- ARGV: the database; maximum number of members to remove
 -- Result: as sweep.lua's; in the place of the earliest deadline -1 for a key that the node does not have, or tells nothing of
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = clock()

@@ -1,5 +1,5 @@
--- Counts the proxy's own keys that are there without any deadline, over some databases: the sweeper's lease, which outlives
--- the last deadline for a moment, and rules for events.
+-- Counts the proxy's own keys that exist without deadlines in some databases: the sweeper's lease, which briefly
+-- outlives the last deadline, and rules for events.
 -- KEYS: the lease, the rules for events
 -- ARGV: the databases
 -- Result: how many there are

@@ -1,4 +1,4 @@
--- Tells how long a member has still to live; of a removed member, as KeyDB does, how long it would have had.
+-- Returns the time left until a member's deadline; for a removed member, like KeyDB, until its void deadline.
 -- uses: has, now, alive
 -- KEYS: key, its shadow
 -- ARGV: member; the unit of the result in milliseconds (1000 or 1)

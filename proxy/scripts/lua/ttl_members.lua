@@ -1,7 +1,7 @@
--- Tells how long members of a key have still to live, or when they expire.
+-- Returns the time left until deadlines of a key's members, or the deadlines.
 -- uses: has, now, alive, each, fits
 -- KEYS: key, its shadow
--- ARGV: in one, with spaces between: the types of which the key has to have one, 'left' (from now on) or 'at' (since 1970),
+-- ARGV: in one, with spaces between: the possible types of the key, 'left' (from now on) or 'at' (since 1970),
 --   the unit of the result in milliseconds, what is added before the rest of a unit is dropped, the result for a member that
 --   is not there, and 'each' or 'one' (member, and a result that is no array); then the members
 -- Result: for each member -2 no such key; -1 no deadline; else the time; an error for another type

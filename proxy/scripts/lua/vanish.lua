@@ -1,4 +1,4 @@
--- Runs a command that may end collections (DEL, SET …), and voids all deadlines of those that are gone.
+-- Runs a command that may remove collections (DEL, SET …), and voids all deadlines of removed ones.
 -- uses: has, index, now, discard, overdue, passed, settle, run
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the client's request

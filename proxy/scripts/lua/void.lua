@@ -1,5 +1,5 @@
--- Voids the deadlines of absent members in some keys, over some databases: they may be about to be added. A key without
--- a shadow in a database costs one look there, and no write.
+-- Voids the deadlines of absent members in some keys and databases, because they may be about to be added. A key
+-- without a shadow in a database costs one read there and no write.
 -- uses: has, index, void
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: how much to look at at most, about; 1 to keep what TTL tells of the members, as the server may yet refuse to add

@@ -1,4 +1,4 @@
--- Voids, in a part of a shadow, the deadlines of members that are absent from their collection (shared/comb.lua).
+-- Voids the deadlines of absent members in a part of a shadow (shared/comb.lua).
 -- uses: has, index, now, void, mend, comb
 -- KEYS: key, its shadow, the index
 -- ARGV: the database, or '' for that of the connection; the cursor of ZSCAN; how many deadlines to look at, about; after

@@ -1,4 +1,4 @@
--- Does so (void_page.lua) for several keys in turn, until it has looked at enough.
+-- Does the same as void_page.lua for several keys in turn, until it has checked enough deadlines.
 -- uses: has, index, now, void, mend, hand_over, comb
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; how many deadlines to look at, about; after how many ms void ones are freed; 'own' if the server has

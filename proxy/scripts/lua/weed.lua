@@ -1,12 +1,12 @@
--- Removes the elements of a list that are due, in a walk of many calls: a part of the list each. Their deadlines go when
--- the walk has come to its end, as an element may stand in the list more than once. Not where somebody has asked to be told
--- of what expires.
--- In a part all that are due but the first are made equal to one of them (LSET), which then goes as often (LREM): at no
--- time, whatever ends the script, does the list have an element that has not been put there. The first goes before: without
--- memory to spare the server allows an LSET only after a removal.
--- Between two calls others may change the list. What was left behind has nothing that is due: if its last `WINDOW` elements
--- are what they were, and the list is not shorter, none has been skipped. Where it is never seen to stand still the walk
--- goes on all the same, and at its end each deadline goes only with what is left of its element.
+-- Removes due elements of a list in a walk of many calls, each for a part of the list. Their deadlines are removed at
+-- the end of the walk, because an element may occur in the list more than once. Not if the database has rules for
+-- events.
+-- In a part all due elements but the first are made equal to one of them (LSET), which is then removed (LREM): so the
+-- list never has an element that nobody put there, even if the script is killed. The first is removed before: when out
+-- of memory the server allows an LSET only after a removal.
+-- Between two calls others may change the list. The part already done has no due elements: if its last `WINDOW`
+-- elements are unchanged, and the list is not shorter, none has been skipped. If the list keeps changing the walk goes
+-- on all the same, and at its end each deadline is removed with the remaining occurrences of its element.
 -- uses: index, now, need, glob, discard, lapse
 -- KEYS: key, its shadow, the index
 -- ARGV: the database; how many elements to look at; the moment of the deadlines that the walk sees to, 0 to begin; how many

@@ -1,5 +1,5 @@
 -- Changes nothing, but is sent to replicas and to the append-only file: what WAIT and WAITAOF wait for.
--- KEYS: a key of the proxy's own that there is not
+-- KEYS: a key of the proxy's own that does not exist
 -- Result: nothing
 -- Complexity: O(1)
 call('set', KEYS[1], '')

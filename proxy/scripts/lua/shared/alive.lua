@@ -1,6 +1,6 @@
--- Tells whether a key has a member that is not due: what is due is there no more for a client, and with its last member a
--- key. A thousand due ones, and a thousand elements of a list, are looked at. Needs has before it. O(log n) where nothing
--- is due, and for each that is.
+-- Tells whether a key has a member that is not due: for clients, due members do not exist, nor a key with only those.
+-- Checks a thousand due members, and a thousand elements of a list. Needs has before it. O(log n) if none is due, and
+-- for each that is.
 local function alive(kind, key, shadow, moment)
   local due = redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, 1000)
   local count = ({set = 'scard', hash = 'hlen', zset = 'zcard', list = 'llen'})[kind]

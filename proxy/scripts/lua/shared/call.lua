@@ -1,6 +1,6 @@
--- Every script begins with this. `call` is redis.call, but a failure is told as the server tells it to a client: with its
--- own error code, without the script's name and line. `told`: the words of an error for the command of that name. `far`:
--- whether they say that a cluster node does not have a key.
+-- Every script begins with this. `call` is redis.call, but errors are as a client would get them: with their own error
+-- code, without the script's name and line. `told`: the text of an error for the named command. `far`: whether it says
+-- that a cluster node does not have a key.
 -- For c
 local function far(text)
   return text:find('ttempted to access a non local key', 1, true) or text:find('keys were accessed during rehashing', 1, true)
@@ -28,8 +28,8 @@ local function told(err, name)
 end
 local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end
 -- For c
--- Of a slot that is being moved to another cluster node, a script may look at no key that is not there: also not at one
--- that it has just removed itself. Such a key answers as elsewhere one that there is not.
+-- While a slot is being moved to another cluster node, a script may not access a missing key of it, not even one that
+-- it has just removed itself. Treat such a key as one that does not exist.
 local absent = {type = {ok = 'none'}, zscore = false, lpos = false, zrangebyscore = {}, zrevrangebyscore = {}, exists = 0,
   unlink = 0, zrem = 0, zcard = 0, sismember = 0, hexists = 0, srem = 0, hdel = 0, lrem = 0}
 -- For all

@@ -1,6 +1,7 @@
--- Removes members (at most some hundred: they are unpacked) from a collection, and gives how many there were. O(1) each,
--- O(log n) in a sorted set; for a list every occurrence of each, O(n). This is a removal by request: nobody is told of it.
--- What has expired goes by `lapse`.
+-- Removes members (at most some hundred: they are unpacked) from a collection, and returns how many there were. O(1)
+-- each,
+-- O(log n) in a sorted set; for a list every occurrence of each, O(n). This is a removal by request, without events.
+-- Expired members are removed by `lapse`.
 local function discard(kind, key, members)
   if kind == 'set' then return call('srem', key, unpack(members))
   elseif kind == 'hash' then return call('hdel', key, unpack(members))

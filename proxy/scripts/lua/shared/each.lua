@@ -1,5 +1,5 @@
--- What one call tells of many members, in the order of a list of them. Who may not run that call gets one for each.
--- slow: whether some of it took long, so that it should not be asked for many.
+-- Replies about many members by one call, in their order. If the user may not run that call, it makes one for each.
+-- slow: whether that was expensive, so that it should not be done for many members.
 -- has_each: whether a collection holds them (kind: the reply of TYPE); score_each: their scores in a shadow, or false.
 -- O(1) each, O(log n) in a sorted set; in a list O(n) for all of them.
 local function may(...)

@@ -1,4 +1,4 @@
--- glob: what there is to know of a pattern; matches: whether a name matches it, as KEYS has it.
+-- glob: a parsed pattern; matches: whether a name matches it, as in KEYS.
 -- O(p n) for a pattern of p bytes and a name of n.
 local function element(pattern, at, byte)
   local one = pattern:byte(at)

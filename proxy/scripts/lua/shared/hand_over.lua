@@ -1,6 +1,6 @@
--- Makes lifetimes of the server's own of the deadlines that HEXPIRE and its like have set of some fields while it lacked
--- these words: their scores end in a half (expire_members.lua). It has got them by an upgrade, and they would not see
--- others. Where a field has such a lifetime already, that was set later, and counts. Needs index before it. O(log n) each.
+-- Converts deadlines that HEXPIRE and the like set on some fields before an upgrade brought the server its own
+-- commands, into native TTLs, because those commands see no others: the scores end in a half (expire_members.lua). If a
+-- field already has a native TTL, that was set later and is kept. Needs index before it. O(log n) each.
 local function hand_over(key, shadow, index, fields, moment)
   local theirs = {}
   for _, field in ipairs(fields) do

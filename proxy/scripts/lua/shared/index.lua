@@ -1,6 +1,6 @@
--- Keep the index (key -> earliest deadline) true to a shadow (member -> deadline; minus the deadline where it is void).
+-- Keep the index (key -> earliest deadline) consistent with a shadow (member -> deadline, negative if void).
 -- refresh: after a change of the shadow; drop: when all deadlines of the key are void. O(log n); drop frees lazily.
--- An index that somebody has spoilt is no reason to fail: it is made anew from the shadows (expiry/healing.py).
+-- A damaged index is no reason to fail: it is rebuilt from the shadows (expiry/healing.py).
 -- undeclared: a cluster node may have the key and not the index, which is on its way, and must meet no other one there.
 local function first_of(shadow)
   local first = call('zrangebyscore', shadow, 0, '+inf', 'withscores', 'limit', 0, 1)[2]

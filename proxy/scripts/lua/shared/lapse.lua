@@ -1,12 +1,12 @@
--- Removes members whose deadline has passed, and tells of them whoever has asked for it in Redis (proxy/events/rules.py).
--- All removals at a deadline go this way. Needs glob, discard and need before it.
+-- Removes members whose deadline has passed, and sends the events for them (proxy/events/rules.py). All removals at a
+-- deadline are made here. Needs glob, discard and need before it.
 --
--- heeded: whether somebody is told of a key; elsewhere: another database is selected; tally: entries written, messages published, entries and messages that could not
--- be, the last error, elements pushed, elements that could not be; lapse: removes members (at most some hundred, in order of deadline), which still have their deadlines
--- in the shadow, and gives how many there were. Removal comes first: at maxmemory the server allows no other write before
--- it. `strict`: the script runs as a client, who may lack the right to write entries; it fails then, in the server's words,
--- before anything has been done. The messages of such a script are sent if the client may send them. Any other script
--- removes in any case.
+-- heeded: whether rules match a key; elsewhere: whether another database is selected; tally: entries written, messages
+-- published, entries and messages that failed, the last error, elements pushed, elements that failed; lapse: removes
+-- members (at most some hundred, in order of deadline), whose deadlines are still in the shadow, and returns how many
+-- there were. The removal comes first: at maxmemory the server allows no other write before it. `strict`: the script
+-- runs as a client, who may lack permission to write entries; then it fails with the server's error before any change.
+-- The messages of such a script are sent if the client may send them. Any other script removes in any case.
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list, also in one that it is pushed to and that has a deadline
 -- for it; O(r) for each key for r rules.
 local rules
@@ -17,7 +17,7 @@ local function elsewhere() rules, few, paid = nil, {}, false end
 local function read_rules(index)
   local found = redis.pcall('zrangebyscore', string.sub(index, 1, -6) .. 'events', '-inf', '+inf')
   rules = {}
-  if failed(found) then return end  -- something else stands in its place
+  if failed(found) then return end  -- it has the wrong type
   for _, text in ipairs(found) do
     local length, value, database, letters, list, size, names = text:match('^(%d+) ([01]) (%d+) (%a*)%-(%d*) (%d+):(.*)$')
     if length then
@@ -30,7 +30,7 @@ local function read_rules(index)
       }
     end
   end
-  -- Of several rules for one stream, or one list, the most exact counts.
+  -- Of several rules for one stream or list, the most specific one applies.
   table.sort(rules, function(one, other)
     local pattern, another = one.glob.pattern, other.glob.pattern
     if #pattern ~= #another then return #pattern > #another end
@@ -57,7 +57,7 @@ local function audience(key, index)
   end
   return (#found > 0 or #found.lists > 0 or found.letters ~= '') and found or nil
 end
--- What may be needed of a list that has deadlines, and of whom its rules name, too: see `renew_in`.
+-- Checks the permissions for a target list that has deadlines, and for the targets of its rules: see `renew_in`.
 local function permitted(wanted, shadow, index, seen)
   for _, one in ipairs(wanted.lists) do
     if redis.acl_check_cmd then
@@ -117,9 +117,9 @@ local function append(target, key, kind, members, deadlines, extra, values)
   end
   tally[1] = tally[1] + written
 end
--- Makes way in a list for elements that are about to be pushed to it: they begin a new life, as behind RPUSH (renew.lua).
--- One that is due there has expired, and goes first; its own rules tell of it. It ends where lists push to each other: an
--- element whose deadline has been seen to has none.
+-- Prepares a list for elements that are about to be pushed: they begin a new life, as with RPUSH (renew.lua). A due one
+-- there has expired and is removed first, with its own events. The recursion ends if lists push to each other, because
+-- an element that was handled has no deadline any more.
 local lapse
 local function renew_in(target, words, index, strict)
   if call('type', target.shadow).ok ~= 'zset' then return end
@@ -142,7 +142,7 @@ local function renew_in(target, words, index, strict)
 end
 local function push(target, words, index, strict)
   if #words == 0 then return end
-  -- Whatever keeps deadlines from being seen to (spoilt keys): what is gone has to be pushed.
+  -- Whatever prevents that (damaged keys): removed members must be pushed.
   if not pcall(renew_in, target, words, index, strict) then failure = nil end
   local reply = redis.pcall('rpush', target.list, unpack(words))
   if failed(reply) then
@@ -187,7 +187,7 @@ local function values_wanted(wanted)
   end
   return false
 end
--- In order of deadline many have the same one, where a mass expires: two are read then.
+-- In a mass expiry many consecutive members have the same deadline: then read only two.
 local function read_deadlines(read, shadow, members)
   local first, last = read('zscore', shadow, members[1]), #members > 8 and read('zscore', shadow, members[#members])
   local all = {}

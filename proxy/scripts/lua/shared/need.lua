@@ -1,6 +1,5 @@
--- Fails, in the server's words, before anything has been done, if the user may not run a command that comes later. Redis
--- before 7.0 cannot be asked. The arguments have to be whole: servers look for keys where they belong, and crash where
--- there are none.
+-- Fails with the server's error, before any change, if the user may not run a later command. Redis before 7.0 cannot be
+-- asked. The arguments must be complete: servers look for keys in their positions, and crash if they are missing.
 local function need(name, ...)
   if redis.acl_check_cmd and not redis.acl_check_cmd(name, ...) then call(name, ...) end
 end

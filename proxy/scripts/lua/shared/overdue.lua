@@ -1,11 +1,12 @@
--- Removes a member that is due, in front of a client's request that adds it: whoever sent it cannot have seen the member,
--- and it must not take away what the request brings. Needs index and discard before it. O(1), O(n) for a list.
--- cleared: what was due has been removed in front of the requests of a transaction (most of it). They are to see one
--- moment, so what has passed within the last 50 ms is there for them.
--- told_of: whether somebody has asked, in this database, to be told of what expires.
--- owed: whether members that are due may go here. Where they have to be told of, they leave a note for the next sweep, as
--- a client may lack the rights to tell: a member of a set of the proxy's own, with the same deadline, so the sweeper
--- comes for it, and `lapse` tells of what it names. Where none can be written, members stay for `lapse`.
+-- Removes a due member in front of a client's request that adds it: the old member must not take the new one with it.
+-- Needs index and discard before it. O(1), O(n) for a list.
+-- cleared: due members were removed in front of the requests of a transaction (most of them). These must all see the same
+-- moment, so deadlines within the last 50 ms do not count yet.
+-- told_of: whether this database has rules for events.
+-- owed: whether due members may be removed here. With rules for events each leaves a note for the next sweep, as the client
+-- may not have the rights to write entries: a member of a set of the proxy's own with the same deadline. The sweeper
+-- removes it as any due member, and `lapse` writes the entry for the member that it names. If no note can be written,
+-- members stay for `lapse`.
 local function told_of(index) return call('exists', string.sub(index, 1, -6) .. 'events') == 1 end
 -- For t
 local function note(kind, key, shadow, index, members)

@@ -1,9 +1,9 @@
--- Sees to members whose deadlines have passed while a request about them was under way, in one key: whoever is told that
--- one has gone must not leave it for others to see. Only `lapse` removes them for a user who may not, and where they
--- cannot be `owed`. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
--- passed: of members that are due; gives whether they have gone. In a key that was `cleared` (see overdue) with the
--- last of their deadlines, and the clock.
--- passed_each: of those among some members, with their scores, that are due at a moment, the places, as keys.
+-- Removes members of one key whose deadlines have passed while a request on them was under way: if its client is told
+-- that one is gone, others must not see it. For a user without permission, or if they cannot be `owed`, only `lapse`
+-- removes them. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
+-- passed: for due members; returns whether they count as gone. For a key that was `cleared` (see overdue), with the
+-- latest of their deadlines and the clock.
+-- passed_each: the positions, as keys, of the due ones among some members, with their scores and the moment.
 local function passed(kind, key, shadow, index, members, cleared, latest, moment)
   local able, alive = pcall(function()
     if cleared and latest > moment - 50 then return true end

@@ -1,6 +1,6 @@
--- Runs the client's own request, which is the arguments from `first` on, and gives its reply as the server would: with
--- RESP3 types, which the server turns into what the client speaks, and with errors unchanged. Protocol 2 for an array
--- that may have nulls in it: of RESP3's nulls Lua makes holes, and the reply ends at the first.
+-- Runs the client's own request, the arguments from `first` on, and returns its reply as the server would: with RESP3
+-- types, which the server converts to the client's protocol, and errors unchanged. Protocol 2 for an array that may
+-- contain nulls: Lua turns RESP3's nulls into holes, and the reply ends at the first.
 local function run(first, protocol)
   redis.setresp(protocol or 3)
   local reply = redis.pcall(unpack(ARGV, first))

@@ -1,6 +1,7 @@
--- Removes what is due in a key, in front of the client's request that a script runs: a request is judged where it runs.
--- Not where it was `cleared` in front of the requests of a transaction, which are to see one moment. Needs index, now, discard, overdue and passed before it.
--- Gives whether it has seen that nothing is due. O(log n) for each member removed (O(n) in a list), some thousand at most.
+-- Removes due members from a key in front of the client's request that a script runs. Not if they were `cleared` in front
+-- of the requests of a transaction, which must all see the same moment. Needs index, now, discard, overdue and passed
+-- before it. Returns whether it found that no members are due. O(log n) for each member removed (O(n) in a list), some
+-- thousand at most.
 local function settle(key, shadow, index, cleared)
   for _ = 1, cleared and 0 or 4 do
     local due = redis.pcall('zrangebyscore', shadow, '(0', now(), 'limit', 0, 500)

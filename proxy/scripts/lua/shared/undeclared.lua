@@ -1,5 +1,5 @@
--- Stands in front of a script of which the server does not see all keys: they come in ARGV. A cluster node treats it as it
--- treats the client's own request then, wherever the proxy's keys are while their slot is being moved.
+-- Precedes a script whose keys are not all declared: they come in ARGV. So a cluster node treats it like the client's
+-- own request, wherever the proxy's keys are while their slot is being moved.
 -- ARGV: how many keys; which of them, by their places, have to be here: shadows of keys that have deadlines. One that has
 --   gone ahead of its key, or is still to come, may hold deadlines that have to be void; the keys; ARGV.
 local undeclared, all = true, ARGV
