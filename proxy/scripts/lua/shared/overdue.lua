@@ -42,7 +42,7 @@ local function owed(kind, key, shadow, index, members)
 end
 local function overdue(kind, key, shadow, index, member, deadline, moment, cleared)
   if cleared and deadline > moment - 50 then return end
-  -- What stays counts as there when the request was sent. That cannot be where it is due for long.
+  -- A member that stays counts as present when the request was sent: impossible if it has long been due.
   if not owed(kind, key, shadow, index, {member}) and deadline > moment - 1000 then return end
   discard(kind, key, {member})
 end
