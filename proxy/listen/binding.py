@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ class Listener:
     Attributes:
         socket: the socket.
         tls: whether clients speak TLS there.
-        file: what to remove in the end, if it is a Unix socket and this process's to remove.
+        file: what to remove in the end, if it is a Unix socket and systemd does not.
         name: the address, as in the settings.
         pause: the end of a pause in accepting, while there is one.
     """
@@ -53,9 +53,9 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening."""
-        self.socket.close()
         if self.file is not None:
             self.file.remove()
+        self.socket.close()
 
 
 def shown(address: str, listener: Listener) -> str:
@@ -66,7 +66,9 @@ def shown(address: str, listener: Listener) -> str:
     return address
 
 
-async def bind_all(settings: Settings, processes: int = 1, given: Given | None = None) -> list[list[Listener]]:
+async def bind_all(
+    settings: Settings, owns: Callable[[], bool], processes: int = 1, given: Given | None = None
+) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
     Several processes have a socket each on a TCP address, over which the kernel spreads clients (SO_REUSEPORT); where
@@ -74,18 +76,20 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
 
     Args:
         settings: the settings.
+        owns: whether files of Unix sockets are for this process to remove, asked when it ends.
         processes: how many are to accept clients.
         given: sockets that listen already. They are taken out.
 
     Returns:
         For each process its listeners, in the order of the addresses; behind them those of addresses for which there
-        are more. The paths of Unix sockets that are bound here are the first one's.
+        are more. The paths of Unix sockets are the first one's.
 
     Raises:
         SettingsError: an address cannot be listened on.
     """
     made: list[list[Listener]] = [[] for _ in range(processes)]
     more: list[Listener] = []
+    keeps_files = given is None or given.keeps_files
     try:
         for address in dict.fromkeys(settings.listen):
             where = parse_address(address)
@@ -97,7 +101,9 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
             except OSError as error:
                 raise SettingsError(f"listen: cannot listen on {address}: {why_not(error)}") from None
             for number, (listeners, bound) in enumerate(zip(made, sockets, strict=False)):
-                file = SocketFile(where) if isinstance(where, Path) and not (there or number) else None
+                file = None
+                if isinstance(where, Path) and not number and (keeps_files or not there):
+                    file = SocketFile(where, owns)
                 listeners.append(Listener(bound, tls, file, address))
             more += [Listener(bound, tls, name=address) for bound in sockets[processes:]]
         for number, listener in enumerate(more):
@@ -107,20 +113,6 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
             close_all(listeners)
         raise
     return made
-
-
-def claim(listeners: Iterable[Listener]) -> None:
-    """Have the files of Unix sockets that another process has bound removed in the end by this one."""
-    for listener in listeners:
-        where = parse_address(listener.name)
-        if isinstance(where, Path):
-            listener.file = listener.file or SocketFile(where)
-
-
-def release(listeners: Iterable[Listener]) -> None:
-    """Leave the files of Unix sockets to another process."""
-    for listener in listeners:
-        listener.file = None
 
 
 def by_address(listeners: Iterable[Listener]) -> dict[str, list[socket.socket]]:
