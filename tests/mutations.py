@@ -631,7 +631,7 @@ MUTATIONS = [
     Mutation("server.py", "[serving, left, stopped, *tasks]", "[serving, stopped, *tasks]", "left to one"),
     Mutation("workers/supervisor.py", "worker.tell(Order.ALONE)", "pass", "left to workers"),
     Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),
-    Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "taken over"),
+    Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),

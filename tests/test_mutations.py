@@ -918,6 +918,7 @@ CHECKS |= {
         _again(place), place.folder, 1, 1
     ),
     "taken over, in parts": lambda place: takeover.test_a_first_request_in_parts_is_answered(_again(place)),
+    "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
     "left to one": lambda place: takeover.check_left(_again(place), place.folder, "told", "1"),
     "left to workers": lambda place: takeover.check_left(_again(place), place.folder, "killed", "2"),
     "left to nobody": lambda place: takeover.test_files_are_left_to_nobody_who_has_gone(_again(place), place.folder),

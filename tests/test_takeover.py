@@ -143,8 +143,8 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
         until(partial(has_ended, new), 20, "an end")
         assert new.process.wait() == 2
         assert "the other proxy goes on" in new.process.output
+        assert (tmp_path / "clients").exists()
         assert old.command("PING") == b"+PONG\r\n"
-    assert (tmp_path / "clients").exists()
     killed = again("--listen", path, "--upstream", nowhere, "--connect-timeout", "60", ready=False)
     until(lambda: said(killed, "no control connection to the upstream"))
     killed.process.kill()
@@ -170,6 +170,25 @@ def test_a_first_request_in_parts_is_answered(again: Again) -> None:
         until(lambda: ended_well(old))
 
 
+def check_the_admin_port(again: Again, folder: Path) -> None:
+    """While the old one answers what has come, it is the new one that says how the proxy is."""
+    paths = Paths(folder)
+    old = again(*paths.flags)
+    with Raw(paths.clients, 20) as blocked, Raw(paths.clients, 20) as other:
+        blocked.send_command("BLPOP", "none", 0)
+        until(lambda: b"cmd=blpop" in other.command("CLIENT", "LIST"))
+        again(*paths.flags)
+        until(lambda: said(old, "taken over by another process"))
+        until(lambda: said(old, "stopping"))
+        until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
+        assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
+        assert not old.process.ended
+
+
+def test_the_admin_port_is_the_new_ones(again: Again, tmp_path: Path) -> None:
+    check_the_admin_port(again, tmp_path)
+
+
 def test_what_a_killed_proxy_has_left_is_no_hindrance(again: Again, tmp_path: Path) -> None:
     again("--listen", f"unix://{tmp_path / 'clients'}").close()
     new = again("--listen", f"unix://{tmp_path / 'clients'}")
@@ -184,17 +203,19 @@ def test_something_else_at_the_path_is_said(again: Again, tmp_path: Path) -> Non
     assert (tmp_path / "takeover").read_text() == "mine"
 
 
-def talks(path: Path, answers: list[bytes]) -> threading.Thread:
-    """Answer one visitor as no proxy would."""
+def talks(path: Path, answers: list[bytes], visits: int = 1) -> threading.Thread:
+    """Answer visitors as no proxy would."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
 
     def serve() -> None:
-        with listener, listener.accept()[0] as visitor:
-            for answer in answers:
-                visitor.recv(1)
-                visitor.sendall(answer)
+        with listener:
+            for _ in range(visits):
+                with listener.accept()[0] as visitor:
+                    for answer in answers:
+                        visitor.recv(1)
+                        visitor.sendall(answer)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -205,15 +226,24 @@ def talks(path: Path, answers: list[bytes]) -> threading.Thread:
     ("answers", "told"),
     [
         ([], "hands nothing over"), ([b"nonsense"], "no proxy"), ([b"{}"], "no proxy"), ([b"[]"], "no proxy"),
+        ([b"g"], "it goes on"),
         ([b'{"is": "takeover"}'], "no proxy"), ([b'{"is": "all"}'], "no proxy"),
         ([b'{"is": "all", "version": 2, "keeps_files": true}'], "another version"),
     ],
 )  # fmt: skip
 def test_what_is_no_proxy_of_this_version_is_refused(tmp_path: Path, answers: list[bytes], told: str) -> None:
-    thread = talks(tmp_path / "takeover", answers)
+    thread = talks(tmp_path / "takeover", answers, 1 if answers else 2)
     with pytest.raises(SettingsError, match=told):
         Succession.of(Settings(takeover=tmp_path / "takeover"), None)
     thread.join(10)
+
+
+def test_who_meets_one_that_ends_starts_as_the_first(tmp_path: Path) -> None:
+    thread = talks(tmp_path / "takeover", [])
+    made = Succession.of(Settings(takeover=tmp_path / "takeover"), None)
+    thread.join(10)
+    assert made.given is None
+    assert made.alone.is_set()
 
 
 def test_sockets_of_another_user_are_not_taken(tmp_path: Path) -> None:

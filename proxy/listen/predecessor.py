@@ -71,25 +71,33 @@ class Predecessor:
         Raises:
             SettingsError: what is there gives none.
         """
+        try:
+            try:
+                return cls._met(path)
+            except (BrokenPipeError, ConnectionResetError):
+                return cls._met(path)  # it ended just then: now there is another one, or none
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise SettingsError(f"takeover: {path}: {_in_words(error)}") from None
+
+    @classmethod
+    def _met(cls, path: Path) -> Predecessor | None:
         way = socket.socket(socket.AF_UNIX)
         made = cls(path, way)
         try:
             way.settimeout(MEET_SECONDS)
-            try:
-                way.connect(str(path))
-            except (FileNotFoundError, ConnectionRefusedError):
-                way.close()
-                return None
+            way.connect(str(path))
             _check_user(way)
             while made._take(way):
                 pass
             way.setblocking(False)
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except BaseException as error:
             made.given.close()
             if made.listener is not None:
                 made.listener.close()
             way.close()
-            raise SettingsError(f"takeover: {path}: {_in_words(error)}") from None
+            if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+                return None
+            raise
         return made
 
     def _take(self, way: socket.socket) -> bool:
@@ -99,6 +107,8 @@ class Predecessor:
         sockets = [_adopt(descriptor) for descriptor in descriptors]
         if not line:
             raise BrokenPipeError
+        if line == GIVES_UP:
+            raise ConnectionError("the proxy there has had no sign of this one for too long; it goes on")
         text = line.decode()
         told, length = json.JSONDecoder().raw_decode(text)
         if told["is"] == "clients":
