@@ -47,7 +47,7 @@ from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
-from proxy.listen.binding import Listener, bind_all, by_address, claim, release
+from proxy.listen.binding import Listener, bind_all, by_address
 from proxy.listen.given import Given
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.listen.others import Others
@@ -108,7 +108,7 @@ class Place:
         others: the other workers.
         held: bounds what all workers hold together.
         name: the random name sent to the upstream, by which the proxy notices that it is its own upstream.
-        patient: whether another proxy serves the clients until this one can.
+        alone: set unless another proxy serves the clients: nobody is accepted before this one can.
         succession: how it takes the place of another proxy, and is replaced; a worker knows nothing of that.
     """
 
@@ -118,8 +118,8 @@ class Place:
     others: Others | None = None
     held: HeldBudget | None = None
     name: str = field(default_factory=lambda: secrets.token_hex(16))
-    patient: bool = False
     succession: Succession = field(default_factory=Succession)
+    alone: asyncio.Event | None = None
 
 
 class Server:
@@ -528,22 +528,20 @@ class Server:
         succession = self._place.succession
         keeps_files = succession.given is None or succession.given.keeps_files
         succession.offer.append(lambda: Given(by_address(self._listeners.sockets), keeps_files=keeps_files))
-        succession.at_release.append(lambda: release(self._listeners.sockets))
-        if keeps_files:
-            succession.at_claim.append(lambda: claim(self._listeners.sockets))
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
         tasks: list[asyncio.Task[None]] = []
         try:
-            opening = asyncio.create_task(self._listeners.open(self._place.listeners))
+            opening = asyncio.create_task(self._listeners.open(succession.owns, self._place.listeners))
             background.append(opening)
             await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():  # a name is still being looked up
                 outlook.stopped()
                 return
             opening.result()
-            if not self._place.patient:
+            alone = self._place.alone or succession.alone
+            if accepts := alone.is_set():
                 self._listeners.accept()
             tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
             if self._follower is not None:
@@ -583,18 +581,22 @@ class Server:
                 background.append(asyncio.create_task(self._warn()))
             tried = asyncio.create_task(self._try_upstream())
             background.append(tried)
+            if not accepts:
+                left = asyncio.create_task(alone.wait())
+                serving = asyncio.create_task(self._until_serving(tried))
+                background += [left, serving]
+                await asyncio.wait([serving, left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                if accepts := left.done() and not signals.stop.is_set():
+                    self._listeners.accept()  # as at any start: nobody else serves any more
+                elif serving.done():
+                    serving.result()
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             if tried.done():
                 tried.result()
-            if self._place.patient and not signals.stop.is_set():
-                serving = asyncio.create_task(self._until_serving())
-                background.append(serving)
-                await asyncio.wait([serving, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-                if serving.done():
-                    serving.result()
-                    self._listeners.accept()
             if not signals.stop.is_set():
-                await self._place.succession.begin(signals)
+                await succession.begin(signals)
+                if not accepts:
+                    self._listeners.accept()
                 background.append(asyncio.create_task(outlook.run()))
                 outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
             # Objects that live now live until the end: keep the collector from looking at them again and again.
@@ -604,9 +606,11 @@ class Server:
             outlook.draining()
             for task in done:
                 task.result()  # they run until cancelled: one that has ended has failed
+            succession.close()  # who has come may go on listening
             await self._finish(relieved=signals.relieved or succession.outlived)
             outlook.stopped()
         finally:
+            succession.close()
             self._listeners.close()
             self._proxies.leave()
             await end([*tasks, *background, *([] if self._serving is None else [self._serving])])
@@ -628,12 +632,16 @@ class Server:
             advice = "set it to the Redis or Valkey server that the proxy is to stand in front of"
             raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
 
-    async def _until_serving(self) -> None:
+    async def _until_serving(self, tried: asyncio.Task[None]) -> None:
         """Wait until clients can be served as by the proxy that still serves them.
+
+        Args:
+            tried: done when the server has been tried.
 
         Raises:
             SettingsError: they cannot be. That other proxy goes on.
         """
+        await asyncio.shield(tried)
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
                 for known in (self._tracker.settled, *self._all_asked):
@@ -692,7 +700,6 @@ class Server:
         """
         loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_timeout
         give_up = loop.time() + seconds
-        self._place.succession.close()
         self._listeners.close(relieved=relieved)
         self._finishing, self._relieved = True, relieved
         if relieved:
@@ -739,12 +746,14 @@ async def _serve(settings: Settings, files: int, succession: Succession) -> None
     signals.listen()
     signals.before_end.append(succession.remove_path)
     try:
+        succession.watch()
         async with (
             admin_port(settings, outlook, signals.stop, signals.before_end, succession),
             upstream_url(settings, signals.stop) as url,
         ):
-            listeners = (await bind_all(settings, given=succession.given))[0] if succession.given is not None else None
-            place = Place(listeners=listeners, patient=succession.patient, succession=succession)
+            given = succession.given
+            listeners = (await bind_all(settings, succession.owns, given=given))[0] if given is not None else None
+            place = Place(listeners=listeners, succession=succession)
             await Server(settings, Upstream(settings, url), files, outlook, place).run(signals)
     finally:
         succession.close()

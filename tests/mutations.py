@@ -623,10 +623,25 @@ MUTATIONS = [
     Mutation("relay/client.py", "waits and (self._is_fresh or", "waits and (False or", "taken over, in parts"),
     Mutation("relay/client.py", "or talk.has_begun_request", "or False", "taken over, in parts"),
     Mutation("listen/succession.py", "self._signals.relieved = True", "pass", "taken over, in parts"),
-    Mutation("listen/succession.py", "return self._other is not None", "return False", "taken over by nobody"),
-    Mutation("listen/binding.py", "listener.file = listener.file or SocketFile(where)", "pass", "taken over"),
-    Mutation("listen/binding.py", "        listener.file = None\n", "        pass\n", "taken over"),
-    Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "taken over"),
+    Mutation(
+        "listen/succession.py", "found.listener, found.ended\n", "found.listener, made.alone\n", "taken by nobody"
+    ),
+    Mutation("listen/succession.py", "return self.alone.is_set() and", "return", "taken by nobody"),
+    Mutation(
+        "listen/succession.py", "self.alone.is_set() and not self._has_left", "self.alone.is_set()", "left to one"
+    ),
+    Mutation("listen/succession.py", "is not None and self._has_all:", "is not None and False:", "left to one"),
+    Mutation("listen/succession.py", "is not None and self._has_all:", "is not None:", "left to nobody"),
+    Mutation(
+        "listen/succession.py", "        self._part(visitor)\n\n    def _part", "\n    def _part", "a silent visitor"
+    ),
+    Mutation("listen/succession.py", "visitor.send(GIVES_UP)", "pass", "a silent visitor"),
+    Mutation("listen/predecessor.py", "self._early or self._way.recv(1)", "self._way.recv(1)", "left at once"),
+    Mutation("listen/predecessor.py", "self._way.send(STARTS)", "pass", "a slow start"),
+    Mutation("server.py", "[serving, left, stopped, *tasks]", "[serving, stopped, *tasks]", "left to one"),
+    Mutation("workers/supervisor.py", "worker.tell(Order.ALONE)", "pass", "left to workers"),
+    Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),
+    Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),

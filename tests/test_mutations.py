@@ -920,9 +920,14 @@ CHECKS |= {
         _again(place), place.folder, 1, 1
     ),
     "taken over, in parts": lambda place: takeover.test_a_first_request_in_parts_is_answered(_again(place)),
-    "taken over by nobody": lambda place: takeover.test_who_cannot_serve_takes_nothing_over(
-        _again(place), place.folder
-    ),
+    "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
+    "left to one": lambda place: takeover.check_left(_again(place), place.folder, "told", "1"),
+    "left to workers": lambda place: takeover.check_left(_again(place), place.folder, "killed", "2"),
+    "left to nobody": lambda place: takeover.test_files_are_left_to_nobody_who_has_gone(_again(place), place.folder),
+    "left at once": lambda place: takeover.test_a_word_at_once_behind_the_sockets_is_heard(_again(place), place.folder),
+    "a slow start": lambda place: takeover.test_a_slow_start_is_waited_for(_again(place), place.folder),
+    "a silent visitor": lambda place: takeover.check_silent(_again(place), place.folder, "visitor"),
+    "taken by nobody": lambda place: takeover.test_who_cannot_serve_takes_nothing_over(_again(place), place.folder),
     "balance of workers": lambda place: workers.check_balance(place.proxy("--workers", "3")),
     "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(
         place.server, place.start_proxy

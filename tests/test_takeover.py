@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -22,7 +23,8 @@ import redis
 
 from proxy.embedded.server import GUARD
 from proxy.listen.given import from_manager
-from proxy.listen.succession import Succession
+from proxy.listen.predecessor import ENDS, NEXT, SERVES, STARTS, Predecessor
+from proxy.listen.succession import SILENT_SECONDS, STEP_SECONDS, Succession
 from proxy.settings import Settings, SettingsError
 from tests import servers
 from tests.admin import Admin
@@ -141,8 +143,8 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
         until(partial(has_ended, new), 20, "an end")
         assert new.process.wait() == 2
         assert "the other proxy goes on" in new.process.output
+        assert (tmp_path / "clients").exists()
         assert old.command("PING") == b"+PONG\r\n"
-    assert (tmp_path / "clients").exists()
     killed = again("--listen", path, "--upstream", nowhere, "--connect-timeout", "60", ready=False)
     until(lambda: said(killed, "no control connection to the upstream"))
     killed.process.kill()
@@ -168,6 +170,25 @@ def test_a_first_request_in_parts_is_answered(again: Again) -> None:
         until(lambda: ended_well(old))
 
 
+def check_the_admin_port(again: Again, folder: Path) -> None:
+    """While the old one answers what has come, it is the new one that says how the proxy is."""
+    paths = Paths(folder)
+    old = again(*paths.flags)
+    with Raw(paths.clients, 20) as blocked, Raw(paths.clients, 20) as other:
+        blocked.send_command("BLPOP", "none", 0)
+        until(lambda: b"cmd=blpop" in other.command("CLIENT", "LIST"))
+        again(*paths.flags)
+        until(lambda: said(old, "taken over by another process"))
+        until(lambda: said(old, "stopping"))
+        until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
+        assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
+        assert not old.process.ended
+
+
+def test_the_admin_port_is_the_new_ones(again: Again, tmp_path: Path) -> None:
+    check_the_admin_port(again, tmp_path)
+
+
 def test_what_a_killed_proxy_has_left_is_no_hindrance(again: Again, tmp_path: Path) -> None:
     again("--listen", f"unix://{tmp_path / 'clients'}").close()
     new = again("--listen", f"unix://{tmp_path / 'clients'}")
@@ -182,17 +203,19 @@ def test_something_else_at_the_path_is_said(again: Again, tmp_path: Path) -> Non
     assert (tmp_path / "takeover").read_text() == "mine"
 
 
-def talks(path: Path, answers: list[bytes]) -> threading.Thread:
-    """Answer one visitor as no proxy would."""
+def talks(path: Path, answers: list[bytes], visits: int = 1) -> threading.Thread:
+    """Answer visitors as no proxy would."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
 
     def serve() -> None:
-        with listener, listener.accept()[0] as visitor:
-            for answer in answers:
-                visitor.recv(1)
-                visitor.sendall(answer)
+        with listener:
+            for _ in range(visits):
+                with listener.accept()[0] as visitor:
+                    for answer in answers:
+                        visitor.recv(1)
+                        visitor.sendall(answer)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -203,15 +226,24 @@ def talks(path: Path, answers: list[bytes]) -> threading.Thread:
     ("answers", "told"),
     [
         ([], "hands nothing over"), ([b"nonsense"], "no proxy"), ([b"{}"], "no proxy"), ([b"[]"], "no proxy"),
+        ([b"g"], "it goes on"),
         ([b'{"is": "takeover"}'], "no proxy"), ([b'{"is": "all"}'], "no proxy"),
         ([b'{"is": "all", "version": 2, "keeps_files": true}'], "another version"),
     ],
 )  # fmt: skip
 def test_what_is_no_proxy_of_this_version_is_refused(tmp_path: Path, answers: list[bytes], told: str) -> None:
-    thread = talks(tmp_path / "takeover", answers)
+    thread = talks(tmp_path / "takeover", answers, 1 if answers else 2)
     with pytest.raises(SettingsError, match=told):
         Succession.of(Settings(takeover=tmp_path / "takeover"), None)
     thread.join(10)
+
+
+def test_who_meets_one_that_ends_starts_as_the_first(tmp_path: Path) -> None:
+    thread = talks(tmp_path / "takeover", [])
+    made = Succession.of(Settings(takeover=tmp_path / "takeover"), None)
+    thread.join(10)
+    assert made.given is None
+    assert made.alone.is_set()
 
 
 def test_sockets_of_another_user_are_not_taken(tmp_path: Path) -> None:
@@ -230,6 +262,232 @@ def test_sockets_of_another_user_are_not_taken(tmp_path: Path) -> None:
             Succession.of(Settings(takeover=tmp_path / "takeover"), None)
     finally:
         other.kill()
+
+
+# Ends on the way.
+
+
+class Paths:
+    """The files of a proxy's Unix sockets.
+
+    Args:
+        folder: where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.clients, self.admin, self.takeover = (folder / name for name in ("clients", "admin", "takeover"))
+        self.flags = ("--listen", f"unix://{self.clients}", "--admin", f"unix://{self.admin}")
+
+    def there(self) -> list[str]:
+        return [path.name for path in (self.clients, self.admin, self.takeover) if path.exists()]
+
+    def check_served(self) -> None:
+        """See that what listens at each answers."""
+        with Raw(self.clients, 20) as client:
+            assert client.command("CLIENT", "ID").startswith(b":")
+        assert Admin(self.admin).ask("/livez")[0] == 200
+
+
+ALL = ["clients", "admin", "takeover"]
+
+
+def starting(again: Again, paths: Paths, *arguments: str) -> Proxy:
+    """Start a proxy that has all sockets, and waits for its upstream, which is not there."""
+    nowhere = f"redis://127.0.0.1:{free_port()}"
+    new = again(*paths.flags, "--upstream", nowhere, "--connect-timeout", "300", *arguments, ready=False)
+    until(lambda: said(new, "no control connection to the upstream"), 20)
+    return new
+
+
+def check_left(again: Again, folder: Path, way: str, workers: str) -> None:
+    """The old one ends before the new one can serve: that has everything then, and serves as after any start."""
+    paths = Paths(folder)
+    old = again(*paths.flags, "--workers", workers)
+    with Raw(paths.clients, 20) as blocked, Raw(paths.clients, 20) as other:
+        blocked.send_command("BLPOP", "none", 0)
+        until(lambda: b"cmd=blpop" in other.command("CLIENT", "LIST"))
+        new = starting(again, paths, "--workers", workers)
+        assert not said(new, "ready")
+        if way == "killed":
+            old.process.kill()
+        else:
+            old.process.send_signal(signal.SIGTERM)
+            until(lambda: said(old, "listening sockets left to another process"))
+            if way == "twice":
+                old.process.send_signal(signal.SIGTERM)
+    until(partial(has_ended, old))
+    new.until_ready()
+    assert paths.there() == ALL
+    with Raw(paths.clients, 20) as client:
+        assert client.command("PING").startswith(b"-")  # it has no upstream, but it is there
+    assert Admin(paths.admin).ask("/livez")[0] == 200
+    third = again(*paths.flags, "--workers", workers)
+    until(lambda: ended_well(new))
+    assert paths.there() == ALL
+    paths.check_served()
+    third.stop()
+    assert paths.there() == []
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("way", ["told", "twice", "killed"])
+def test_who_starts_has_all_when_the_other_ends(again: Again, tmp_path: Path, way: str, workers: str) -> None:
+    check_left(again, tmp_path, way, workers)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_was_left_all_removes_it(again: Again, tmp_path: Path, workers: str) -> None:
+    """Also where it ends before it has served; and where it is killed, the next one does."""
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    new = starting(again, paths, "--workers", workers)
+    new.process.send_signal(signal.SIGTERM)
+    until(partial(has_ended, new))
+    assert paths.there() == ALL  # the other one's, still
+    paths.check_served()
+    new = starting(again, paths, "--workers", workers)
+    old.stop()
+    assert paths.there() == ALL
+    new.until_ready()
+    new.stop()
+    assert paths.there() == []
+    old = again(*paths.flags)
+    new = starting(again, paths, "--workers", workers)
+    old.stop()
+    new.process.kill()
+    assert paths.there() == ALL
+    again(*paths.flags, "--workers", workers)
+    paths.check_served()
+
+
+def visit(paths: Paths) -> Predecessor:
+    """Get all sockets, as a proxy does that starts."""
+    found = Predecessor.at(paths.takeover)
+    assert found is not None
+    return found
+
+
+def forget(visitor: Predecessor) -> None:
+    """End a visitor, as if it had been killed."""
+    visitor.given.close()
+    if visitor.listener is not None:
+        visitor.listener.close()
+    visitor.close()
+
+
+def test_files_are_left_to_nobody_who_has_gone(again: Again, tmp_path: Path) -> None:
+    """A visitor that is gone, or has not got all, is no heir; its end may not have been noticed yet."""
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    forget(visit(paths))
+    old.stop()
+    assert paths.there() == []
+    old = again(*paths.flags)
+    with socket.socket(socket.AF_UNIX) as half:
+        half.connect(str(paths.takeover))
+        half.sendall(NEXT)
+        socket.recv_fds(half, 4096, 8)
+        old.stop()
+        assert paths.there() == []
+        assert half.recv(1) == b""
+    old = again(*paths.flags)
+    stopped = visit(paths)
+    os.kill(old.process.pid, signal.SIGSTOP)
+    forget(stopped)
+    os.kill(old.process.pid, signal.SIGTERM)
+    os.kill(old.process.pid, signal.SIGCONT)
+    until(lambda: ended_well(old))
+    assert paths.there() == []
+
+
+def test_a_word_at_once_behind_the_sockets_is_heard(again: Again, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "takeover"))
+        listener.listen()
+        nowhere = f"redis://127.0.0.1:{free_port()}"
+        new = again("--upstream", nowhere, "--connect-timeout", "300", ready=False)
+        visitor, _ = listener.accept()
+    with visitor:
+        visitor.recv(1)
+        visitor.sendall(b'{"is": "all", "version": 1, "keeps_files": true}' + ENDS)
+        new.until_ready()
+
+
+def check_silent(again: Again, folder: Path, how: str) -> None:
+    """Whoever comes and says nothing holds up the next one for a bounded time."""
+    paths = Paths(folder)
+    old = again(*paths.flags)
+    stack = ExitStack()
+    with stack:
+        if how == "stranger":
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect(str(paths.takeover))
+            bound = STEP_SECONDS
+        else:
+            found = visit(paths)
+            stack.callback(forget, found)
+            bound = SILENT_SECONDS
+        began = time.monotonic()
+        new = again(*paths.flags)
+        assert time.monotonic() - began > bound - 1
+        until(lambda: ended_well(old))
+        assert said(old, "takeover given up: no sign of the other process")
+        paths.check_served()
+        if how != "stranger":
+            with pytest.raises(SettingsError, match="it goes on"):
+                asyncio.run(found.relieve())
+            assert not said(new, "taken over by another process")
+    paths.check_served()
+
+
+@pytest.mark.parametrize("how", ["stranger", "visitor"])
+def test_a_silent_visitor_holds_up_nobody(again: Again, tmp_path: Path, how: str) -> None:
+    check_silent(again, tmp_path, how)
+
+
+def test_a_slow_start_is_waited_for(again: Again, tmp_path: Path) -> None:
+    """For longer than a silent one is, as there are signs; and who comes meanwhile has its turn behind it."""
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    slow = starting(again, paths)
+    began = time.monotonic()
+    third = again(*paths.flags, ready=False)
+    while time.monotonic() - began < SILENT_SECONDS + 3:
+        paths.check_served()
+        assert not said(third, "admin port open")
+        time.sleep(0.2)
+    assert not said(old, "takeover given up: no sign of the other process")
+    slow.process.kill()
+    third.until_ready()
+    until(lambda: ended_well(old))
+    paths.check_served()
+
+
+def test_who_was_stopped_finds_that_another_serves(again: Again, tmp_path: Path) -> None:
+    """A proxy that is stopped, and told of its end meanwhile, finds what the new one has said."""
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    found = visit(paths)
+    os.kill(old.process.pid, signal.SIGSTOP)
+    asyncio.run(found.relieve())
+    os.kill(old.process.pid, signal.SIGTERM)
+    os.kill(old.process.pid, signal.SIGCONT)
+    until(lambda: ended_well(old))
+    assert said(old, "taken over by another process") or said(old, "listening sockets left to another process")
+    assert paths.there() == ALL
+    forget(found)
+
+
+def test_words_out_of_turn_end_a_visit(again: Again, tmp_path: Path) -> None:
+    old = again()
+    for words in (SERVES, STARTS, NEXT + SERVES, NEXT + STARTS, b"x"):
+        with socket.socket(socket.AF_UNIX) as visitor:
+            visitor.settimeout(10)
+            visitor.connect(str(tmp_path / "takeover"))
+            visitor.sendall(words)
+            while visitor.recv(4096):
+                pass
+    assert old.command("PING") == b"+PONG\r\n"
 
 
 # Under load.

@@ -99,14 +99,13 @@ class AdminServer:
         try:
             if there is not None:
                 self._listener = there
-                if keeps_files:
-                    succession.at_claim.append(self._claim)
             elif isinstance(where, Path):
                 await clear_socket(where)
                 self._listener = bind_path(where)
-                self._claim()
             else:
                 self._listener = bind(await look_up(where.host, where.port))
+            if self._path is not None and (keeps_files or there is None):
+                self._file = SocketFile(self._path, succession.owns)
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise SettingsError(f"admin: cannot listen on {self._address}: {why_not(error)}") from None
@@ -120,17 +119,12 @@ class AdminServer:
         host, port = self._listener.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _claim(self) -> None:
-        if self._path is not None and self._file is None:
-            self._file = SocketFile(self._path)
-
     def _offer(self, keeps_files: bool) -> Given:
         there = {} if self._listener is None else {self._address: self._listener}
         return Given(admin=there, keeps_files=keeps_files)
 
     def release(self) -> None:
         """Leave the port to another process: stop accepting, and go on serving open connections."""
-        self._file = None
         listener, self._listener = self._listener, None
         if self._accepting is not None and listener is not None:
             self._accepting.add_done_callback(lambda _: listener.close())  # once the loop no longer waits for it

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ class Listener:
     Attributes:
         socket: the socket.
         tls: whether clients speak TLS there.
-        file: the file of a Unix socket that this process removes in the end, if any.
+        file: what to remove in the end, if it is a Unix socket and systemd does not.
         name: the address, as in the settings.
         pause: the timer that ends a pause in accepting.
     """
@@ -53,9 +53,9 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening."""
-        self.socket.close()
         if self.file is not None:
             self.file.remove()
+        self.socket.close()
 
 
 def shown(address: str, listener: Listener) -> str:
@@ -66,7 +66,9 @@ def shown(address: str, listener: Listener) -> str:
     return address
 
 
-async def bind_all(settings: Settings, processes: int = 1, given: Given | None = None) -> list[list[Listener]]:
+async def bind_all(
+    settings: Settings, owns: Callable[[], bool], processes: int = 1, given: Given | None = None
+) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
     On a TCP address each process has its own socket, and the kernel distributes clients over them (SO_REUSEPORT). Where
@@ -74,18 +76,20 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
 
     Args:
         settings: the settings.
+        owns: whether files of Unix sockets are for this process to remove, asked when it ends.
         processes: how many are to accept clients.
         given: sockets that already listen. Those used are removed from it.
 
     Returns:
-        The listeners of each process, in the order of the addresses, then surplus given ones. The first process removes
-        the files of Unix sockets that are bound here.
+        For each process its listeners, in the order of the addresses; behind them those of addresses for which there
+        are more. The paths of Unix sockets are the first one's.
 
     Raises:
         SettingsError: an address cannot be listened on.
     """
     made: list[list[Listener]] = [[] for _ in range(processes)]
     more: list[Listener] = []
+    keeps_files = given is None or given.keeps_files
     try:
         for address in dict.fromkeys(settings.listen):
             where = parse_address(address)
@@ -97,7 +101,9 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
             except OSError as error:
                 raise SettingsError(f"listen: cannot listen on {address}: {why_not(error)}") from None
             for number, (listeners, bound) in enumerate(zip(made, sockets, strict=False)):
-                file = SocketFile(where) if isinstance(where, Path) and not (there or number) else None
+                file = None
+                if isinstance(where, Path) and not number and (keeps_files or not there):
+                    file = SocketFile(where, owns)
                 listeners.append(Listener(bound, tls, file, address))
             more += [Listener(bound, tls, name=address) for bound in sockets[processes:]]
         for number, listener in enumerate(more):
@@ -107,20 +113,6 @@ async def bind_all(settings: Settings, processes: int = 1, given: Given | None =
             close_all(listeners)
         raise
     return made
-
-
-def claim(listeners: Iterable[Listener]) -> None:
-    """Make this process remove, in the end, the files of Unix sockets that another process has bound."""
-    for listener in listeners:
-        where = parse_address(listener.name)
-        if isinstance(where, Path):
-            listener.file = listener.file or SocketFile(where)
-
-
-def release(listeners: Iterable[Listener]) -> None:
-    """Leave it to another process to remove the files of Unix sockets."""
-    for listener in listeners:
-        listener.file = None
 
 
 def by_address(listeners: Iterable[Listener]) -> dict[str, list[socket.socket]]:

@@ -113,10 +113,11 @@ class Listeners:
         self._say_header = Seldom(log.warning, "client refused: no proxy header that can be used")
         self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
-    async def open(self, given: list[Listener] | None = None) -> None:
+    async def open(self, owns: Callable[[], bool], given: list[Listener] | None = None) -> None:
         """Listen at all addresses.
 
         Args:
+            owns: whether files of Unix sockets are for this process to remove, asked when it ends.
             given: the sockets, if they have been bound already.
 
         Raises:
@@ -124,7 +125,7 @@ class Listeners:
         """
         if self._settings.listen_tls_cert_file is not None:
             self._context = listening_context(self._settings)
-        self._listeners = given if given is not None else (await bind_all(self._settings))[0]
+        self._listeners = given if given is not None else (await bind_all(self._settings, owns))[0]
 
     def accept(self) -> None:
         """Accept clients at all addresses."""

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from proxy.names import Found
@@ -21,20 +22,22 @@ def why_not(error: OSError) -> str:
 
 
 class SocketFile:
-    """The file of a Unix socket that this process has bound.
+    """The file of a Unix socket at which this process listens.
 
     Args:
         path: its path.
+        owns: whether this process is to remove it when it ends: see `Succession.owns`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owns: Callable[[], bool]) -> None:
         self._path: Path | None = path
         self._made = _marks(path)
+        self._owns = owns
 
     def remove(self) -> None:
         """Remove it, once, unless another process has bound the path since."""
         path, self._path = self._path, None
-        if path is not None and self._made is not None and _marks(path) == self._made:
+        if path is not None and self._owns() and self._made is not None and _marks(path) == self._made:
             path.unlink(missing_ok=True)
 
 

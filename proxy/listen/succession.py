@@ -9,7 +9,11 @@ exits. If the new one fails before that, the old one goes on.
 
     the new proxy             the old proxy
     n                         {"is": "…", "address": "…"} and sockets; and so on, until {"is": "all", …}
-    s (it serves)             (ends)
+    a (it starts), often
+    s (it serves)             e (it ends)
+
+The other says `e` also where it is told to end before: who has been told `all` has everything then, the files of Unix
+sockets included. Where it just goes, it has been killed, which leaves the same. With `g` it gives up a silent one.
 """
 
 from __future__ import annotations
@@ -17,10 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
-import struct
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -28,23 +29,20 @@ from typing import Any, Final
 import structlog
 
 from proxy.listen.given import Given
+from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, VERSION, Predecessor
 from proxy.listen.sockets import SocketFile, bind_path, clear_socket, why_not
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
 
 log = structlog.get_logger("proxy.listen")
 
-MEET_SECONDS: Final = 30.0
-"""How long the running proxy has to answer: it may be busy handing over to another."""
+STEP_SECONDS: Final = 3.0
+"""How long one that comes may take to ask for the next sockets. Others wait meanwhile: see MEET_SECONDS."""
 
-_NEXT: Final = b"n"
-_SERVES: Final = b"s"
-_MOST: Final = 64
-"""Maximum number of sockets per address, and so of workers."""
+SILENT_SECONDS: Final = 10.0
+"""How long it may give no sign while it starts: many times SIGN_SECONDS."""
 
-_LONGEST: Final = 4096
 _BACKLOG: Final = 8
-_VERSION: Final = 1
 
 
 class Succession:
@@ -56,23 +54,26 @@ class Succession:
 
     Attributes:
         given: sockets that already exist, from systemd or the old proxy; None if all are to be bound.
-        patient: whether the old proxy still serves clients; then accept none before this one can serve them.
+        alone: set unless the old proxy still serves clients; then accept none before this one can serve them.
         offer: functions that return the sockets for the next proxy.
-        at_claim: called when this proxy has taken over and owns what the old one left.
         at_release: called when the next proxy has taken over and owns what this one left.
     """
 
     def __init__(self, path: Path | None = None, given: Given | None = None) -> None:
         self.given = given
+        self.alone = asyncio.Event()
+        self.alone.set()
         self.offer: list[Callable[[], Given]] = []
-        self.at_claim: list[Callable[[], None]] = []
         self.at_release: list[Callable[[], None]] = []
         self._path = path
         self._file: SocketFile | None = None
         self._listener: socket.socket | None = None
-        self._other: socket.socket | None = None  # connection to the old proxy
+        self._predecessor: Predecessor | None = None
         self._visitor: socket.socket | None = None
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
+        self._has_all = False  # the visitor
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_ending = self._has_left = False
         self._signals: Signals | None = None
 
     @classmethod
@@ -83,18 +84,19 @@ class Succession:
             SettingsError: they cannot be taken over.
         """
         made = cls(settings.takeover, given)
-        if settings.takeover is not None:
-            try:
-                made._meet(settings.takeover)
-            except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-                made.close()
-                raise SettingsError(f"takeover: {settings.takeover}: {_in_words(error)}") from None
+        if settings.takeover is not None and (found := Predecessor.at(settings.takeover)) is not None:
+            made._predecessor, made._listener, made.alone = found, found.listener, found.ended
+            made._file = SocketFile(settings.takeover, made.owns)
+            if given is None:
+                made.given = found.given
+            else:
+                found.given.close()  # systemd's count; the other proxy is told to end all the same
         return made
 
-    @property
-    def patient(self) -> bool:
-        """Whether the old proxy serves clients while this one starts."""
-        return self._other is not None
+    def watch(self) -> None:
+        """Begin to hear of the other proxy, if there is one."""
+        if self._predecessor is not None:
+            self._predecessor.watch()
 
     @property
     def outlived(self) -> bool:
@@ -106,57 +108,6 @@ class Succession:
         """Whether another proxy may replace this one."""
         return self._path is not None
 
-    # Replacing another proxy.
-
-    def _meet(self, path: Path) -> None:
-        other = socket.socket(socket.AF_UNIX)
-        try:
-            other.settimeout(MEET_SECONDS)
-            other.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            other.close()
-            return
-        except BaseException:
-            other.close()
-            raise
-        self._other = other
-        _check_user(other)
-        found = Given()
-        try:
-            while self._take(other, found):
-                pass
-        except BaseException:
-            found.close()
-            raise
-        if self.given is None:
-            self.given = found
-        else:
-            found.close()  # use systemd's; the old proxy is told to end all the same
-        other.setblocking(False)
-
-    def _take(self, other: socket.socket, found: Given) -> bool:
-        """Take the next item; return whether there are more."""
-        other.sendall(_NEXT)
-        line, descriptors, _, _ = socket.recv_fds(other, _LONGEST, _MOST)
-        sockets = [_adopt(descriptor) for descriptor in descriptors]
-        if not line:
-            raise BrokenPipeError
-        told = json.loads(line)
-        if told["is"] == "clients":
-            found.clients[str(told["address"])] = sockets
-        elif told["is"] == "admin":
-            found.admin[str(told["address"])] = sockets[0]
-        elif told["is"] == "takeover":
-            self._listener = sockets[0]
-        else:
-            if told["version"] != _VERSION:
-                raise ConnectionError(
-                    "the proxy there is of another version, which hands over otherwise; stop it first"
-                )
-            found.keeps_files = bool(told["keeps_files"])
-            return False
-        return True
-
     # Being replaced.
 
     async def begin(self, signals: Signals) -> None:
@@ -166,16 +117,13 @@ class Succession:
             signals: told when the successor serves.
 
         Raises:
-            SettingsError: the path cannot be listened on.
+            SettingsError: the path cannot be listened on, or the other proxy has given this one up.
         """
         if self._path is None:
             return
         self._signals = signals
-        if self._other is not None:
-            with contextlib.suppress(OSError):  # the old one has ended meanwhile
-                self._other.send(_SERVES)
-            self._other.close()
-            self._other = None
+        if self._predecessor is not None:
+            await self._predecessor.relieve()
             log.info("listening sockets taken over", takeover=str(self._path))
         try:
             if self._listener is None:
@@ -183,12 +131,14 @@ class Succession:
                 self._listener = bind_path(self._path)
                 self._path.chmod(0o600)  # anyone who can connect gets the sockets
                 self._listener.listen(_BACKLOG)
-            self._file = SocketFile(self._path)
+                self._file = SocketFile(self._path, self.owns)
         except OSError as error:
             raise SettingsError(f"takeover: cannot listen on {self._path}: {why_not(error)}") from None
-        for work in self.at_claim:
-            work()
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        self._await_visitor()
+
+    def _await_visitor(self) -> None:
+        if self._listener is not None and not self._is_ending:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -201,6 +151,8 @@ class Succession:
         visitor.setblocking(False)
         self._visitor = visitor
         self._rest = self._all(self._listener)
+        self._has_all = False
+        self._be_patient(visitor)
         asyncio.get_running_loop().add_reader(visitor, self._hear, visitor)
 
     def _all(self, listener: socket.socket) -> Iterator[tuple[dict[str, Any], list[socket.socket]]]:
@@ -213,39 +165,85 @@ class Succession:
                 yield {"is": "clients", "address": address}, sockets
             for address, one in given.admin.items():
                 yield {"is": "admin", "address": address}, [one]
-        yield {"is": "all", "version": _VERSION, "keeps_files": keeps_files}, []
+        yield {"is": "all", "version": VERSION, "keeps_files": keeps_files}, []
 
-    def _hear(self, visitor: socket.socket) -> None:
+    def _hear(self, visitor: socket.socket) -> bool:
+        """Hear the visitor's next word; return whether there was one, or its end."""
         try:
             said = visitor.recv(1)
-            if said == _NEXT and (item := next(self._rest, None)) is not None:
-                socket.send_fds(visitor, [json.dumps(item[0]).encode()], [one.fileno() for one in item[1]])
-                return
+            if said == NEXT and not self._has_all:
+                what, sockets = next(self._rest)
+                socket.send_fds(visitor, [json.dumps(what).encode()], [one.fileno() for one in sockets])
+                self._has_all = what["is"] == "all"
+                self._be_patient(visitor)
+                return True
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             said = b""
+        if said == STARTS and self._has_all:
+            self._be_patient(visitor)
+        elif said == SERVES and self._has_all:
+            log.info("taken over by another process", takeover=str(self._path))
+            self._leave(visitor)
+        else:
+            self._part(visitor)
+        return True
+
+    def _be_patient(self, visitor: socket.socket) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        seconds = SILENT_SECONDS if self._has_all else STEP_SECONDS
+        self._patience = asyncio.get_running_loop().call_later(seconds, self._give_up, visitor)
+
+    def _give_up(self, visitor: socket.socket) -> None:
+        if self._hear(visitor):
+            return  # it was this process that was held up
+        log.warning("takeover given up: no sign of the other process", takeover=str(self._path))
+        with contextlib.suppress(OSError):
+            visitor.send(GIVES_UP)
         self._part(visitor)
-        if said == _SERVES and next(self._rest, None) is None:
-            self._release()
-        elif self._listener is not None:
-            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _part(self, visitor: socket.socket) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         asyncio.get_running_loop().remove_reader(visitor)
         visitor.close()
         self._visitor = None
+        self._await_visitor()
 
-    def _release(self) -> None:
-        """Shut down because the successor serves."""
+    def _leave(self, visitor: socket.socket) -> None:
+        """End, in favour of the one that has come."""
         assert self._signals is not None
-        self._file = None
+        with contextlib.suppress(OSError):
+            visitor.send(ENDS)
+        self._is_ending = self._has_left = True
+        self._part(visitor)
         self.close()
         for work in self.at_release:
             work()
-        log.info("taken over by another process", takeover=str(self._path))
         self._signals.relieved = True
         self._signals.stop.set()
+
+    def owns(self) -> bool:
+        """Whether the files of Unix sockets are for this process to remove, which is about to end.
+
+        That is settled here, and nobody comes any more. Until the proxy whose place this one takes has gone, they are
+        that one's. A visitor that has all sockets has the files too, unless it is gone: it alone removes them then, if
+        it fails in its turn. So no process removes what another one serves at.
+        """
+        if self._predecessor is not None:
+            self._predecessor.look()
+        if not self._is_ending:
+            self._is_ending = True
+            if self._listener is not None and self._signals is not None:
+                asyncio.get_running_loop().remove_reader(self._listener)
+        while (visitor := self._visitor) is not None and self._hear(visitor):
+            pass
+        if (visitor := self._visitor) is not None and self._has_all:
+            log.info("listening sockets left to another process", takeover=str(self._path))
+            self._leave(visitor)
+        return self.alone.is_set() and not self._has_left
 
     def remove_path(self) -> None:
         """Remove the file, nothing else: the process is about to end."""
@@ -253,46 +251,13 @@ class Succession:
             self._file.remove()
 
     def close(self) -> None:
-        """Stop handing over. Harmless if it never began."""
+        """Hand nothing over any more. Harmless when nothing was."""
+        self.owns()
         if self._visitor is not None:
             self._part(self._visitor)
         if self._listener is not None:
-            if self._signals is not None:
-                asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
-            self.remove_path()
-        if self._other is not None:
-            self._other.close()
-            self._other = None
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time: another process may be about to take over"
-    if isinstance(error, BrokenPipeError | ConnectionResetError):
-        return "the proxy there hands nothing over: it is about to end"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return "what answers there is no proxy"
-
-
-def _adopt(descriptor: int) -> socket.socket:
-    os.set_inheritable(descriptor, False)
-    one = socket.socket(fileno=descriptor)
-    one.setblocking(False)
-    return one
-
-
-def _check_user(other: socket.socket) -> None:
-    """Check that the sockets come from this user or root.
-
-    Raises:
-        ConnectionError: they come from another user.
-    """
-    if not sys.platform.startswith("linux"):
-        return  # the path must be in a folder of this user
-    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, user, _ = struct.unpack("3i", credentials)
-    if user not in (0, os.geteuid()):
-        raise ConnectionError(f"it belongs to another user ({user})")
+        self.remove_path()
+        if self._predecessor is not None:
+            self._predecessor.close()

@@ -35,6 +35,8 @@ class Order(Enum):
     STOP = "stop"
     LEAVE = "leave"
     """Stop; others go on listening."""
+    ALONE = "alone"
+    """No other proxy serves the clients any more."""
     RELOAD = "reload"
     METRICS = "metrics"
     REPORT = "report"

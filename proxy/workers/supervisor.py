@@ -22,7 +22,7 @@ from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
 from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
-from proxy.listen.binding import Listener, bind_all, claim, release, shown
+from proxy.listen.binding import Listener, bind_all, shown
 from proxy.listen.given import Given
 from proxy.listen.succession import Succession
 from proxy.loop import Loop
@@ -117,7 +117,7 @@ class Supervisor:
             await self._start(url, listeners, shared)
             watching = asyncio.create_task(self._watch())
             ready = asyncio.create_task(self._all_ready())
-            background += [watching, ready]
+            background += [watching, ready, asyncio.create_task(self._tell_alone())]
             await self._until(stopped, watching, ready)
             if ready.done() and not self._draining and not stopped.done():
                 background.append(asyncio.create_task(self._overview.run()))
@@ -147,9 +147,6 @@ class Supervisor:
         for listener in (one for some in listeners for one in some):
             kept.setdefault(listener.name, []).append(listener.socket.dup())
         succession.offer.append(lambda: Given(kept, keeps_files=keeps_files))
-        succession.at_release.append(lambda: release(listeners[0]))
-        if keeps_files:
-            succession.at_claim.append(lambda: claim(listeners[0]))
         return [one for some in kept.values() for one in some]
 
     async def _start(self, url: str, listeners: list[list[Listener]], shared: int) -> None:
@@ -163,7 +160,7 @@ class Supervisor:
                 mine = inboxes[place][0].fileno()
                 assignment = Assignment(
                     worker.number, count, pack_settings(self._settings), url, own, shared, mine, fellows, name,
-                    self._succession.patient,
+                    not self._succession.alone.is_set(),
                 )  # fmt: skip
                 descriptors = [shared, mine, *fellows.values(), *(descriptor for descriptor, _, _ in own)]
                 await worker.start(assignment, descriptors)
@@ -183,6 +180,12 @@ class Supervisor:
     def _upstream_state(self) -> str:
         states = [worker.upstream_state for worker in self._workers]
         return next((state for state in states if state != states[0]), states[0])
+
+    async def _tell_alone(self) -> None:
+        """Have the workers serve as soon as no other proxy does."""
+        await self._succession.alone.wait()
+        for worker in self._workers:
+            worker.tell(Order.ALONE)
 
     async def _all_ready(self) -> None:
         for worker in self._workers:
@@ -255,6 +258,7 @@ class Supervisor:
 
 async def _serve(settings: Settings, succession: Succession) -> bool:
     try:
+        succession.watch()
         return await _supervise(settings, succession)
     finally:
         succession.close()
@@ -288,7 +292,7 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
         upstream = Upstream(settings, url)
         if settings.listen_tls_cert_file is not None:
             listening_context(settings)
-        listeners = await _bind(settings, signals, succession.given)
+        listeners = await _bind(settings, signals, succession)
         if listeners is None:
             overview.stopped()
             return True
@@ -299,9 +303,9 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
         return fine
 
 
-async def _bind(settings: Settings, signals: Signals, given: Given | None) -> list[list[Listener]] | None:
+async def _bind(settings: Settings, signals: Signals, succession: Succession) -> list[list[Listener]] | None:
     """Bind all sockets; None if told to stop while a name is still being looked up."""
-    binding = asyncio.create_task(bind_all(settings, settings.workers, given))
+    binding = asyncio.create_task(bind_all(settings, succession.owns, settings.workers, succession.given))
     stopped = asyncio.create_task(signals.stop.wait())
     await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not binding.done():

@@ -164,7 +164,10 @@ async def _serve() -> int:
     signals = Signals()
     _pass_signals_on(outlook, signals)
     tasks = [asyncio.create_task(_beat(board, assignment.worker - 1))]
-    tasks.append(asyncio.create_task(_obey(reader, outlook, signals)))
+    alone = asyncio.Event()
+    if not assignment.patient:
+        alone.set()
+    tasks.append(asyncio.create_task(_obey(reader, outlook, signals, alone)))
     try:
         files = raise_file_limit()
         server = Server(
@@ -172,7 +175,7 @@ async def _serve() -> int:
             Upstream(settings, assignment.upstream),
             files,
             outlook,
-            _place(assignment, settings, board, client_limit(settings.max_clients, files)),
+            _place(assignment, settings, board, client_limit(settings.max_clients, files), alone),
         )
         await server.run(signals)
     except SettingsError as error:
@@ -184,7 +187,7 @@ async def _serve() -> int:
     return 0
 
 
-def _place(assignment: Assignment, settings: Settings, board: Board, limit: int) -> Place:
+def _place(assignment: Assignment, settings: Settings, board: Board, limit: int, alone: asyncio.Event) -> Place:
     own = assignment.worker - 1
     fellows = {number - 1: _adopt(descriptor) for number, descriptor in assignment.fellows.items()}
     return Place(
@@ -194,7 +197,7 @@ def _place(assignment: Assignment, settings: Settings, board: Board, limit: int)
         others=Fellows(board, own, _adopt(assignment.inbox), fellows, limit, settings.max_clients),
         held=SharedBudget(settings.held_limit, settings.request_limit, board, own),
         name=assignment.name,
-        patient=assignment.patient,
+        alone=alone,
     )
 
 
@@ -218,7 +221,7 @@ async def _beat(board: Board, worker: int) -> None:
         await asyncio.sleep(BEAT_SECONDS)
 
 
-async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: Signals) -> None:
+async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: Signals, alone: asyncio.Event) -> None:
     """Do what the supervisor says; stop when it has gone."""
     try:
         while line := await reader.readline():
@@ -226,6 +229,8 @@ async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: S
             if order in (Order.STOP, Order.LEAVE):
                 signals.relieved = order is Order.LEAVE
                 signals.stop.set()
+            elif order is Order.ALONE:
+                alone.set()
             elif order is Order.RELOAD:
                 signals.reload()
             elif order is Order.METRICS:

@@ -1,0 +1,222 @@
+"""The proxy whose place this one takes: gets its sockets, and hears what becomes of it.
+
+Its tests: tests/test_takeover.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Final
+
+from proxy.listen.given import Given
+from proxy.settings import SettingsError
+
+MEET_SECONDS: Final = 30.0
+"""How long the proxy that runs has to answer: another may be about to take its place."""
+
+SIGN_SECONDS: Final = 1.0
+"""How often it gets a sign that this one is still starting."""
+
+ANSWER_SECONDS: Final = 2.0
+"""How long it has to confirm that it leaves. It may be stopped; when it goes on, it finds the word."""
+
+NEXT: Final = b"n"
+STARTS: Final = b"a"
+SERVES: Final = b"s"
+ENDS: Final = b"e"
+GIVES_UP: Final = b"g"
+
+VERSION: Final = 1
+MOST: Final = 64
+"""Sockets of one address: there are as many workers at most."""
+
+_LONGEST: Final = 4096
+
+
+class Predecessor:
+    """The proxy that serves the clients until this one can.
+
+    Args:
+        path: where it hands its sockets over.
+        way: a connection to it.
+
+    Attributes:
+        given: its sockets.
+        listener: the one at which it hands them over.
+        ended: set when it has ended, or leaves because this one serves: what it had is this one's.
+    """
+
+    def __init__(self, path: Path, way: socket.socket) -> None:
+        self.given = Given()
+        self.listener: socket.socket | None = None
+        self.ended = asyncio.Event()
+        self._path = path
+        self._way: socket.socket | None = way
+        self._early = b""  # said at once behind the sockets
+        self._answered = asyncio.Event()
+        self._gave_up = False
+        self._signs: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Predecessor | None:
+        """Get the sockets of the proxy that runs; None if none does.
+
+        Raises:
+            SettingsError: what is there gives none.
+        """
+        try:
+            try:
+                return cls._met(path)
+            except (BrokenPipeError, ConnectionResetError):
+                return cls._met(path)  # it ended just then: now there is another one, or none
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise SettingsError(f"takeover: {path}: {_in_words(error)}") from None
+
+    @classmethod
+    def _met(cls, path: Path) -> Predecessor | None:
+        way = socket.socket(socket.AF_UNIX)
+        made = cls(path, way)
+        try:
+            way.settimeout(MEET_SECONDS)
+            way.connect(str(path))
+            _check_user(way)
+            while made._take(way):
+                pass
+            way.setblocking(False)
+        except BaseException as error:
+            made.given.close()
+            if made.listener is not None:
+                made.listener.close()
+            way.close()
+            if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+                return None
+            raise
+        return made
+
+    def _take(self, way: socket.socket) -> bool:
+        """Take what comes next; return whether there is more."""
+        way.sendall(NEXT)
+        line, descriptors, _, _ = socket.recv_fds(way, _LONGEST, MOST)
+        sockets = [_adopt(descriptor) for descriptor in descriptors]
+        if not line:
+            raise BrokenPipeError
+        if line == GIVES_UP:
+            raise ConnectionError("the proxy there has had no sign of this one for too long; it goes on")
+        text = line.decode()
+        told, length = json.JSONDecoder().raw_decode(text)
+        if told["is"] == "clients":
+            self.given.clients[str(told["address"])] = sockets
+        elif told["is"] == "admin":
+            self.given.admin[str(told["address"])] = sockets[0]
+        elif told["is"] == "takeover":
+            self.listener = sockets[0]
+        else:
+            if told["version"] != VERSION:
+                raise ConnectionError(
+                    "the proxy there is of another version, which hands over otherwise; stop it first"
+                )
+            self.given.keeps_files = bool(told["keeps_files"])
+            self._early = text[length:].encode()
+            return False
+        return True
+
+    def watch(self) -> None:
+        """Give signs while this process starts, and hear what becomes of the other."""
+        self.look()
+        if self._way is not None:
+            asyncio.get_running_loop().add_reader(self._way, self.look)
+            self._sign()
+
+    def _sign(self) -> None:
+        if self._way is not None:
+            with contextlib.suppress(OSError):
+                self._way.send(STARTS)
+            self._signs = asyncio.get_running_loop().call_later(SIGN_SECONDS, self._sign)
+
+    def look(self) -> None:
+        """Hear what it has said, if anything."""
+        if self._way is None:
+            return
+        try:
+            said = self._early or self._way.recv(1)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            said = b""
+        if said == GIVES_UP:
+            self._gave_up = True
+        else:
+            self.ended.set()  # it has said so, or could not
+        self._answered.set()
+        self.close()
+
+    async def relieve(self) -> None:
+        """Say that this process serves, and hear that the other leaves.
+
+        Raises:
+            SettingsError: it has given this one up before, and goes on.
+        """
+        self.look()
+        if self._way is not None:
+            try:
+                self._way.send(SERVES)
+            except BlockingIOError:
+                raise SettingsError(f"takeover: {self._path}: the proxy there does not answer") from None
+            except OSError:
+                self.look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._answered.wait()
+        if self._gave_up:
+            advice = "the proxy there has had no sign of this one for too long; it goes on"
+            raise SettingsError(f"takeover: {self._path}: {advice}")
+        self.ended.set()
+        self.close()
+
+    def close(self) -> None:
+        """Say nothing more. Harmless when closed already."""
+        if self._signs is not None:
+            self._signs.cancel()
+        if self._way is not None:
+            if self._signs is not None:
+                asyncio.get_running_loop().remove_reader(self._way)
+            self._way.close()
+            self._way = None
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time: another process may be about to take over"
+    if isinstance(error, BrokenPipeError | ConnectionResetError):
+        return "the proxy there hands nothing over: it is about to end"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "what answers there is no proxy"
+
+
+def _adopt(descriptor: int) -> socket.socket:
+    os.set_inheritable(descriptor, False)
+    one = socket.socket(fileno=descriptor)
+    one.setblocking(False)
+    return one
+
+
+def _check_user(other: socket.socket) -> None:
+    """See that it is no other user who hands sockets over.
+
+    Raises:
+        ConnectionError: it is.
+    """
+    if not sys.platform.startswith("linux"):
+        return  # the path has to be in a folder of this user
+    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", credentials)
+    if user not in (0, os.geteuid()):
+        raise ConnectionError(f"it belongs to another user ({user})")
