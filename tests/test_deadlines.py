@@ -364,6 +364,10 @@ def test_deadlines_of_all_types_are_listed_soonest_first(upstream: Server, proxy
     assert listed(at) == sorted(expected)
     assert listed(at, "--next", "5") == sorted(expected)[:5]
     assert listed(at, "[hs]*", "--next", "0") == [row for row in sorted(expected) if row[1] in (b"hash", b"set")]
+    beside("SADD", NAMES.owed, "note")  # of the proxy's own
+    beside("ZADD", NAMES.shadow(NAMES.owed), FAR, "note")
+    beside("ZADD", NAMES.index, FAR, NAMES.owed)
+    assert listed(at) == sorted(expected)
     assert listed(at, "--key", "zset") == [row for row in sorted(expected) if row[1] == b"zset"]
     assert listed(at, "--key", "none") == listed(at, "none*") == listed(at, "--within", "1d") == []
     assert listed(upstream) == []

@@ -168,7 +168,10 @@ class _Stepping:
 async def _list(servers: Servers, wanted: Wanted) -> None:
     now = await servers.all[0].moment()
     began = time.monotonic()
-    soonest = Soonest(servers.names.shadow, matcher(wanted.pattern), until=now + wanted.within, most=wanted.most)
+    names, is_wanted = servers.names, matcher(wanted.pattern)
+    soonest = Soonest(
+        names.shadow, lambda key: key != names.owed and is_wanted(key), until=now + wanted.within, most=wanted.most
+    )
     progress = _Progress(lambda: "looking for deadlines")
     if wanted.key is not None:
         await soonest.add_key(_Stepping(servers.owner(wanted.key), progress.step), wanted.key)
