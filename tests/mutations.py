@@ -430,6 +430,7 @@ MUTATIONS = [
         "if False:\n            self._late",
         "a push within a reply",
     ),
+    Mutation("session/outgoing.py", "not (unsure or self._is_bound)", "not unsure", "skips"),
     Mutation("session/outgoing.py", "silent=replies.echoes and not fails", "silent=False", "no errors"),
     Mutation("session/outgoing.py", "found=found, silent=self._silent", "found=found, silent=False", "no errors"),
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),

@@ -889,6 +889,7 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "skips": lambda place: signs.check_skips(place.server, place.proxy()),
     "owed in front of a part": lambda place: _owed(place, "a part of a value"),
     "owed in front of OFF": lambda place: _owed(place, "OFF"),
     "owed in front of an error": lambda place: _owed(place, "a line with a NUL"),

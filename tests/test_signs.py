@@ -289,6 +289,33 @@ def check_subscribers(server: Server, proxy: Proxy, protocol: int, *, subscriber
 
 
 @pytest.mark.every_kind
+def test_no_sign_stands_between_a_skip_and_what_it_skips(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    check_skips(server, start_proxy(server))
+
+
+def check_skips(server: Server, proxy: Proxy) -> None:
+    """See that who skips a skip gets the replies that it gets of the server."""
+    proxy.command("SADD", "s", "z")
+    assert proxy.command("EXPIREMEMBER", "s", "z", 1000) == b":1\r\n"
+    skip = request("CLIENT", "REPLY", "SKIP")
+    behind = request("SADD", "s", "a") + request("SMEMBERS", "s") + request("SREM", "s", "a")
+    for last in (skip, request("CLIENT", "REPLY", "OFF") + request("CLIENT", "REPLY", "ON")):
+        told = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(request("BLPOP", "queue", 0) + skip + last + request("INCR", "n") + behind)
+                until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
+                server.command("RPUSH", "queue", "job")
+                told.append(client.replies(4))
+            server.command("DEL", "n")
+        assert told[0][0].endswith(b"$3\r\njob\r\n")
+        assert told[1] == told[0]
+
+
+@pytest.mark.every_kind
 def test_while_a_script_keeps_the_server_busy_each_request_has_its_reply(
     kind: str, start_server: StartServer, start_proxy: StartProxy
 ) -> None:

@@ -59,7 +59,7 @@ class Hearing:
         """
         if arguments[0].upper() == b"ASKING":
             if self._standing.transaction is None:
-                self._standing.next = Next.JOINED
+                self._join(Next.JOINED)
             return
         if len(arguments) > 2 and arguments[1].upper() == b"TRACKING":
             ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
@@ -99,9 +99,13 @@ class Hearing:
         elif words == [b"REPLY", b"ON"]:
             replies.silenced = False
         elif words == [b"REPLY", b"SKIP"] and (not replies.silenced or self._may_be_heard):
-            self._standing.next = Next.SKIPPED
+            self._join(Next.SKIPPED)
         elif words is _CACHING:
-            self._standing.next = Next.JOINED
+            self._join(Next.JOINED)
+
+    def _join(self, how: Next) -> None:
+        self._standing.next = how
+        self._out.bind()
 
     def _not_silenced(self) -> Callable[[], None]:
         """Return what is to be called when an answer has come; the client may have asked for none again meanwhile."""

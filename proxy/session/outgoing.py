@@ -37,6 +37,7 @@ class Outgoing:
 
     __slots__ = (
         "_asides",
+        "_bound",
         "_coverage",
         "_front",
         "_parts",
@@ -55,6 +56,7 @@ class Outgoing:
         self.append: Callable[[bytes], None] = self._parts.append
         self.queued_words: list[list[bytes]] = []
         self.blocker = self.fenced = -1
+        self._bound = -1  # where in `_parts` stands what nothing may be put in front of
         self._asides: Asides | None = None  # takes replies out of those of the open transaction
         self._front: int | None = None  # where in `_parts` their mark belongs, while it is not there
         self._silent = False  # whether it may be a silent sign
@@ -65,14 +67,25 @@ class Outgoing:
             self._asides = self._front = None  # nothing to be taken out, in all likelihood
         self._mark_front()
         out = b"".join(self._parts)
+        self._bound = 0 if self._is_bound else -1
         self._parts.clear()
         return out
+
+    def bind(self) -> None:
+        """Note that what goes next has to stand directly behind what went last, which speaks of it."""
+        self._bound = len(self._parts)
+
+    @property
+    def _is_bound(self) -> bool:
+        return self._bound == len(self._parts)
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
         """Return a sign, in the place of whose reply the client gets `reply`; `found` is called when it comes.
 
-        `fails`: whether it stands for a request that fails: then it is a loud one, which spoils a transaction.
+        `fails`: whether it stands for a request that fails: then it is a loud one, which spoils a transaction. Only
+        such a one may stand directly behind CLIENT REPLY SKIP: what that speaks of is to be the request, or this.
         """
+        assert fails or not self._is_bound
         self._mark_front()
         standing = self._standing
         by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscriptions.begun
@@ -126,7 +139,7 @@ class Outgoing:
         """Put a sign in front of what goes next, as there may be none behind it; not if the server might refuse it."""
         standing = self._standing
         unsure = standing.limited or standing.rights.unasked
-        if standing.transaction is None and standing.hears_echoes and not unsure:
+        if standing.transaction is None and standing.hears_echoes and not (unsure or self._is_bound):
             self.fenced = standing.replies.next_number
             self.append(self.expect(b""))
 
