@@ -431,6 +431,13 @@ MUTATIONS = [
         "a push within a reply",
     ),
     Mutation("session/outgoing.py", "not (unsure or self._is_bound)", "not unsure", "skips"),
+    Mutation(
+        "session/hearing.py",
+        'self._out.append(self._out.expect(b"", found=self._not_silenced()))',
+        "replies.end_silence()",
+        "silence",
+    ),
+    Mutation("wire/reply.py", "and self._is_first_unheard:\n", "and self.silenced:\n", "many signs in silence"),
     Mutation("session/outgoing.py", "silent=replies.echoes and not fails", "silent=False", "no errors"),
     Mutation("session/outgoing.py", "found=found, silent=self._silent", "found=found, silent=False", "no errors"),
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),

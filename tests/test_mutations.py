@@ -175,6 +175,11 @@ def _owed(place: Place, behind: str) -> None:
         lifecycle.check_what_is_owed(server, proxy, behind)
 
 
+def _silence(place: Place) -> None:
+    with closing(Server(place.server.kind, "--rename-command", "RESET", "")) as server:
+        signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
+
+
 def _upgrade(place: Place) -> None:
     for check in (upgrades.check_all_become_the_servers_own, upgrades.check_the_servers_words):
         server = Server(upgrades.UPGRADES[0][0])
@@ -890,6 +895,8 @@ CHECKS |= {
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
     "skips": lambda place: signs.check_skips(place.server, place.proxy()),
+    "silence": _silence,
+    "many signs in silence": lambda place: signs.check_many_signs_in_silence(place.server, place.proxy()),
     "owed in front of a part": lambda place: _owed(place, "a part of a value"),
     "owed in front of OFF": lambda place: _owed(place, "OFF"),
     "owed in front of an error": lambda place: _owed(place, "a line with a NUL"),

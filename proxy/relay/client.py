@@ -697,7 +697,7 @@ class ClientConnection(asyncio.Protocol):
     async def _until_replied(self) -> None:
         """Wait until everything that the client has sent so far has been answered, or it has shown to be logged in."""
         session = self._session
-        if self._upstream is None or self._upstream.closing or session.replies.silenced:
+        if self._upstream is None or self._upstream.closing or session.replies.unheard:
             return  # nothing comes any more
         sign = session.drain()
         if sign is not None or session.replies.outstanding:
@@ -892,7 +892,7 @@ class ClientConnection(asyncio.Protocol):
             # A server that has to read more first gives what others bring to a client that waits no more. What is only
             # the beginning of a request means nothing to it.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
-        elif sign is not None and not self._session.replies.silenced:
+        elif sign is not None and not self._session.replies.unheard:
             self.send_out(sign)
         elif sign is not None:
             upstream.leave()

@@ -139,7 +139,8 @@ class Outgoing:
         """Put a sign in front of what goes next, as there may be none behind it; not if the server might refuse it."""
         standing = self._standing
         unsure = standing.limited or standing.rights.unasked
-        if standing.transaction is None and standing.hears_echoes and not (unsure or self._is_bound):
+        heard = standing.hears_echoes or (standing.replies.recalled and standing.answers)
+        if standing.transaction is None and heard and not (unsure or self._is_bound):
             self.fenced = standing.replies.next_number
             self.append(self.expect(b""))
 

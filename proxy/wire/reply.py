@@ -115,7 +115,9 @@ class ReplySubstitution:
     Attributes:
         outstanding: whether there are any.
         trailed: whether something has come behind the last of them, in the same chunk.
-        silenced: whether the client has asked for no replies (CLIENT REPLY OFF): then those outstanding may never come.
+        silenced: whether the client has asked for no replies (CLIENT REPLY OFF), and no sign since has shown that it
+            gets some: then those outstanding may never come.
+        recalled: whether it has asked for replies since: then they may come as well.
         echoes: whether the server will probably answer an ECHO now: then signs are silent.
         deaf: whether the client's user has turned out to lack the right to ECHO.
     """
@@ -138,13 +140,14 @@ class ReplySubstitution:
         self._waiting_size = 0  # bytes of that, without those of such replies
         self._slots: deque[Slot] = deque()  # such replies
         self._silent: set[bytes] = set()  # tokens of silent signs
+        self._unheard: set[bytes] = set()  # tokens asked for while nothing was to be expected
         self._within: dict[bytes, int] = {}  # token in front of what is taken aside: how many replies that is
         self._awaited = 0  # how many replies are taken aside, behind the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
         self._doubt: bytearray | None = None  # the held bytes, from the line that may be a refusal on
         self._doubt_searched = 0  # how much of it is known to have no sign
         self._doubt_framing: Replies
-        self.silenced = False
+        self.silenced = self.recalled = False
         self.echoes = self.deaf = False
 
     @property
@@ -163,6 +166,11 @@ class ReplySubstitution:
         return self._settled + len(self._expected)
 
     @property
+    def unheard(self) -> bool:
+        """Whether nothing is to be expected of the server."""
+        return self.silenced and not self.recalled
+
+    @property
     def waiting(self) -> int:
         """How many bytes wait for a read that has been sent again."""
         return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
@@ -170,7 +178,17 @@ class ReplySubstitution:
     @property
     def crowded(self) -> bool:
         """Whether so many replies are outstanding that no more should be asked for."""
-        return len(self._expected) >= CROWD and not self.silenced
+        return len(self._expected) >= CROWD and not self._is_first_unheard
+
+    @property
+    def _is_first_unheard(self) -> bool:
+        """Whether the first of those outstanding was asked for in silence: that of one asked for before will come."""
+        return self.silenced and bool(self._expected) and self._expected[0][0] in self._unheard
+
+    def end_silence(self) -> None:
+        """Note that an answer has shown that the client gets replies."""
+        self.silenced = self.recalled = False
+        self._unheard.clear()
 
     @property
     def wants_probe(self) -> bool:
@@ -199,7 +217,7 @@ class ReplySubstitution:
             The request to send: if it is not silent, a command that the server does not know, and that spoils an open
             transaction.
         """
-        if self.silenced and len(self._expected) >= CROWD:
+        while len(self._expected) >= CROWD and self._is_first_unheard:
             self._settle(1)
         token = _token()
         self._places[token] = self._settled + len(self._expected)
@@ -207,6 +225,8 @@ class ReplySubstitution:
         if found is not None:
             self._found[token] = found
         self.outstanding = True
+        if self.unheard:
+            self._unheard.add(token)
         if silent:
             self._silent.add(token)
             return encode([b"ECHO", token])
@@ -499,6 +519,8 @@ class ReplySubstitution:
             token, _reply = self._expected.popleft()
             del self._places[token]
             self._found.pop(token, None)
+            if self._unheard:
+                self._unheard.discard(token)
             if self._silent:
                 self._silent.discard(token)
                 self._awaited = self._within.pop(token, 0)
