@@ -154,6 +154,9 @@ class Surroundings(Protocol):
 _SENDING: Final = frozenset((State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED))
 """What the client has sent goes to the server, which has not been told that this was the last."""
 
+_UNREAD: Final = frozenset((State.ENDED, State.DRAINING, State.YIELDING, State.REFUSED))
+"""What comes is not read as requests any more, and replies still come."""
+
 _COLLECTING: Final = _SENDING | {State.ENDED, State.DRAINING, State.YIELDING}
 """Replies may wait for another one that is asked for once more."""
 
@@ -778,7 +781,7 @@ class ClientConnection(asyncio.Protocol):
         upstream, state = self._upstream, self._state
         if upstream is None or upstream.closing:
             return False
-        if state in (State.ENDED, State.DRAINING, State.YIELDING):
+        if state in _UNREAD:
             return self._untold if state is State.ENDED else self._input_ended and not self._untold
         if self._replied is not None and not self._replied.done():
             return True
@@ -853,8 +856,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._discard()
         self._receive_by(_drop)
-        self._untold = self._state in (State.DRAINING, State.YIELDING)
-        if self._state not in (State.ENDED, State.DRAINING, State.YIELDING):
+        self._untold = self._state is not State.ENDED and self._state in _UNREAD
+        if self._state not in _UNREAD:
             self._move(State.ENDED)
         if self._upstream.ends_by_halves:
             self._upstream.end()
@@ -970,24 +973,33 @@ class ClientConnection(asyncio.Protocol):
         if self._state is State.ORPHANED:
             self._close()
             return
+        stops = self._state is State.FINISHING
         self._move(State.REFUSED)
         self._receive_by(_drop)
         if self._input_ended:
             self._end_refused()
         if error.reply:
             # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
-            self._after(PATIENCE_SECONDS, lambda: self._say_farewell(error.reply))
+            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
+        elif stops:
+            self.finish()
         # A server that refuses silently keeps the connection until the client closes it.
 
     def _end_refused(self) -> None:
-        """Let the client's half close reach a server that has nothing to say, and so waits for it."""
+        """Let the client's half close reach the server: it may wait for that, having nothing to say, or be blocked."""
         assert self._upstream is not None
-        if self._session.answers:
-            return
         if self._upstream.ends_by_halves:
+            self._untold = True
             self._upstream.end()
+        elif not self._session.answers:
+            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(b""))
+
+    def _lose_patience(self, line: bytes) -> None:
+        """Say a server's last word for it, unless what stands in front has still to be answered."""
+        if self._session.owes:
+            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(line))
         else:
-            self._after(PATIENCE_SECONDS, lambda: self._say_farewell(b""))
+            self._say_farewell(line)
 
     def _say_farewell(self, line: bytes) -> None:
         """Close so that the client can read what was said: an unread request would reset the connection."""
