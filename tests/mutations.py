@@ -430,7 +430,7 @@ MUTATIONS = [
         "if False:\n            self._late",
         "a push within a reply",
     ),
-    Mutation("session/outgoing.py", "not (unsure or self._is_bound)", "not unsure", "skips"),
+    Mutation("session/outgoing.py", "(silent or loud) and not self._is_bound", "(silent or loud)", "skips"),
     Mutation(
         "session/hearing.py",
         'self._out.append(self._out.expect(b"", found=self._not_silenced()))',
@@ -468,6 +468,9 @@ MUTATIONS = [
     ),
     Mutation("session/dispatch.py", "if asks_for_silence(request.arguments):", "if False:", "owed in front of OFF"),
     Mutation("session/judge.py", "        standing.end = End.MUTE\n\n", "\n", "owed in front of an error"),
+    Mutation(
+        "session/outgoing.py", "if standing.transaction is None and (silent or loud)", "if silent", "owed among users"
+    ),
     Mutation(
         "relay/client.py",
         "elif self._session.owes:\n            self._let",

@@ -9,15 +9,18 @@ in front of the MULTI. Its place is kept open, and filled only if it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from proxy.coverage.coverage import Coverage
 from proxy.session.errors import Refusal, RequestTooLargeError
-from proxy.session.standing import Standing
+from proxy.session.standing import Next, Standing
 from proxy.wire.asides import Asides, Call
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
 from proxy.wire.request import Kind, Request
+
+_FREE: Final = Next.FREE
 
 
 class Outgoing:
@@ -135,14 +138,17 @@ class Outgoing:
         """Note that a request goes that may keep what follows it from running."""
         self.blocker = self._standing.replies.next_number
 
-    def fence(self) -> None:
-        """Put a sign in front of what goes next, as there may be none behind it; not if the server might refuse it."""
+    def fence(self, *, loud: bool = False) -> None:
+        """Put a sign in front of what goes next, as there may be none behind it; not if the server might refuse it.
+
+        `loud`: whether it may be a loud one then, as the client does not do this often.
+        """
         standing = self._standing
-        unsure = standing.limited or standing.rights.unasked
-        heard = standing.hears_echoes or (standing.replies.recalled and standing.answers)
-        if standing.transaction is None and heard and not (unsure or self._is_bound):
+        silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
+        loud = loud and standing.next is _FREE and not (standing.replies.unheard or standing.is_stranger)
+        if standing.transaction is None and (silent or loud) and not self._is_bound:
             self.fenced = standing.replies.next_number
-            self.append(self.expect(b""))
+            self.append(self.expect(b"", fails=not silent))
 
     # The replies of a transaction.
 
