@@ -425,6 +425,14 @@ MUTATIONS = [
         "if False:\n            self._late",
         "a push within a reply",
     ),
+    Mutation("session/outgoing.py", "(silent or loud) and not self._is_bound", "(silent or loud)", "skips"),
+    Mutation(
+        "session/hearing.py",
+        'self._out.append(self._out.expect(b"", found=self._not_silenced()))',
+        "replies.end_silence()",
+        "silence",
+    ),
+    Mutation("wire/reply.py", "and self._is_first_unheard:\n", "and self.silenced:\n", "many signs in silence"),
     Mutation("session/outgoing.py", "silent=replies.echoes and not fails", "silent=False", "no errors"),
     Mutation("session/outgoing.py", "found=found, silent=self._silent", "found=found, silent=False", "no errors"),
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),
@@ -455,6 +463,9 @@ MUTATIONS = [
     ),
     Mutation("session/dispatch.py", "if asks_for_silence(request.arguments):", "if False:", "owed in front of OFF"),
     Mutation("session/judge.py", "        standing.end = End.MUTE\n\n", "\n", "owed in front of an error"),
+    Mutation(
+        "session/outgoing.py", "if standing.transaction is None and (silent or loud)", "if silent", "owed among users"
+    ),
     Mutation(
         "relay/ending.py",
         "elif session.owes:\n            self._let",

@@ -29,7 +29,7 @@ from proxy.relay.upstream import Hold, UpstreamConnection
 from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
-from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.servers import BINARIES, KIND, Process, Proxy, Server, free_port, proxy_environment, until
 
 pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
@@ -572,6 +572,7 @@ UNSIGNED: Final = {
     "SKIP, QUIT": SKIP + request("QUIT"),
     "a protocol error": b"*1\r\n$-5\r\n",
     "SKIP, a protocol error": SKIP + b"*1\r\n$-5\r\n",
+    "a request that is too large": b"*1\r\n$1000000000\r\n",
     "a line with a NUL": b"\x16\x03\x01\x00\xa5" * 40,
     "a value that is none": request("SET", "long", "v" * 100_000)[:50_000] + b"v" * 51_000 + b"X",
 }
@@ -584,6 +585,14 @@ def test_what_stands_in_front_of_something_without_a_sign_is_answered_before_the
     upstream: Server, start_proxy: StartProxy, behind: str
 ) -> None:
     check_what_is_owed(upstream, start_proxy(upstream, "--no-share", "--shutdown-timeout", "60"), behind)
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("behind", ["OFF", "a protocol error", "a line with a NUL", "a request that is too large"])
+def test_so_it_is_where_users_may_differ(start_server: StartServer, start_proxy: StartProxy, behind: str) -> None:
+    server = start_server(KIND)
+    server.command("ACL", "SETUSER", "few", "on", "nopass", "~*", "+@all", "-eval")
+    check_what_is_owed(server, start_proxy(server, "--no-share", "--shutdown-timeout", "60"), behind)
 
 
 def check_what_is_owed(upstream: Server, proxy: Proxy, behind: str) -> None:

@@ -169,10 +169,16 @@ class Place:
         return self.proxy(*args, ready=ready)
 
 
-def _owed(place: Place, behind: str) -> None:
+def _owed(place: Place, behind: str, before: str = "PING") -> None:
     with closing(Server(place.server.kind)) as server:
+        server.command(*before.split())
         proxy = place.proxy("--upstream", server.url, "--no-share", "--shutdown-timeout", "4")
         lifecycle.check_what_is_owed(server, proxy, behind)
+
+
+def _silence(place: Place) -> None:
+    with closing(Server(place.server.kind, "--rename-command", "RESET", "")) as server:
+        signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
 
 
 def _upgrade(place: Place) -> None:
@@ -891,7 +897,11 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "skips": lambda place: signs.check_skips(place.server, place.proxy()),
+    "silence": _silence,
+    "many signs in silence": lambda place: signs.check_many_signs_in_silence(place.server, place.proxy()),
     "owed in front of a part": lambda place: _owed(place, "a part of a value"),
+    "owed among users": lambda place: _owed(place, "a protocol error", "ACL SETUSER few on nopass ~* +@all -eval"),
     "owed in front of OFF": lambda place: _owed(place, "OFF"),
     "owed in front of an error": lambda place: _owed(place, "a line with a NUL"),
     "an upgrade": _upgrade,

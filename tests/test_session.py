@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha1
 
@@ -165,6 +166,22 @@ class Driver:
         """The questions that are for the engine, or for other proxies."""
         wait = Question(replied=True, again=True)
         return [replace(one, owner=None) for one in self.questions if replace(one, again=True) != wait]
+
+
+@pytest.mark.parametrize("protocol", [b"2", b"3"])
+@pytest.mark.parametrize("behind", [b"*-5x\r\n", b"*1\r\n$1000000000\r\n", encode([b"CLIENT", b"REPLY", b"OFF"])])
+def test_what_a_subscriber_is_owed_is_known(protocol: bytes, behind: bytes) -> None:
+    class Silent(Upstream):
+        def answer(self, sent: bytes) -> bytes:
+            return b"" if sent else sent
+
+    driver = Driver()
+    driver.upstream = Silent()
+    driver.feed(encode([b"HELLO", protocol]) + encode([b"SUBSCRIBE", b"channel"]))
+    assert not driver.session.owes
+    with suppress(RefusedAtItsHeadError):
+        driver.feed(behind)
+    assert driver.session.owes
 
 
 # hiredis takes a status in an array for a bulk string; the server closes there, so what is sent behind it never runs.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.wire.elements import Elements
-from proxy.wire.reply import ReplySubstitution, UnclearRepliesError
+from proxy.wire.reply import CROWD, ReplySubstitution, UnclearRepliesError
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, until
@@ -286,6 +286,118 @@ def check_subscribers(server: Server, proxy: Proxy, protocol: int, *, subscriber
             assert client.command("EVAL", "return 1", 1, "h") == b":1\r\n"
             assert client.command("SCAN", 0)[:1] == b"*"
         assert "ERR" not in "".join(errors(server))
+
+
+@pytest.mark.every_kind
+def test_no_sign_stands_between_a_skip_and_what_it_skips(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    check_skips(server, start_proxy(server))
+
+
+def check_skips(server: Server, proxy: Proxy) -> None:
+    """See that who skips a skip gets the replies that it gets of the server."""
+    proxy.command("SADD", "s", "z")
+    assert proxy.command("EXPIREMEMBER", "s", "z", 1000) == b":1\r\n"
+    skip = request("CLIENT", "REPLY", "SKIP")
+    behind = request("SADD", "s", "a") + request("SMEMBERS", "s") + request("SREM", "s", "a")
+    for last in (skip, OFF + ON):
+        told = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(request("BLPOP", "queue", 0) + skip + last + request("INCR", "n") + behind)
+                until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
+                server.command("RPUSH", "queue", "job")
+                told.append(client.replies(4))
+            server.command("DEL", "n")
+        assert told[0][0].endswith(b"$3\r\njob\r\n")
+        assert told[1] == told[0]
+
+
+OFF, ON = request("CLIENT", "REPLY", "OFF"), request("CLIENT", "REPLY", "ON")
+
+
+@pytest.mark.every_kind
+def test_a_refusal_that_nobody_hears_ends_no_silence(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind, "--rename-command", "RESET", "")
+    check_unheard_refusals(server, start_proxy(server))
+
+
+def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
+    """See that who asks for replies once more gets those that the server gives, and is held up by nothing before."""
+    server.command("ACL", "SETUSER", "full", "on", ">pw", "~*", "&*", "+@all")
+    server.command("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all", "-client")
+    proxy.command("SADD", "s", "a")
+    assert proxy.command("EXPIREMEMBER", "s", "a", 1000) == b":1\r\n"
+    scripts = request("EVAL", "return 1", 1, "s") * 2
+    for refused in (request("RESET"), request("AUTH", "few", "pw") + ON):
+        with proxy.connect() as client:
+            assert client.command("AUTH", "full", "pw") == b"+OK\r\n"
+            client.send(OFF + refused + scripts + request("AUTH", "full", "pw") + ON + request("PING"))
+            assert client.replies(2) == [b"+OK\r\n", b"+PONG\r\n"]
+    with proxy.connect() as client, server.connect() as other, server.connect() as straight:
+        client.send(OFF + request("SET", "off", 1))
+        until(lambda: server.command("EXISTS", "off") == b":1\r\n")
+        server.command("CONFIG", "SET", "lua-time-limit", 50)
+        other.send(request("EVAL", "while true do end", 0))
+        until(lambda: straight.command("GET", "v").startswith(b"-BUSY"), what="a busy server")
+        client.send(ON)
+        for _ in range(20):  # so that it is refused, in all likelihood
+            assert proxy.command("GET", "v").startswith(b"-BUSY")
+        assert straight.command("SCRIPT", "KILL") == b"+OK\r\n"
+        assert other.reply().startswith(b"-ERR")
+        client.send(scripts + ON + request("PING"))
+        told = b""
+        while not told.endswith(b"+PONG\r\n"):
+            told += client.reply()
+        assert told.endswith(b"+OK\r\n+PONG\r\n")
+    server.command("CONFIG", "SET", "lua-time-limit", 5000)
+
+
+@pytest.mark.one_kind
+def test_a_sign_that_was_asked_for_before_the_silence_is_not_forgotten(
+    upstream: Server, start_proxy: StartProxy
+) -> None:
+    check_many_signs_in_silence(upstream, start_proxy(upstream))
+
+
+def check_many_signs_in_silence(server: Server, proxy: Proxy) -> None:
+    """See that the sign in front of many that are not answered is taken out of the replies."""
+    with proxy.connect() as client:
+        client.command("PING")
+        client.send(request("BLPOP", "queue", 0) + OFF * (CROWD + 1000) + ON + request("PING"))
+        sizes = [0]
+
+        def all_are_there() -> bool:
+            found = re.search(rb"flags=b\S* .*qbuf=(\d+)", server.command("CLIENT", "LIST"))
+            sizes.append(int(found[1]) if found else 0)
+            return sizes[-1] == sizes[-2] > len(OFF + request("x" * 32)) * (CROWD - 10)
+
+        until(all_are_there, what="the end of what is behind")
+        server.command("RPUSH", "queue", "job")
+        assert client.replies(3) == [b"*2\r\n$5\r\nqueue\r\n$3\r\njob\r\n", b"+OK\r\n", b"+PONG\r\n"]
+
+
+def test_signs_that_will_not_come_are_bounded() -> None:
+    """Those in front of the silence are kept: they take no more requests meanwhile."""
+    replies = ReplySubstitution()
+    (awaited,) = tokens(replies.expect(b"", silent=True))
+    replies.silenced = True
+    for _ in range(CROWD + 100):
+        replies.expect(b"")
+    crowded = [replies.crowded]
+    assert replies.receive(b":1\r\n$32\r\n%b\r\n" % awaited) == b":1\r\n"
+    for _ in range(2):
+        (last,) = tokens(replies.expect(b"-end\r\n"))
+        crowded.append(replies.crowded)
+        assert replies.next_number - replies.settled <= CROWD
+    replies.end_silence()
+    assert replies.receive(answer(last)) == b"-end\r\n"
+    assert not replies.outstanding
+    assert crowded == [True, False, False]
 
 
 @pytest.mark.every_kind

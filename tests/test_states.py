@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import re
 import socket
 import struct
 import weakref
@@ -85,6 +86,10 @@ class Wire(asyncio.Transport):
 
     def abort(self) -> None:
         self.close()
+
+    def say(self, data: bytes) -> None:
+        """Have the other side say something."""
+        cast(asyncio.Protocol, self._protocol).data_received(data)
 
     def _end(self) -> None:
         if self._protocol is not None:
@@ -399,6 +404,23 @@ async def turned_away_while_held(world: World) -> int:
     return 1
 
 
+HUGE = b"*1\r\n$1000000000\r\n"
+
+
+async def refused(world: World) -> int:
+    count = await relaying(world)
+    world.send(HUGE)
+    assert world.state is State.REFUSED
+    return count
+
+
+async def refused_in_silence(world: World) -> int:
+    count = await relaying(world)
+    world.send(b"client reply off\n" + HUGE)
+    assert world.state is State.REFUSED
+    return count
+
+
 async def farewell(world: World) -> int:
     count = await relaying(world)
     world.server_goes()
@@ -433,6 +455,8 @@ STATES = (
     ended,
     draining,
     turned_away_while_held,
+    refused,
+    refused_in_silence,
     farewell,
     closed,
 )
@@ -512,6 +536,66 @@ def test_nothing_of_a_client_that_has_gone_is_left_to_the_collector(
 
 
 _LOSING = {World.server_goes, World.proxy_gives_up, World.shared_goes}
+
+
+def echo(sent: bytes) -> bytes:
+    """What a server says to the last silent sign."""
+    return b"$32\r\n%b\r\n" % re.findall(rb"ECHO\r\n\$32\r\n([0-9a-f]{32})", sent)[-1]
+
+
+def test_who_is_refused_waits_for_what_stands_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is blocked there says nothing of the request at which it will close."""
+    monkeypatch.setattr("proxy.relay.ending.PATIENCE_SECONDS", 0.01)
+
+    async def play() -> None:
+        world = World()
+        await relaying(world)
+        world.far.say(b":1\r\n")
+        world.send(b"blpop q 0\n" + HUGE)
+        await asyncio.sleep(0.1)
+        assert world.state is State.REFUSED
+        world.far.say(b"$3\r\njob\r\n" + echo(world.far.written))
+        await asyncio.sleep(0.1)
+        assert world.near.written.startswith(b":1\r\n$3\r\njob\r\n-ERR Protocol error")
+        assert cast(State, world.state) is State.FAREWELL
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
+
+
+def test_the_end_of_who_is_refused_reaches_the_server() -> None:
+    """It may be blocked in front, and what others bring is not for a client that has gone."""
+
+    async def play() -> None:
+        world = World()
+        await relaying(world)
+        world.send(b"blpop q 0\n" + HUGE)
+        world.client_ends()
+        assert world.far.ended
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
+
+
+def test_a_stop_while_held_ends_who_is_refused_in_silence() -> None:
+    async def play() -> None:
+        world = World()
+        await relaying(world)
+        world.send(b"client reply off\n")
+        world.far.say(b":1\r\n" + echo(world.far.written))
+        world.send(b"expiremember first m 5\n" + HUGE)
+        await world.settle()
+        assert world.state is State.HELD
+        world.proxy_stops()
+        world.answered.set()
+        await world.settle()
+        assert cast(State, world.state) is State.FAREWELL
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
 
 
 def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> None:

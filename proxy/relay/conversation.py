@@ -269,7 +269,7 @@ class Conversation:
 
     def ask_for_sign(self) -> bool:
         """Ask for a sign that everything that the client has sent so far has been answered."""
-        if self._course.state in OVER or self._upstream.closing or self._session.replies.silenced:
+        if self._course.state in OVER or self._upstream.closing or self._session.replies.unheard:
             return False  # nothing comes any more
         sign = self._session.drain()
         if sign is None and not self._session.replies.outstanding:

@@ -116,19 +116,18 @@ class Ending:
             # A server that has to read more first gives what others bring to a client that waits no more. What is only
             # the beginning of a request means nothing to it.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
-        elif sign is not None and not session.replies.silenced:
+        elif sign is not None and not session.replies.unheard:
             self._outbound.send(sign)
         elif sign is not None:
             upstream.leave()
 
     def end_refused(self) -> None:
-        """Let it reach a server that has nothing to say, and so waits for it."""
-        if self._session.answers:
-            return
+        """Let it reach the server, which may wait for that, as it has nothing to say, or be blocked."""
         if self._upstream.ends_by_halves:
+            self.untold = True
             self._upstream.end()
-        else:
-            self._after(PATIENCE_SECONDS, lambda: self._client.say_farewell(b""))
+        elif not self._session.answers:
+            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(b""))
 
     def give_up(self) -> None:
         """Tell the server of the end: it does not come to what the client has sent since, be it sent on or not."""
@@ -138,7 +137,7 @@ class Ending:
             return
         self._discard()
         self._client.ignore()
-        self.untold = state in (State.DRAINING, State.YIELDING)
+        self.untold = state is not State.ENDED and state in ENDING
         if state not in ENDING:
             self._course.move(State.ENDED)
         if upstream.ends_by_halves:
@@ -177,14 +176,24 @@ class Ending:
         if self._course.state is State.ORPHANED:
             self._client.close()
             return
+        stops = self._course.state is State.FINISHING
         self._course.move(State.REFUSED)
         self._client.ignore()
         if self._course.input_ended:
             self.end_refused()
         if error.reply:
             # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
-            self._after(PATIENCE_SECONDS, lambda: self._client.say_farewell(error.reply))
+            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
+        elif stops:
+            self.drain_refused()
         # A server that refuses silently keeps the connection until the client closes it.
+
+    def _lose_patience(self, line: bytes) -> None:
+        """Say the server's last word for it, unless replies to earlier requests are still to come."""
+        if self._session.owes:
+            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(line))
+        else:
+            self._client.say_farewell(line)
 
     # The proxy is about to stop.
 

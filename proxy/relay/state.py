@@ -64,7 +64,7 @@ SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
 COLLECTING: Final = (*SENDING, State.ENDED, State.DRAINING, State.YIELDING)
 """Replies may wait for another one that is asked for once more."""
 
-ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING)
+ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING, State.REFUSED)
 """All has been sent that will be, and replies still come."""
 
 OVER: Final = (State.FAREWELL, State.CLOSED)

@@ -76,7 +76,7 @@ class Changes:
             standing.watched.clear()
             standing.rights.reset()
             standing.user = DEFAULT_USER
-            standing.replies.silenced = standing.caches = False
+            standing.caches = False
             standing.subscriptions = Subscriptions()
         elif name.endswith(b"SUBSCRIBE"):
             standing.rights.by_state = True

@@ -147,7 +147,7 @@ class Dispatch:
             return
         if effect is Effect.CONNECTION:
             if asks_for_silence(request.arguments):
-                out.fence()
+                out.fence(loud=request.arguments[2].upper() == b"OFF")
             out.append(request.raw)
             self._hearing.hush(request.arguments)
             standing.is_link = rewriter.moves.opens_link(request.arguments)

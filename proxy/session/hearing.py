@@ -42,13 +42,12 @@ class Hearing:
         out: what goes upstream.
     """
 
-    __slots__ = ("_may_be_heard", "_out", "_standing", "_times")
+    __slots__ = ("_out", "_standing", "_times")
 
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
         self._times = 0  # how often the client has turned replies off
-        self._may_be_heard = False  # whether it has turned them on since, without proof that it worked
 
     def hush(self, arguments: list[bytes]) -> None:
         """Note how a CLIENT request changes later replies; in a transaction it does so at EXEC.
@@ -57,7 +56,7 @@ class Hearing:
         """
         if arguments[0].upper() == b"ASKING":
             if self._standing.transaction is None:
-                self._standing.next = Next.JOINED
+                self._join(Next.JOINED)
             return
         if len(arguments) > 2 and arguments[1].upper() == b"TRACKING":
             ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
@@ -80,27 +79,36 @@ class Hearing:
         queued, self._out.queued_words = self._out.queued_words, []
         if runs:
             for words in queued:
-                self._heed(words, queued=True)
+                self._heed(words)
 
-    def _heed(self, words: list[bytes], *, queued: bool = False) -> None:
+    def recall(self) -> None:
+        """Note that a request has been sent that asks for replies again, or brings them again (RESET).
+
+        The server may refuse it, and nobody hears that: only a sign behind it shows that the silence has ended.
+        """
+        replies = self._standing.replies
+        if replies.silenced:
+            replies.recalled = True
+            self._out.append(self._out.expect(b"", found=self._not_silenced()))
+
+    def _heed(self, words: list[bytes]) -> None:
         replies = self._standing.replies
         if words == [b"REPLY", b"OFF"]:
             # If the server has refused it, this sign is answered, and replies are expected again.
             replies.silenced = True
             self._times += 1
-            self._may_be_heard = False
-            self._out.append(replies.expect(b"", found=self._not_silenced()))
-        elif words == [b"REPLY", b"ON"] and replies.silenced and (queued or self._standing.subscriptions.begun):
-            # The server may have dropped the transaction, or refused the request to a subscriber. If not, this sign is
-            # answered.
-            self._may_be_heard = True
+            replies.recalled = False
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == [b"REPLY", b"ON"]:
-            replies.silenced = False
-        elif words == [b"REPLY", b"SKIP"] and (not replies.silenced or self._may_be_heard):
-            self._standing.next = Next.SKIPPED
+            self.recall()
+        elif words == [b"REPLY", b"SKIP"] and not replies.unheard:
+            self._join(Next.SKIPPED)
         elif words is _CACHING:
-            self._standing.next = Next.JOINED
+            self._join(Next.JOINED)
+
+    def _join(self, how: Next) -> None:
+        self._standing.next = how
+        self._out.bind()
 
     def _not_silenced(self) -> Callable[[], None]:
         """Return the callback for a reply; the client may have turned replies off again meanwhile."""
@@ -108,6 +116,6 @@ class Hearing:
 
         def note() -> None:
             if self._times == times:
-                self._standing.replies.silenced = False
+                self._standing.replies.end_silence()
 
         return note

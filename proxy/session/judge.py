@@ -181,7 +181,7 @@ class Judge:
         """Note that the server reads nothing after the next request, or the one that is being completed."""
         standing = self._standing
         if standing.end is not End.MUTE and not self._reader.broken_within:  # else a part of it has been sent
-            self._out.fence()
+            self._out.fence(loud=True)
         standing.end = End.MUTE
 
     def _pass(self, part: Request, now: float) -> None:

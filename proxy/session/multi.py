@@ -132,6 +132,8 @@ class Multi:
         self.end()
         self._out.append(request.raw)
         self._hearing.end_transaction(runs=runs)
+        if command.name == b"RESET":
+            self._hearing.recall()
         return True
 
     def end(self) -> None:

@@ -9,15 +9,18 @@ the MULTI. Its place is reserved, and filled only if needed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from proxy.coverage.coverage import Coverage
 from proxy.session.errors import Refusal, RequestTooLargeError
-from proxy.session.standing import Standing
+from proxy.session.standing import Next, Standing
 from proxy.wire.asides import Asides, Call
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
 from proxy.wire.request import Kind, Request
+
+_FREE: Final = Next.FREE
 
 
 class Outgoing:
@@ -36,6 +39,7 @@ class Outgoing:
 
     __slots__ = (
         "_asides",
+        "_bound",
         "_coverage",
         "_front",
         "_parts",
@@ -54,6 +58,7 @@ class Outgoing:
         self.append: Callable[[bytes], None] = self._parts.append
         self.queued_words: list[list[bytes]] = []
         self.blocker = self.fenced = -1
+        self._bound = -1  # the place in `_parts` in front of which nothing may be put
         self._asides: Asides | None = None  # takes replies out of the open transaction's
         self._front: int | None = None  # the reserved place in `_parts` for their mark
         self._silent = False  # whether the mark may be a silent sign
@@ -64,14 +69,25 @@ class Outgoing:
             self._asides = self._front = None  # probably nothing to take out
         self._mark_front()
         out = b"".join(self._parts)
+        self._bound = 0 if self._is_bound else -1
         self._parts.clear()
         return out
+
+    def bind(self) -> None:
+        """Note that what goes next has to stand directly behind what went last, which speaks of it."""
+        self._bound = len(self._parts)
+
+    @property
+    def _is_bound(self) -> bool:
+        return self._bound == len(self._parts)
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
         """Return a sign whose reply is replaced by `reply` for the client; `found` is called when it comes.
 
-        `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction.
+        `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction. Only such
+        a sign may stand directly after CLIENT REPLY SKIP, which then skips the request or this.
         """
+        assert fails or not self._is_bound
         self._mark_front()
         standing = self._standing
         by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscriptions.begun
@@ -120,13 +136,17 @@ class Outgoing:
         """Note that a request is sent that may block requests after it."""
         self.blocker = self._standing.replies.next_number
 
-    def fence(self) -> None:
-        """Put a sign before the next request, after which none is possible; not if the server might refuse it."""
+    def fence(self, *, loud: bool = False) -> None:
+        """Put a sign before the next request, after which none is possible; not if the server might refuse it.
+
+        `loud`: whether it may be a loud sign then, as the client does not do this often.
+        """
         standing = self._standing
-        unsure = standing.limited or standing.rights.unasked
-        if standing.transaction is None and standing.hears_echoes and not unsure:
+        silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
+        loud = loud and standing.next is _FREE and not (standing.replies.unheard or standing.is_stranger)
+        if standing.transaction is None and (silent or loud) and not self._is_bound:
             self.fenced = standing.replies.next_number
-            self.append(self.expect(b""))
+            self.append(self.expect(b"", fails=not silent))
 
     # The replies of a transaction.
 

@@ -281,10 +281,10 @@ class Session:
         """
         if self.intake.is_in_part or self._standing.end is End.MUTE:
             return None
-        out = self._take_out()
         if self._standing.next is _SKIPPED:
-            out += self._out.expect(b"")  # its reply is skipped
-        return out + self._out.expect(last_words, fails=bool(last_words))
+            self._out.append(self._out.expect(b"", fails=True))  # of which the server tells nothing
+            self._standing.next = _FREE
+        return self._take_out() + self._out.expect(last_words, fails=bool(last_words))
 
     @property
     def owes(self) -> bool:
@@ -293,7 +293,9 @@ class Session:
 
     def probe(self) -> bytes | None:
         """Return the loud sign that shows whether a silent one has been refused; None if not possible."""
-        return None if self.intake.is_in_part else self._take_out() + self.replies.expect(b"")
+        if self.intake.is_in_part or self._standing.next is not _FREE:
+            return None
+        return self._take_out() + self.replies.expect(b"")
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
         """Ask the server for this connection's identity, behind all that has been sent.

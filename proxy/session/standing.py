@@ -174,8 +174,8 @@ class Standing:
 
     @property
     def answers(self) -> bool:
-        """Whether the server replies to the next request."""
-        return self.next is not _SKIPPED and not self.replies.silenced
+        """Whether the server replies to the next request, as far as is known."""
+        return self.next is not _SKIPPED and not self.replies.unheard
 
     @property
     def askable(self) -> bool:

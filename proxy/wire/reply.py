@@ -115,7 +115,9 @@ class ReplySubstitution:
     Attributes:
         outstanding: whether there are any.
         trailed: whether bytes have come after the last of them, in the same chunk.
-        silenced: whether the client has turned replies off (CLIENT REPLY OFF): then outstanding ones may never come.
+        silenced: whether the client has turned replies off (CLIENT REPLY OFF), and no sign since has shown that they
+            come again: then outstanding ones may never come.
+        recalled: whether it has turned them on since: then they may come as well.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         deaf: whether the client's user has turned out to lack permission for ECHO.
     """
@@ -138,13 +140,14 @@ class ReplySubstitution:
         self._waiting_size = 0  # its size in bytes, without such replies
         self._slots: deque[Slot] = deque()  # such replies
         self._silent: set[bytes] = set()  # tokens of silent signs
+        self._unheard: set[bytes] = set()  # tokens of signs requested while replies were off
         self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
         self._awaited = 0  # number of replies taken aside after the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
         self._doubt: bytearray | None = None  # the held bytes, from the line that may be a refusal on
         self._doubt_searched = 0  # how much of it is known to have no sign
         self._doubt_framing: Replies
-        self.silenced = False
+        self.silenced = self.recalled = False
         self.echoes = self.deaf = False
 
     @property
@@ -163,6 +166,11 @@ class ReplySubstitution:
         return self._settled + len(self._expected)
 
     @property
+    def unheard(self) -> bool:
+        """Whether nothing is to be expected of the server."""
+        return self.silenced and not self.recalled
+
+    @property
     def waiting(self) -> int:
         """How many bytes wait for the reply to a read that was sent again."""
         return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
@@ -170,7 +178,17 @@ class ReplySubstitution:
     @property
     def crowded(self) -> bool:
         """Whether too many replies are outstanding to send more requests."""
-        return len(self._expected) >= CROWD and not self.silenced
+        return len(self._expected) >= CROWD and not self._is_first_unheard
+
+    @property
+    def _is_first_unheard(self) -> bool:
+        """Whether the first outstanding sign was requested while replies were off: an earlier one is answered."""
+        return self.silenced and bool(self._expected) and self._expected[0][0] in self._unheard
+
+    def end_silence(self) -> None:
+        """Note that a reply has shown that the client gets replies."""
+        self.silenced = self.recalled = False
+        self._unheard.clear()
 
     @property
     def wants_probe(self) -> bool:
@@ -199,7 +217,7 @@ class ReplySubstitution:
             The request to send: if it is not silent, a command that the server does not know and that aborts an open
             transaction.
         """
-        if self.silenced and len(self._expected) >= CROWD:
+        while len(self._expected) >= CROWD and self._is_first_unheard:
             self._settle(1)
         token = _token()
         self._places[token] = self._settled + len(self._expected)
@@ -207,6 +225,8 @@ class ReplySubstitution:
         if found is not None:
             self._found[token] = found
         self.outstanding = True
+        if self.unheard:
+            self._unheard.add(token)
         if silent:
             self._silent.add(token)
             return encode([b"ECHO", token])
@@ -498,6 +518,8 @@ class ReplySubstitution:
             token, _reply = self._expected.popleft()
             del self._places[token]
             self._found.pop(token, None)
+            if self._unheard:
+                self._unheard.discard(token)
             if self._silent:
                 self._silent.discard(token)
                 self._awaited = self._within.pop(token, 0)
