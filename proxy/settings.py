@@ -339,7 +339,7 @@ class Settings(BaseSettings):
     def _check_together(self) -> Self:
         if self.embedded_dir is not None and not self.embedded:
             raise ValueError("embedded_dir needs embedded")
-        if self.embedded and "upstream" in self.model_fields_set:
+        if self.embedded and self.upstream != type(self).model_fields["upstream"].default:
             raise ValueError("use either embedded or upstream, not both")
         if self.embedded and self.takeover is not None:
             raise ValueError("use either embedded or takeover, not both: an embedded server ends with its proxy")

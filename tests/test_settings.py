@@ -95,7 +95,6 @@ def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.Mo
         ({"secret": "x"}, "secret: there is no such setting"),
         ({"embedded_dir": "/x"}, "embedded_dir needs embedded"),
         ({"embedded": True, "upstream": "redis://h"}, "use either embedded or upstream, not both"),
-        ({"embedded": True, "upstream": "redis://127.0.0.1:6379"}, "use either embedded or upstream, not both"),
         ({"tls_cert_file": "/x"}, "set both tls_cert_file and tls_key_file"),
         ({"listen": ["tls://h:1"]}, "a tls:// address needs listen_tls_cert_file and listen_tls_key_file"),
         ({"listen": ["tls://h"]}, "'tls://h' is not an address"),
