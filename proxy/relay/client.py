@@ -974,13 +974,20 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         stops = self._state is State.FINISHING
+
+        def lose_patience() -> None:
+            if self._session.owes:  # what stands in front takes as long as the server likes
+                self._after(PATIENCE_SECONDS, lose_patience)
+            else:
+                self._say_farewell(error.reply)
+
         self._move(State.REFUSED)
         self._receive_by(_drop)
         if self._input_ended:
             self._end_refused()
         if error.reply:
             # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
-            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
+            self._after(PATIENCE_SECONDS, lose_patience)
         elif stops:
             self.finish()
         # A server that refuses silently keeps the connection until the client closes it.
@@ -992,14 +999,7 @@ class ClientConnection(asyncio.Protocol):
             self._untold = True
             self._upstream.end()
         elif not self._session.answers:
-            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(b""))
-
-    def _lose_patience(self, line: bytes) -> None:
-        """Say a server's last word for it, unless what stands in front has still to be answered."""
-        if self._session.owes:
-            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(line))
-        else:
-            self._say_farewell(line)
+            self._after(PATIENCE_SECONDS, lambda: self._say_farewell(b""))
 
     def _say_farewell(self, line: bytes) -> None:
         """Close so that the client can read what was said: an unread request would reset the connection."""
