@@ -247,6 +247,22 @@ def test_who_has_left_by_tls_gets_no_job(
 
 
 @pytest.mark.one_kind
+@leaving
+def test_nor_does_who_has_left_behind_a_request_that_is_too_large(
+    upstream: Server, start_proxy: StartProxy, leave: Callable[[Raw], None]
+) -> None:
+    """The server will refuse that one, when the one in front has run."""
+    client = start_proxy(upstream).connect()
+    client.command("PING")
+    client.send(request("BLPOP", "queue", 0) + b"*1\r\n$1000000000\r\n")
+    until(lambda: b"blocked_clients:1" in upstream.command("INFO", "clients"))
+    leave(client)
+    until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"), what="its end")
+    assert upstream.command("RPUSH", "queue", "job") == b":1\r\n"
+    assert upstream.command("LPOP", "queue") == b"$3\r\njob\r\n"
+
+
+@pytest.mark.one_kind
 @pytest.mark.parametrize("by_tls", [False, True])
 def test_nor_does_who_has_left_within_a_request(
     start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, by_tls: bool
