@@ -290,7 +290,7 @@ def test_nor_does_who_has_left_with_requests_that_wait(
         assert client.command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
     connect = partial(_Encrypted, port) if by_tls else proxy.connect
     behind = request("EVAL", "return 1", 1, "known")
-    check_no_job_is_lost(connect, proxy.connect, server.connect, tries=30, behind=behind, later=0.05)
+    check_no_job_is_lost(connect, proxy.connect, server.connect, tries=16, behind=behind, later=0.25)
     proxy.stop()
 
 
