@@ -537,8 +537,15 @@ MUTATIONS = [
         "told of what passes",
     ),
     # It is told of by a note.
-    Mutation(_LUA + "shared/overdue.lua", "call('sadd', own, unpack(notes))", "", "late"),
+    Mutation(_LUA + "shared/overdue.lua", "call('hset', own, unpack(notes))", "", "late"),
+    Mutation(_LUA + "shared/overdue.lua", " .. ' ' .. deadline .. ' ' .. key", " .. ' 0 ' .. key", "late"),
     Mutation(_LUA + "shared/lapse.lua", "if key == own and not strict then", "if false then", "late"),
+    Mutation(
+        _LUA + "shared/clear.lua",
+        "gone = gone or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list'",
+        "",
+        "another kind",
+    ),
     Mutation("expiry/tracker.py", "self._commands.note_rules(told=told)", "pass", "late"),
     Mutation(_LUA + "shared/lapse.lua", "elseif not paid then", "elseif false then", "told in order"),
     Mutation(

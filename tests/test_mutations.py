@@ -816,6 +816,7 @@ CHECKS |= {
         place.server, place.proxy, place.talk, 1.3
     ),
     "late": lambda place: events.check_late(place.server, place.proxy, place.talk),
+    "another kind": lambda place: events.check_no_hold_up(place.server, place.proxy, place.talk),
     "told in order": lambda place: events.check_order(place.server, place.proxy, place.talk),
     "spoilt": lambda place: lives.test_a_transaction_that_adds_and_expires_is_spoilt_by_somebody_elses_first_deadline(
         place.proxy(), place.talk, 2, "SPOP"

@@ -614,7 +614,7 @@ def test_check_events_and_import_take_the_address(one_watched: Watched, tmp_path
     assert events("set", "cart:*", "--stream", "expired", "--upstream", watched.url)[0] == 0
     assert "cart:*" in events("list", "--upstream", watched.url)[1]
     status, said = events("list", "--upstream", nowhere)
-    assert status == 1
+    assert status == 2
     assert "no Sentinel tells the primary" in said
     dump = tmp_path / "dump.rdb"
     dump.write_bytes(recorded("none"))

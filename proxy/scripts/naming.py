@@ -64,7 +64,7 @@ class Names:
     Attributes:
         slots: the slots of the proxy's cluster node; None for a server that is not a cluster node.
         index: the index of each database of a server without slots.
-        owed: the set of notes about expired members that still need their events.
+        owed: the hash of notes about expired members that still need their events.
     """
 
     def __init__(self, prefix: bytes) -> None:

@@ -25,6 +25,7 @@ local function bearable(key)
 end
 local function clear(kind, key, shadow, index, moment, gone, room, strict, walks)
   local before, members = room, 0
+  gone = gone or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list'
   while room > 0 and not gone do
     local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
     if #due == 0 then break end

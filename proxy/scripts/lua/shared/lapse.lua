@@ -215,18 +215,17 @@ local function tell(wanted, kind, key, index, gone, deadlines, values, strict)
   if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
 end
 local function pay(index, own, notes, texts)
-  local deadlines = call('zmscore', notes, unpack(texts))
-  local count = discard('set', own, texts)
-  for place, text in ipairs(texts) do
-    local size, length, kind, rest = text:match('^(%d+) (%d+) (%a+) (.*)$')
+  call('zrem', notes, unpack(texts))
+  if call('type', own).ok ~= 'hash' then call('unlink', own) end
+  for _, text in ipairs(texts) do
+    local value = call('hmget', own, text)[1] or ''
+    call('hdel', own, text)
+    local size, length, kind, deadline, rest = text:match('^(%d+) (%d+) (%a+) (%d+) (.*)$')
     local key = rest and rest:sub(1, size)
     local wanted = key and audience(key, index)
-    if wanted then
-      local member, value = rest:sub(size + 1, size + length), rest:sub(size + length + 1)
-      tell(wanted, kind, key, index, {member}, {string.format('%.0f', deadlines[place])}, {value}, false)
-    end
+    if wanted then tell(wanted, kind, key, index, {rest:sub(size + 1, size + length)}, {deadline}, {value}, false) end
   end
-  return count
+  return #texts
 end
 local function witness(wanted, kind, key, shadow, index, members, strict)
   local read = strict and call or redis.pcall
@@ -277,7 +276,10 @@ local function heeded(key, index) return audience(key, index) ~= nil end
 function lapse(kind, key, shadow, index, members, strict)
   local own = string.sub(index, 1, -6) .. 'owed'
   local notes = string.sub(index, 1, -6) .. 'k:{' .. own .. '}'
-  if key == own and not strict then return pay(index, own, notes, members) end
+  if key == own and not strict then
+    paid = true
+    return pay(index, own, notes, members)
+  end
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end
   if strict then
@@ -287,8 +289,14 @@ function lapse(kind, key, shadow, index, members, strict)
     local texts = redis.pcall('zrange', notes, 0, 499)
     if not failed(texts) and texts[1] then
       pay(index, own, notes, texts)
-      call('zrem', notes, unpack(texts))
       refresh(own, notes, index)
+      -- Where it has pushed to this very list, members have begun a new life there.
+      local due = {}
+      for _, member in ipairs(members) do
+        if call('zscore', shadow, member) then due[#due + 1] = member end
+      end
+      members = due
+      if not due[1] then return 0 end
     end
   end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, index, members, strict) end

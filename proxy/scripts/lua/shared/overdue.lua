@@ -4,31 +4,36 @@
 -- moment, so deadlines within the last 50 ms do not count yet.
 -- told_of: whether this database has rules for events.
 -- owed: whether due members may be removed here. With rules for events each leaves a note for the next sweep, as the client
--- may not have the rights to write entries: a member of a set of the proxy's own with the same deadline. The sweeper
--- removes it as any due member, and `lapse` writes the entry for the member that it names. If no note can be written,
--- members stay for `lapse`.
+-- may not have the rights to write entries: a field of a hash of the proxy's own, with the same deadline, whose value is
+-- the member's, if a rule wants values. The sweeper removes the field as any due member, and `lapse` writes the entry for
+-- the member that it names. If no note can be written, members stay for `lapse`.
 local function told_of(index) return call('exists', string.sub(index, 1, -6) .. 'events') == 1 end
 -- For t
 local function note(kind, key, shadow, index, members)
-  local own, notes, deadlines = string.sub(index, 1, -6) .. 'owed', {}, {}
-  local kept = string.sub(index, 1, -6) .. 'k:{' .. own .. '}'
+  local prefix, wants, notes, deadlines = string.sub(index, 1, -6), false, {}, {}
+  local own = prefix .. 'owed'
+  local kept = prefix .. 'k:{' .. own .. '}'
+  for _, rule in ipairs(call('zrangebyscore', prefix .. 'events', '-inf', '+inf')) do
+    wants = wants or rule:find('^%d+ 1') ~= nil
+  end
   for _, member in ipairs(members) do
     local value
-    if kind == 'hash' then value = call('hget', key, member)
+    if kind == 'hash' then value = wants and call('hmget', key, member)[1] or call('hexists', key, member) == 1 and ''
     elseif kind == 'zset' then value = call('zscore', key, member)
     elseif kind == 'list' then
       local count = #call('lpos', key, member, 'count', 0)
       value = count > 0 and count
     else value = call('sismember', key, member) == 1 and '' end
     if value then
-      notes[#notes + 1] = #key .. ' ' .. #member .. ' ' .. kind .. ' ' .. key .. member .. value
-      deadlines[#deadlines + 1] = string.format('%.0f', math.ceil(call('zscore', shadow, member)))
-      deadlines[#deadlines + 1] = notes[#notes]
+      local deadline = string.format('%.0f', math.ceil(call('zscore', shadow, member)))
+      local text = #key .. ' ' .. #member .. ' ' .. kind .. ' ' .. deadline .. ' ' .. key .. member
+      notes[#notes + 1], notes[#notes + 2] = text, value
+      deadlines[#deadlines + 1], deadlines[#deadlines + 2] = deadline, text
     end
   end
   if notes[1] then
+    call('hset', own, unpack(notes))
     call('zadd', kept, unpack(deadlines))
-    call('sadd', own, unpack(notes))
     refresh(own, kept, index)
   end
 end
