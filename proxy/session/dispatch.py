@@ -116,6 +116,7 @@ class Dispatch:
     ) -> None:
         standing, out, rewriter = self._standing, self._out, self._ground.rewriter
         askable = standing.askable
+        heard = standing.answers and standing.next is _FREE  # as far as is known; nothing waits for a description
         counts = command is not None and additions.counts(command, request) and out.amends
         effect = None if command is None else command.effect
         limited = standing.next is not _FREE and standing.limited  # no question can be put in between
@@ -162,7 +163,7 @@ class Dispatch:
         instead: bytes | Refusal | None
         sure = True
         if effect is Effect.DESCRIBE:
-            instead = describe.instead(self._ground.descriptions, standing, out, request, askable=askable)
+            instead = describe.instead(self._ground.descriptions, standing, out, request, askable=heard)
         elif (plainly := self._remaining.instead(command, request) if standing.limited else None) is not None:
             instead = plainly
         else:
