@@ -454,7 +454,10 @@ class Server:
             asyncio.get_running_loop().call_soon(self._see_off, connection)
 
     def _see_off(self, connection: ClientConnection) -> None:
-        (connection.part if self._relieved else connection.finish)()
+        try:
+            (connection.part if self._relieved else connection.finish)()
+        except Exception as error:  # noqa: BLE001 - a defect that one client meets must not end the others
+            connection.fail(error)
 
     def _see_all_off(self) -> None:
         """Wait for nobody's first request any more."""

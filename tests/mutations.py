@@ -425,6 +425,9 @@ MUTATIONS = [
         "if False:\n            self._late",
         "a push within a reply",
     ),
+    Mutation(
+        "session/session.py", "fails=joined or bool(last_words)", "fails=bool(last_words)", "owed in front of CACHING"
+    ),
     Mutation("session/outgoing.py", "(silent or loud) and not self._is_bound", "(silent or loud)", "skips"),
     Mutation(
         "session/hearing.py",

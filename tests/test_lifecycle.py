@@ -568,6 +568,8 @@ SKIP: Final = request("CLIENT", "REPLY", "SKIP")
 UNSIGNED: Final = {
     "a part of a value": request("SET", "long", "v" * 100_000)[:50_000],
     "OFF": request("CLIENT", "REPLY", "OFF"),
+    "CACHING": request("CLIENT", "CACHING", "YES"),
+    "ASKING": request("ASKING"),
     "SKIP": SKIP,
     "SKIP, QUIT": SKIP + request("QUIT"),
     "a protocol error": b"*1\r\n$-5\r\n",

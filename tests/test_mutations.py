@@ -904,6 +904,7 @@ CHECKS |= {
     "owed in front of a part": lambda place: _owed(place, "a part of a value"),
     "owed among users": lambda place: _owed(place, "a protocol error", "ACL SETUSER few on nopass ~* +@all -eval"),
     "owed in front of OFF": lambda place: _owed(place, "OFF"),
+    "owed in front of CACHING": lambda place: _owed(place, "CACHING"),
     "owed in front of an error": lambda place: _owed(place, "a line with a NUL"),
     "an upgrade": _upgrade,
     "dialects, index": lambda place: dialects.check_the_index(

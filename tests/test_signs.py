@@ -293,7 +293,10 @@ def test_no_sign_stands_between_a_skip_and_what_it_skips(
     kind: str, start_server: StartServer, start_proxy: StartProxy
 ) -> None:
     server = start_server(kind)
-    check_skips(server, start_proxy(server))
+    proxy = start_proxy(server)
+    check_skips(server, proxy)
+    server.command("ACL", "SETUSER", "few", "on", "nopass", "~app:*", "+@all", "-eval")
+    check_skips(server, proxy)
 
 
 def check_skips(server: Server, proxy: Proxy) -> None:
@@ -302,7 +305,7 @@ def check_skips(server: Server, proxy: Proxy) -> None:
     assert proxy.command("EXPIREMEMBER", "s", "z", 1000) == b":1\r\n"
     skip = request("CLIENT", "REPLY", "SKIP")
     behind = request("SADD", "s", "a") + request("SMEMBERS", "s") + request("SREM", "s", "a")
-    for last in (skip, OFF + ON):
+    for last in (skip, OFF + ON, b"*0\r\n" + skip, b"*-1\r\n" + skip):
         told = []
         for where in (server, proxy):
             with where.connect() as client:

@@ -720,8 +720,7 @@ def check_pairs(server: Server, proxy: Proxy) -> None:
 
             def go_together(requests: list[Words] = requests) -> bool:
                 """Unless something has just to be asked, such as what the user may do."""
-                for number in range(60):
-                    client.command("DEL", f"k:{number}")
+                client.command("DEL", *(f"k:{number}" for number in range(60)))
                 before = calls(server)
                 assert pipelined(client, requests) == [b":1\r\n", b":1\r\n", b"+OK\r\n"] * 60
                 return calls(server) - before <= 10

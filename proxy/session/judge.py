@@ -136,6 +136,8 @@ class Judge:
             if request.raw and self._ground.rewriter.empty_counts:
                 standing.next = _FREE
             self._out.append(request.raw)
+            if standing.next is not _FREE:
+                self._out.bind()
             return
         stranger = standing.login is _STRANGER
         if not replied and standing.limited:

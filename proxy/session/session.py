@@ -284,7 +284,8 @@ class Session:
         if self._standing.next is _SKIPPED:
             self._out.append(self._out.expect(b"", fails=True))  # of which the server tells nothing
             self._standing.next = _FREE
-        return self._take_out() + self._out.expect(last_words, fails=bool(last_words))
+        joined = self._standing.next is not _FREE  # behind CLIENT CACHING or ASKING only a loud one may stand
+        return self._take_out() + self._out.expect(last_words, fails=joined or bool(last_words))
 
     @property
     def owes(self) -> bool:
