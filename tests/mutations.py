@@ -300,6 +300,8 @@ MUTATIONS = [
     Mutation(_LUA + "expire_members.lua", "stored and math.abs(stored) or least", "least", "dialects, index"),
     Mutation(_LUA + "expire_members.lua", "math.min(least, math.abs(stored))", "least", "dialects, index"),
     Mutation(_LUA + "expire_members.lua", "states[member], replies", "states[''], replies", "dialects"),
+    Mutation(_LUA + "expire_members.lua", "if due[1] then passed(", "if false then passed(", "only due members"),
+    Mutation(_LUA + "expire_members.lua", "nothing_due = settle(key", "nothing_due = true or (key", "only due members"),
     Mutation(_LUA + "ttl_members.lua", "deadline = math.ceil(deadline)", "", "dialects"),
     Mutation(_LUA + "persist_members.lua", "call('zrem', shadow, unpack(drops))", "", "dialects"),
     Mutation(_LUA + "scan_members.lua", "if deadline > moment then", "if false then", "dialects"),

@@ -538,6 +538,25 @@ def test_a_request_that_sets_no_deadline_covers_nothing(upstream: Server, proxy:
         assert upstream.command("ZRANGE", "__expiremember__:covered", 0, -1) != before
 
 
+def check_only_due_members(client: Raw) -> None:
+    """A key of another type that has nothing but due members is none, for one member and for several."""
+    for place, words in enumerate(("HEXPIRE {} 100 FIELDS 1 f", "HEXPIRE {} 100 FIELDS 2 f g")):
+        key, moment = f"due{place}", clock(client) + 20
+        client.command("SADD", key, "a", "b")
+        for member in "ab":
+            assert say(client, f"PEXPIREMEMBERAT {key} {member} {moment}") == 1
+        assert str(say(client, words.format(key))).startswith("WRONGTYPE")
+        while clock(client) < moment:
+            time.sleep(0.001)
+        assert say(client, words.format(key)) == [-2] * (place + 1)
+
+
+@pytest.mark.one_kind
+def test_a_key_of_another_type_with_only_due_members(server: Server, start_proxy: StartProxy) -> None:
+    with start_proxy(server, "--no-sweep").connect() as client:
+        check_only_due_members(client)
+
+
 def check_words(client: Raw) -> None:
     """What breaks of the scripts change, in front of a server that lacks all of the words."""
     client.command("SADD", "k", "a", "b", "c")

@@ -898,6 +898,7 @@ CHECKS |= {
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
+    "only due members": lambda place: dialects.check_only_due_members(place.talk(place.proxy("--no-sweep")).raw),
     "skips": lambda place: signs.check_skips(place.server, place.proxy()),
     "silence": _silence,
     "many signs in silence": lambda place: signs.check_many_signs_in_silence(place.server, place.proxy()),
