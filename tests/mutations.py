@@ -614,6 +614,13 @@ MUTATIONS = [
         "self._ending.turn_away(self._no_room())\n",
         "waits for too much",
     ),
+    Mutation(
+        "relay/ending.py",
+        "session.drain(line) if session.answers and not",
+        "session.drain(line) if not",
+        "a silent end",
+    ),
+    Mutation("relay/ending.py", "self._outbound.send(session.intake.take_out())", "pass", "a silent end"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(

@@ -19,6 +19,7 @@ from typing import Final
 import psutil
 import pytest
 
+from proxy.relay.ending import PATIENCE_SECONDS
 from tests.beside import Beside
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
@@ -434,6 +435,34 @@ def test_a_client_that_is_turned_away_gets_its_replies_first(upstream: Server, s
         rest = client.rest()
         assert rest.startswith(b"*2\r\n$5\r\nqueue\r\n$1\r\nx\r\n:2\r\n-ERR expiremember-proxy: request larger"), rest
     assert upstream.command("GET", "n") == b"$1\r\n2\r\n"
+    assert "Traceback" not in proxy.process.output, proxy.process.output
+
+
+def check_who_is_turned_away_in_silence(server: Server, proxy: Proxy) -> None:
+    """Where the server answers nothing more, a client gets what is owed from before, then the error, at once."""
+    large = b"*5\r\n$4\r\nMSET\r\n$1\r\ns\r\n$200000\r\n" + b"x" * 100_000
+    with proxy.connect() as client:
+        client.command("SADD", "s", "m")
+        client.command("EXPIREMEMBER", "s", "m", 100)
+        client.send(request("CLIENT", "REPLY", "OFF") + request("INCR", "n"))
+        began = time.monotonic()
+        client.send(large)
+        assert client.line().startswith(b"-ERR expiremember-proxy: request larger")
+        assert client.rest() == b""
+        assert time.monotonic() - began < PATIENCE_SECONDS / 2
+    with proxy.connect() as client:
+        client.send(request("BLPOP", "queue", 0) + request("CLIENT", "REPLY", "OFF") + request("INCR", "n") + large)
+        until(lambda: b"cmd=blpop" in server.command("CLIENT", "LIST"))
+        server.command("RPUSH", "queue", "x")
+        rest = client.rest()
+        assert rest.startswith(b"*2\r\n$5\r\nqueue\r\n$1\r\nx\r\n-ERR expiremember-proxy: request larger"), rest
+    assert server.command("GET", "n") == b"$1\r\n2\r\n"
+
+
+@pytest.mark.one_kind
+def test_who_is_turned_away_in_silence_is_told_at_once(upstream: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(upstream, "--request-limit", "65536")
+    check_who_is_turned_away_in_silence(upstream, proxy)
     assert "Traceback" not in proxy.process.output, proxy.process.output
 
 

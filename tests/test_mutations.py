@@ -869,6 +869,9 @@ CHECKS |= {
             place.server, place.start_proxy, Raw.close, request("EXPIREMEMBER", "known") * 400_000
         )
     ),
+    "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(
+        place.server, place.proxy("--request-limit", "65536")
+    ),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(
         place.server, place.proxy(), "HINCRBY"
     ),

@@ -152,7 +152,9 @@ class Ending:
     def turn_away(self, line: bytes) -> None:
         """Send the client the error after the replies to what it sent before, and close."""
         session, upstream = self._session, self._upstream
-        sign = None if upstream.closing else session.drain(line)
+        sign = session.drain(line) if session.answers and not upstream.closing else None
+        if sign is None:
+            self._outbound.send(session.intake.take_out())
         self._discard()
         if self._course.state is State.ORPHANED:
             self._outbound.send(sign or b"")  # behind what was judged before
