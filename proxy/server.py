@@ -73,7 +73,7 @@ from proxy.session.question import Question
 from proxy.session.rewrite import Rewriter
 from proxy.session.rights import Rights, Users
 from proxy.session.session import Session
-from proxy.settings import Settings, SettingsError
+from proxy.settings import Settings, SettingsError, misspelt
 from proxy.signals import Signals
 from proxy.upstream.certificates import listening_certificate_date
 from proxy.upstream.endpoint import Upstream
@@ -669,6 +669,8 @@ class Server:
         if self._upstream.uses_tls and not settings.tls_verify:
             advice = "others on the network can read and change the data: set tls_ca_file instead"
             log.warning("upstream certificate not verified", advice=advice)
+        for name, meant in misspelt(os.environ).items():
+            log.warning("no such setting in the environment", variable=name, advice=f"did you mean {meant}?")
         self._warn_of_dates()
         await self._logins.asked.wait()
         exposed = self._listeners.exposed()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -25,7 +26,7 @@ from pydantic_settings import (
 from proxy.addresses import DEFAULT_LISTEN, split_addresses
 from proxy.addresses import TCPAddress as TCPAddress
 from proxy.addresses import parse_address as parse_address
-from proxy.bad_settings import describe
+from proxy.bad_settings import describe, nearest
 from proxy.coverage.prefixes import LONGEST
 from proxy.upstream.address import parse_upstream
 
@@ -422,3 +423,18 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
         raise SettingsError(f"configuration file {file}: nested too deeply") from None
     except (OSError, ValueError) as error:  # such as UnicodeDecodeError, or a number of thousands of digits
         raise SettingsError(f"configuration file {file}: {error}") from None
+
+
+def misspelt(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are like one of the settings' and are none: each with the one that was probably meant.
+
+    Others with the prefix are left alone: Kubernetes sets some for a service of that name.
+    """
+    known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in (*Settings.model_fields, "config")}
+    strange = (
+        name for name in environment if name.upper().startswith(ENVIRONMENT_PREFIX) and name.upper() not in known
+    )
+    found = {
+        name: nearest(name.upper().removeprefix(ENVIRONMENT_PREFIX).lower(), Settings.model_fields) for name in strange
+    }
+    return {name: f"{ENVIRONMENT_PREFIX}{meant.upper()}" for name, meant in sorted(found.items()) if meant}

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import ssl
+import string
 import subprocess
 import sys
 import threading
@@ -432,6 +433,16 @@ def test_covered_prefixes_are_shown(start_server: StartServer, start_proxy: Star
         proxy.command("SADD", key, "m")
         assert proxy.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
     assert found(server.url)["covered"].text == "keys that begin with cart:, session:"
+    for number in range(9):
+        proxy.command("EXPIREMEMBER", f"{chr(65 + number)}:1", "m", 1000)
+    assert found(server.url)["covered"].text.endswith(" G:, H:, I:, cart: and 1 more")
+    for first in string.ascii_letters:  # more than there may be: some of them become one
+        for second in string.ascii_letters[:3]:
+            proxy.command("EXPIREMEMBER", f"{first}{second}:1", "m", 1000)
+    warned = found(server.url)["covered"]
+    assert warned.level is Level.WARNING
+    assert warned.text.endswith("give keys with deadlines common prefixes, such as cart:")
+    assert len(warned.text) < 300
 
 
 @pytest.mark.parametrize("how", STRANGE)

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import command, main
-from proxy.settings import Settings, SettingsError, TCPAddress, load, parse_address, unit
-from tests.servers import ROOT
+from proxy.settings import Settings, SettingsError, TCPAddress, load, misspelt, parse_address, unit
+from tests.conftest import StartProxy
+from tests.servers import ROOT, Server
 from tools import settings_reference
 
 SHIPPED = ROOT / "config" / "proxy.toml"
@@ -178,3 +179,35 @@ def test_a_mistyped_flag_gets_no_absurd_suggestion(
 def test_the_list_of_commands_is_not_cut_off() -> None:
     shown = CliRunner().invoke(command(), ["--help"]).output
     assert re.search(r"^  check +Check the settings and the server; say what to fix\.$", shown, re.MULTILINE)
+
+
+def test_only_what_looks_like_a_setting_is_called_misspelt() -> None:
+    of_kubernetes = (
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "PORT",
+        "PORT_6380_TCP",
+        "PORT_6380_TCP_ADDR",
+        "PROXY_SERVICE_HOST",
+    )
+    variables = (
+        "EXPIREMEMBER_UPSTRAEM",
+        "expiremember_max_client",
+        "EXPIREMEMBER_LISTEN",
+        "EXPIREMEMBER_CONFIG",
+        "UPSTRAEM",
+    )
+    environment = dict.fromkeys([*variables, *(f"EXPIREMEMBER_{name}" for name in of_kubernetes)], "x")
+    assert misspelt(environment) == {
+        "EXPIREMEMBER_UPSTRAEM": "EXPIREMEMBER_UPSTREAM", "expiremember_max_client": "EXPIREMEMBER_MAX_CLIENTS",
+    }  # fmt: skip
+
+
+def test_a_misspelt_variable_is_warned_of_once(server: Server, start_proxy: StartProxy) -> None:
+    proxy = start_proxy(server, "--workers", "2", env={"EXPIREMEMBER_UPSTRAEM": "redis://secret@localhost"})
+    said = proxy.process.line(lambda line: "no such setting in the environment" in line)
+    assert "EXPIREMEMBER_UPSTRAEM" in said
+    assert "did you mean EXPIREMEMBER_UPSTREAM?" in said
+    assert "secret" not in proxy.process.output
+    assert proxy.command("PING") == b"+PONG\r\n"
+    assert proxy.process.output.count("no such setting in the environment") == 1

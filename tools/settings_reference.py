@@ -31,7 +31,8 @@ Every setting can be given in three ways: as a flag, as an environment variable,
 
 In the environment, separate the addresses of `{ENVIRONMENT_PREFIX}LISTEN` by commas and write booleans as `true` or
 `false`. A setting that the proxy cannot use ends it with status 2 and one line that names the setting. Unknown
-`{ENVIRONMENT_PREFIX}…` variables are ignored; unknown keys of the file are errors.
+`{ENVIRONMENT_PREFIX}…` variables are ignored, with a warning if one looks like a misspelt setting; unknown keys of the
+file are errors.
 """
 
 _FILE_INTRODUCTION: Final = """\

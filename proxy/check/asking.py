@@ -27,8 +27,8 @@ from proxy import __version__
 from proxy.check.findings import Facts, Finding, Level, fields, is_cluster_node, judge, judge_sentinels
 from proxy.check.listening import exposed, own_address, ports
 from proxy.check.needed import CLUSTERED, TRIALS, trials
+from proxy.coverage.coverage import Coverage
 from proxy.ending import end
-from proxy.expiry.caller import COMPLETE
 from proxy.settings import Settings
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import ANSWER_SECONDS, Follower
@@ -159,7 +159,9 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
     else:
         (listed,) = await asker.ask([(b"ZRANGE", prefix + b"covered", b"0", b"-1")])
         entries = listed if isinstance(listed, list) else []
-        facts.covered = [ascii(entry[1:].decode("utf-8", "replace"))[1:-1] for entry in entries if entry != COMPLETE]
+        coverage = Coverage()
+        coverage.add([entry for entry in entries if isinstance(entry, bytes)])
+        facts.covered = [ascii(entry[1:].decode("utf-8", "replace"))[1:-1] for entry in coverage.entries]
     await _try_rights(asker, facts, prefix)
 
 

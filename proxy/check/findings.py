@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from proxy.coverage.prefixes import MOST
 from proxy.upstream.nodes import Node
+
+_SHOWN_PREFIXES: Final = 10
 
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
@@ -371,8 +374,20 @@ def _proxies(versions: Iterable[str], own: str) -> Iterator[Finding]:
 
 
 def _covered(prefixes: list[str]) -> Iterator[Finding]:
-    if prefixes:
-        yield Finding(Level.OK, "covered", f"keys that begin with {', '.join(sorted(prefixes))}")
+    if not prefixes:
+        return
+    shown = sorted(prefixes)[:_SHOWN_PREFIXES]
+    more = f" and {len(prefixes) - len(shown)} more" if len(prefixes) > len(shown) else ""
+    begin = f"keys that begin with {', '.join(shown)}{more}"
+    if len(prefixes) < MOST:
+        yield Finding(Level.OK, "covered", begin)
+    else:
+        yield Finding(
+            Level.WARNING,
+            "covered",
+            f"{begin}: the most prefixes that there may be, so some cover other keys too, which costs time; give keys "
+            "with deadlines common prefixes, such as cart:",
+        )
 
 
 def exposure(exposed: list[str], wants_login: bool | None) -> Iterator[Finding]:
