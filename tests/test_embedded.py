@@ -188,8 +188,12 @@ def test_a_folder_has_one_server(run: Run, tmp_path: Path, monkeypatch: pytest.M
     async def main() -> None:
         first, second = EmbeddedServer(tmp_path / "data"), EmbeddedServer(tmp_path / "data")
         await first.start()
-        with pytest.raises(EmbeddedError, match="another embedded server uses the folder"):
+        with (
+            structlog.testing.capture_logs() as said,
+            pytest.raises(EmbeddedError, match="another embedded server uses the folder"),
+        ):
             await second.start()
+        assert [line["event"] for line in said] == ["embedded server waits for its folder"]
         with Raw(first.socket) as client:
             assert client.command("PING") == b"+PONG\r\n"
         await first.stop()

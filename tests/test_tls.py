@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import select
 import shutil
 import signal
@@ -22,9 +21,9 @@ import pytest
 import redis
 import uvloop
 
-from proxy.settings import load
+from proxy.settings import SettingsError, load
 from proxy.tls import Beneath, Secured, _Early, secure
-from proxy.upstream.certificates import listening_certificate_date
+from proxy.upstream.certificates import listening_certificate_date, listening_context
 from tests.certificates import Authority, Certificate
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
@@ -94,16 +93,17 @@ def test_who_is_refused_without_a_word_can_leave(
     server, port = tls_server(start_server, files, files.server)
     proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
 
-    def connected() -> int:
-        found = re.search(rb"connected_clients:(\d+)", server.command("INFO", "clients"))
-        assert found
-        return int(found[1])
+    def refused() -> bool:
+        """Whether the server keeps a connection which it will close behind a reply that does not come."""
+        return b" flags=c " in server.command("CLIENT", "LIST")
 
-    before = connected()
     with proxy.connect() as client:
-        client.send(request("CLIENT", "REPLY", "OFF") + b"*1\r\n$4294967296\r\n")
-        until(lambda: connected() == before + 1, what="a connection")
-    until(lambda: connected() == before, 15, "an end of both sides")
+        assert client.command("CLIENT", "REPLY", "ON") == b"+OK\r\n"
+        client.send(request("CLIENT", "REPLY", "OFF") + request("SET", "silent", "v"))
+        until(lambda: server.command("EXISTS", "silent") == b":1\r\n", what="silence")
+        client.send(b"*1\r\n$4294967296\r\n")
+        until(refused, what="a refusal")
+    until(lambda: not refused(), 15, "an end of both sides")
     proxy.stop()
 
 
@@ -515,6 +515,19 @@ def serial(address: tuple[str, int], files: Files) -> str:
         shown = client.socket.getpeercert()
         assert shown is not None
         return str(shown["serialNumber"])
+
+
+def test_what_is_wrong_with_certificate_and_key_is_said(files: Files) -> None:
+    certificate, key = files.server.file, files.server.key
+    for given, said in (
+        ((key, certificate), f"there is no certificate in {key}"),
+        ((certificate, certificate), f"there is no private key in {certificate}"),
+        ((certificate, files.client.key), "the key is another certificate's"),
+    ):
+        mine = {"listen": ["tls://127.0.0.1:1"], "listen_tls_cert_file": given[0], "listen_tls_key_file": given[1]}
+        with pytest.raises(SettingsError) as refused:
+            listening_context(load(mine, None))
+        assert str(refused.value).endswith(f": cannot be used: {said}")
 
 
 def test_certificates_are_reloaded(files: Files, server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:

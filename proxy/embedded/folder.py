@@ -15,7 +15,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from proxy.embedded.binaries import EmbeddedError
+
+log = structlog.get_logger("proxy.embedded")
 
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for a data folder that a killed proxy's server is about to release."""
@@ -67,12 +71,16 @@ class DataFolder:
             os.close(lock)
 
     async def _take(self, lock: int) -> None:
+        waits = False
         try:
             async with asyncio.timeout(LOCK_TIMEOUT):
                 while True:
                     try:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
+                        if not waits:
+                            log.info("embedded server waits for its folder", directory=str(self.path))
+                        waits = True
                         await asyncio.sleep(POLL)
                     else:
                         return

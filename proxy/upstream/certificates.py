@@ -77,7 +77,20 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
         _look_at(certificate, key)
         context.load_cert_chain(certificate, key, no_password)
     except (OSError, ValueError) as error:
+        if isinstance(error, ssl.SSLError):
+            error.strerror = _in_plain_words(error, certificate, key or certificate)
         raise _unusable(error, **files) from None
+
+
+def _in_plain_words(error: ssl.SSLError, certificate: Path, key: Path) -> str:
+    """Return what is wrong with a certificate and its key, where OpenSSL has just a code for it."""
+    if b"CERTIFICATE-----" not in certificate.read_bytes():
+        return f"there is no certificate in {certificate}"
+    if b"PRIVATE KEY-----" not in key.read_bytes():
+        return f"there is no private key in {key}"
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is another certificate's"
+    return str(error)
 
 
 def _look_at(*files: Path | None) -> None:
