@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from proxy.check.needed import rules
 from proxy.events.rules import Rule, RuleError, decode
-from proxy.scripts.calls import script
+from proxy.scripts.calls import Variant, script
 from proxy.scripts.naming import Names
 from tests.admin import with_admin
 from tests.conftest import Start, StartProxy, StartServer
@@ -539,7 +539,7 @@ def check_order(server: Server, start: Callable[..., Proxy], talk: Callable[...,
     names = ["k", NAMES.shadow(b"k").decode(), NAMES.index.decode()]
     beside("ZADD", names[1], int(clock(beside)) - 2000, "a")
     beside("ZADD", names[2], int(clock(beside)) - 2000, "k")
-    assert beside("EVAL", script("add", told=True), 3, *names, "4 4 1", "SADD", "k", "a") == 1
+    assert beside("EVAL", script("add", Variant(told=True)), 3, *names, "4 4 1", "SADD", "k", "a") == 1
     beside("ZADD", names[1], int(clock(beside)) - 1000, "b")
     beside("ZADD", names[2], int(clock(beside)) - 1000, "k")
     assert sorted(client("SMEMBERS", "k")) == [b"a", b"c"]

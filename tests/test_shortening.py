@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from proxy.scripts.calls import composed, script
+from proxy.scripts.calls import Variant, composed, script
 from proxy.scripts.shortening import GLOBALS, ShorteningError, Text, shorten
 from tests.bytecode import Compiled, compiled
 from tests.raw import Raw
@@ -31,7 +31,7 @@ def forms(name: str) -> dict[str, str]:
         for undeclared in {False, clustered}:
             for does in DOES.get(name, ("",)):
                 for quiet in {False, "local function lapse(" in composed(name)}:
-                    text = composed(name, quiet=quiet, undeclared=undeclared, does=does, clustered=clustered)
+                    text = composed(name, Variant(quiet, undeclared, does, clustered))
                     texts[f"{does} {quiet=} {undeclared=} {clustered=}"] = text
     return {what: text for text, what in {text: what for what, text in texts.items()}.items()}
 
@@ -79,7 +79,7 @@ def test_what_servers_hash_is_short() -> None:
     """Limits for those that come with nearly each request of a client that does not share, in bytes."""
     limits = {"expire": 3100, "expire_members": 3700, "add": 3350, "remove": 3250, "ttl": 2000}
     for name, limit in limits.items():
-        assert len(script(name, clustered=False, does="1" if name == "expire_members" else "e")) < limit, name
+        assert len(script(name, Variant(does="1" if name == "expire_members" else "e", clustered=False))) < limit, name
         assert b"--" not in script(name)
         assert b"  " not in script(name)
 
@@ -87,7 +87,7 @@ def test_what_servers_hash_is_short() -> None:
 def test_what_is_for_cluster_nodes_is_not_in_front_of_others() -> None:
     for name in NAMES:
         if b"CLUSTERDOWN" in script(name):
-            assert re.search(rb"rehashing|CLUSTERDOWN|non local", script(name, clustered=False)) is None, name
+            assert re.search(rb"rehashing|CLUSTERDOWN|non local", script(name, Variant(clustered=False))) is None, name
 
 
 # What has names, and what only looks like it.

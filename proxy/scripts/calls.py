@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.commands.described import Terms
 from proxy.scripts.shortening import shorten
@@ -50,50 +50,10 @@ def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
     return "".join(kept), unused - used
 
 
-def composed(
-    name: str,
-    *,
-    quiet: bool = False,
-    undeclared: bool = False,
-    does: str = "",
-    clustered: bool = True,
-    told: bool = False,
-) -> str:
-    """Return the whole text of a script, not shortened; see `script`.
+class Variant(NamedTuple):
+    """What a script is composed for.
 
-    First the shared pieces in its `-- uses:` line, then its own code. Errors are returned, because the server adds the
-    script's name and line to an error that is raised.
-    """
-    text = _read(name)
-    if _ALONE.search(text) and not undeclared:
-        return f"local call = redis.call\n{text}"
-    uses = _USES.search(text)
-    pieces = [] if uses is None else re.split(r",\s*", uses[1])
-    if does:
-        text, unused = _parts_for(text, does)
-        pieces = [piece for piece in pieces if piece not in unused]
-    if quiet:
-        pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
-    front = _read("shared/undeclared") if undeclared else "local undeclared = false"
-    where = (_CLUSTERED if clustered else _ALONE_THERE) + (_TELLS if told else "")
-    call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))
-    return "\n".join((front, call, _BEGIN, *parts, text, _END))
-
-
-@cache
-def script(
-    name: str,
-    *,
-    quiet: bool = False,
-    undeclared: bool = False,
-    does: str = "",
-    clustered: bool = True,
-    told: bool = False,
-) -> bytes:
-    """Return the text of a script as it is sent: shortened, because the server hashes it at each call.
-
-    Args:
-        name: its file's name without the suffix, such as "expire".
+    Attributes:
         quiet: for a script that removes expired members, whether to send the short form, which returns `TELL` if events
             must be sent.
         undeclared: whether all keys come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
@@ -101,8 +61,48 @@ def script(
         clustered: whether the server may be a cluster node.
         told: whether somebody may have asked to be told of what expires.
     """
-    text = composed(name, quiet=quiet, undeclared=undeclared, does=does, clustered=clustered, told=told)
-    return shorten(text).encode()
+
+    quiet: bool = False
+    undeclared: bool = False
+    does: str = ""
+    clustered: bool = True
+    told: bool = False
+
+
+_WHOLE: Final = Variant()
+
+
+def composed(name: str, variant: Variant = _WHOLE) -> str:
+    """Return the whole text of a script, not shortened; see `script`.
+
+    First the shared pieces in its `-- uses:` line, then its own code. Errors are returned, because the server adds the
+    script's name and line to an error that is raised.
+    """
+    text = _read(name)
+    if _ALONE.search(text) and not variant.undeclared:
+        return f"local call = redis.call\n{text}"
+    uses = _USES.search(text)
+    pieces = [] if uses is None else re.split(r",\s*", uses[1])
+    if variant.does:
+        text, unused = _parts_for(text, variant.does)
+        pieces = [piece for piece in pieces if piece not in unused]
+    if variant.quiet:
+        pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
+    front = _read("shared/undeclared") if variant.undeclared else "local undeclared = false"
+    where = (_CLUSTERED if variant.clustered else _ALONE_THERE) + (_TELLS if variant.told else "")
+    call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))
+    return "\n".join((front, call, _BEGIN, *parts, text, _END))
+
+
+@cache
+def script(name: str, variant: Variant = _WHOLE) -> bytes:
+    """Return the text of a script as it is sent: shortened, because the server hashes it at each call.
+
+    Args:
+        name: its file's name without the suffix, such as "expire".
+        variant: what it is composed for.
+    """
+    return shorten(composed(name, variant)).encode()
 
 
 def _read(name: str) -> str:
@@ -120,7 +120,7 @@ def control_script(name: str, *, declares: bool, quiet: bool = False, undeclared
 
     `declares`: whether the server reads a script's terms from its first line.
     """
-    text = script(name, quiet=quiet, undeclared=undeclared)
+    text = script(name, Variant(quiet=quiet, undeclared=undeclared))
     return _READING + text if declares and reads_only(name) else text
 
 
@@ -141,7 +141,8 @@ def _guard() -> bytes:
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    text = _head(terms) + script(name, undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told)
+    variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told)
+    text = _head(terms) + script(name, variant)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()
         return b"%b%b%b" % (bulk(b"EVALSHA"), bulk(digest), bulk(b"%d" % keys))
@@ -178,7 +179,7 @@ def evaluation(
         declared: those of KEYS that the server sees; all by default.
         present: the positions of keys that must be at this node, for shared/undeclared.lua.
         loaded: whether the server has run the same script before, so that its digest is enough.
-        does: as in `script`.
+        does: as in `Variant`.
 
     Returns:
         The request.
