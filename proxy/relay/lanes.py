@@ -84,7 +84,7 @@ class HasLogin(Protocol):
 
     @property
     def user(self) -> bytes:
-        """The user."""
+        """The proxy's user."""
 
     @property
     def login(self) -> Iterable[str]:

@@ -212,7 +212,7 @@ class Supervisor:
         elif status == 0 and self._draining:
             return
         elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
-            self._signals.stop.set()  # it was signalled with all others, before it could report that
+            self._signals.stop.set()  # ended by the supervisor's signal before it could report it
         elif not (status == 0 and self._signals.stop.is_set()):
             self._fail()
             log.error("worker exited", worker=worker.number, status=status)
