@@ -1,4 +1,4 @@
-"""Parse addresses to listen on. Imports little, because a probe that runs every few seconds uses it.
+"""Parse listen addresses. Imports little, because health probes use it every few seconds.
 
 Its tests: tests/test_proxy_protocol.py.
 """
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 DEFAULT_LISTEN: Final = ("127.0.0.1:6380",)
 
 UNLISTED: Final = b"-ERR expiremember-proxy: this address is not in listen_proxy_protocol; use the load balancer\r\n"
-"""The error for a client that does not come through one of the load balancers in listen_proxy_protocol."""
+"""The error for a client that bypasses the load balancers in listen_proxy_protocol."""
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
 _TLS: Final = "tls://"
@@ -25,7 +25,7 @@ class TCPAddress(NamedTuple):
     Attributes:
         host: a name or an IP address.
         port: the port.
-        tls: whether clients speak TLS there.
+        tls: whether clients use TLS there.
     """
 
     host: str
@@ -34,16 +34,16 @@ class TCPAddress(NamedTuple):
 
 
 def split_addresses(text: str) -> list[str]:
-    """Return the addresses in a list that commas separate."""
+    """Split a comma-separated list of addresses."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_address(address: str, *, offer_tls: bool = True) -> Path | TCPAddress:
-    """Read an address to listen on.
+    """Parse a listen address.
 
     Args:
-        address: as it is in the settings.
-        offer_tls: whether to name the form `tls://host:port` where it is none of them.
+        address: the address as in the settings.
+        offer_tls: whether an error suggests the form `tls://host:port`.
 
     Returns:
         The path of a Unix socket, or a TCP address.

@@ -1,4 +1,4 @@
-"""Say in one plain sentence why a setting cannot be used, in place of the validation library's words.
+"""Explain in one plain sentence why a setting is invalid, instead of with pydantic's message.
 
 Its tests: tests/test_settings.py.
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _ALIKE: Final = 0.8
-"""How similar a mistyped name must be to a real one to suggest that: `lisen` and `max_clients` are at 0.5."""
+"""How similar a setting's name must be to be suggested for a typo: `lisen` and `max_clients` have 0.5."""
 
 _LONGEST: Final = 60
-"""How many characters of a bad value to repeat."""
+"""How many characters of an invalid value to show."""
 
 _BOUNDS: Final = {
     "greater_than": ("more than", "gt"),
@@ -24,18 +24,18 @@ _BOUNDS: Final = {
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant, if one is like enough."""
+    """Return the most similar name, if it is similar enough."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=_ALIKE)
     return found[0] if found else None
 
 
 def describe(detail: Mapping[str, Any], units: Mapping[str, str | None], hidden: frozenset[str]) -> str:
-    """Return why a setting cannot be used.
+    """Explain why a setting is invalid.
 
     Args:
-        detail: one of the errors that pydantic lists.
-        units: every setting, with the unit of those that are numbers.
-        hidden: settings whose values must not be repeated: a password may be in them.
+        detail: one of pydantic's error entries.
+        units: every setting, with its unit if it is a number.
+        hidden: settings whose values must not be shown, because they may contain a password.
     """
     name = ".".join(str(part) for part in detail["loc"])
     setting = str(detail["loc"][0]) if detail["loc"] else ""
@@ -54,7 +54,7 @@ def describe(detail: Mapping[str, Any], units: Mapping[str, str | None], hidden:
 
 
 def _plain(kind: str, context: Mapping[str, Any], unit: str | None) -> str | None:
-    """Return what is wrong with a value, to be put behind it; None where the message says it itself."""
+    """Return what is wrong with a value, to append to it; None if pydantic's own message will do."""
     counted = f" ({unit})" if unit else ""
     if kind in ("int_parsing", "int_type", "int_from_float", "int_parsing_size"):
         return f"is not a whole number{counted}"

@@ -1,4 +1,4 @@
-"""Common moments at which the background tasks of a process wake, so that an idle process wakes seldom.
+"""Common times at which a process's background tasks wake, so that an idle process wakes rarely.
 
 Its tests: tests/test_silence.py.
 """
@@ -14,9 +14,9 @@ _PHASE_MS: Final = random.randrange(_BEAT_MS)  # noqa: S311 (proxies of one serv
 
 
 def until_beat(seconds: float) -> float:
-    """Return the time until the last beat within the given time, or the given time if no beat falls into it.
+    """Return the time until the last beat within `seconds`, or `seconds` if there is none.
 
-    In whole ms, as the event loop counts. Otherwise two tasks would wake one after the other.
+    The result is in whole ms, the loop's resolution. Otherwise tasks of one beat would wake one after the other.
     """
     now = round(asyncio.get_running_loop().time() * 1000)
     last = (now + int(seconds * 1000) - _PHASE_MS) // _BEAT_MS * _BEAT_MS + _PHASE_MS

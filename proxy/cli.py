@@ -1,4 +1,4 @@
-"""The command line: one flag for each setting, then the server.
+"""The command line: a flag for each setting, and the subcommands.
 
 Its tests: tests/test_settings.py.
 """
@@ -47,7 +47,7 @@ _CHECK_IN_SHORT = "Check the settings and the server; say what to fix."
 
 
 def _option(name: str, field: FieldInfo) -> click.Option:
-    """Make the flag for one setting. Values stay text: the settings check them, wherever they come from."""
+    """Create the flag for a setting. Values stay text: the settings validate them, whatever their source."""
     flag = "--" + name.replace("_", "-")
     annotation = field.annotation
     keywords: dict[str, Any] = {"help": field.description, "default": None}
@@ -74,7 +74,7 @@ def _option(name: str, field: FieldInfo) -> click.Option:
 
 
 def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Gather the settings; flags in front of a subcommand count for it, and those behind it override them."""
+    """Load the settings. Flags before a subcommand apply to it too; flags after it override them."""
     context = click.get_current_context()
     while context.parent is not None:
         context = context.parent
@@ -88,7 +88,7 @@ def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 def _run(config: Path | None, **flags: Any) -> None:
     if click.get_current_context().invoked_subcommand is not None:
-        release()  # it ends by itself, or at once
+        release()  # `check` ends by itself; signals may end it at once
         return
     given = from_manager()
     if given is not None:
@@ -97,7 +97,7 @@ def _run(config: Path | None, **flags: Any) -> None:
     chosen = _load(config, flags)
     logs.configure(chosen.log_level, chosen.log_format)
     _warn_of_passwords(chosen, flags)
-    # Imported late, so that --help and a bad setting answer at once.
+    # Import late, so that --help and errors in settings appear immediately.
     with loading():
         if chosen.workers > 1:
             from proxy.workers.supervisor import run
@@ -146,7 +146,7 @@ def _load_to_ask(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 
 def _options(names: Iterable[str] = tuple(Settings.model_fields)) -> list[click.Parameter]:
-    """Make the flags: one for each setting, and the configuration file."""
+    """Create the flags: one for each setting, and one for the configuration file."""
     config = click.Option(
         ["--config"],
         type=click.Path(path_type=Path),
@@ -158,7 +158,7 @@ def _options(names: Iterable[str] = tuple(Settings.model_fields)) -> list[click.
 
 
 def command() -> click.Command:
-    """Build the command, and its subcommands."""
+    """Create the command and its subcommands."""
     help_options = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     made = click.Group(
         "expiremember-proxy",
@@ -172,7 +172,7 @@ def command() -> click.Command:
     probe = click.Option(
         ["--probe"],
         is_flag=True,
-        help="Only see whether the running proxy answers at its listen addresses: for health checks.",
+        help="Only test whether the running proxy answers at its listen addresses: for health checks.",
     )
     made.add_command(
         click.Command(
@@ -201,7 +201,7 @@ def command() -> click.Command:
 
 
 def main() -> None:
-    """Run the command line; a bad setting ends it with status 2 and one line."""
+    """Run the command line; on a bad setting print one line and exit with status 2."""
     try:
         code = command().main(standalone_mode=False)
     except SettingsError as error:

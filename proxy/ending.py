@@ -1,4 +1,4 @@
-"""End long-running tasks, and wait until they have ended.
+"""Cancel long-running tasks, and wait until they finish.
 
 Its tests: tests/test_sentinel_trouble.py.
 """
@@ -13,13 +13,13 @@ _AGAIN_SECONDS = 0.2
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they finish, even when the caller is cancelled meanwhile.
+    """Cancel tasks and wait until they finish, even if the caller is cancelled meanwhile.
 
-    Once is not always enough: a cancellation that arrives within a call of redis-py can be lost there, and the task
-    goes on. What the tasks raise is not looked at.
+    Cancelling once is not always enough: redis-py may swallow a cancellation during a call, and the task continues.
+    Exceptions of the tasks are ignored.
 
     Raises:
-        CancelledError: the caller has been cancelled; the tasks have finished.
+        CancelledError: the caller was cancelled; the tasks have finished.
     """
     given = list(tasks)
     pending = {task for task in given if not task.done()}

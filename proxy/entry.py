@@ -1,5 +1,5 @@
-"""Start the command line. A probe runs every few seconds, so it starts directly and loads nothing that only the server
-needs.
+"""Entry point of the command line. Probes start here directly, because they run every few seconds and need none of the
+server's modules.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -14,7 +14,7 @@ from proxy.held_signals import hold
 def main() -> None:
     """Run what the arguments ask for."""
     if "--probe" not in sys.argv:
-        hold()  # first of all: the rest takes time
+        hold()  # before the imports below, which take time
     from proxy.check import probe
     from proxy.loading import loading
 

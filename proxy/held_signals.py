@@ -1,9 +1,9 @@
-"""Hold signals that come while the program loads, until it can handle them.
+"""Block signals while the program loads, until there are handlers for them.
 
 Its tests: tests/test_lifecycle.py.
 
-Otherwise SIGHUP would end it, SIGINT would print a traceback, and SIGTERM would be lost in the first process of a
-container.
+Otherwise SIGHUP would end the process, SIGINT would print a traceback, and SIGTERM would be lost in the first process
+of a container.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _HELD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def hold() -> None:
-    """Hold signals."""
+    """Block the signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def release() -> None:
-    """Deliver held signals and stop holding. Harmless if none are held."""
+    """Unblock the signals and deliver pending ones. Harmless if they are not blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

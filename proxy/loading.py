@@ -1,4 +1,4 @@
-"""Load modules with garbage collection off: there is no garbage, and looking for it takes a tenth of the time.
+"""Import modules with garbage collection off: there is no garbage, and looking for it takes a tenth of the time.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Collect no garbage while modules are imported."""
+    """Turn garbage collection off while modules are imported."""
     gc.disable()
     try:
         yield

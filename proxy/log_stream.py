@@ -1,4 +1,4 @@
-"""Standard error as a stream that never blocks: lines that it does not take at once are dropped and counted.
+"""A non-blocking stream for standard error: lines that cannot be written at once are dropped and counted.
 
 Its tests: tests/test_log_stream.py.
 """
@@ -13,29 +13,29 @@ from functools import partial
 from typing import Final, TextIO
 
 AT_ONCE: Final = 4096
-"""A pipe takes writes of up to so many bytes whole or not at all (PIPE_BUF)."""
+"""Writes of up to this many bytes to a pipe are atomic (PIPE_BUF)."""
 
 
 class Patient:
-    """Writes lines to a stream whose reader may have stopped: with a full pipe, an ordinary write would block.
+    """Writes lines to a stream whose reader may have stalled: an ordinary write to a full pipe would block.
 
     Args:
-        stream: where to write.
+        stream: the stream.
 
     Attributes:
-        lost: how many lines have not been written.
-        on_room: called with that number when lines are written again.
+        lost: number of lines dropped since the last line written.
+        on_room: called with that number when writing succeeds again.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.lost = 0
         self.on_room: Callable[[int], None] = lambda _: None
         self._stream = stream
-        self._cut = b""  # ends a line that was written in part
+        self._cut = b""  # the newline that ends a partly written line
         self._send, self._release = _sender(stream)
 
     def write(self, text: str) -> None:
-        """Write a line, if there is room."""
+        """Write a line, or drop it if there is no room."""
         if self._send is None:
             self._stream.write(text)
             return
@@ -54,11 +54,11 @@ class Patient:
             self.on_room(lost)
 
     def close(self) -> None:
-        """Write no more. The stream itself stays open."""
+        """Stop writing. The stream itself stays open."""
         self._release()
 
     def flush(self) -> None:
-        """See that all is written."""
+        """Flush buffered output."""
         if self._send is None:
             self._stream.flush()
 
@@ -66,9 +66,9 @@ class Patient:
 def _sender(stream: TextIO) -> tuple[Callable[[bytes], int] | None, Callable[[], object]]:
     """Return a function that writes without blocking, and one to call at the end.
 
-    The first is None if writes never block, or if nothing can be done about it.
+    The first is None if writes never block, or if blocking cannot be avoided.
 
-    Blocking is a property of the open file, which other processes share. So the file is opened again.
+    Being non-blocking is a property of the open file, which other processes share. So the file is opened again.
     """
     try:
         descriptor = stream.fileno()
@@ -80,5 +80,5 @@ def _sender(stream: TextIO) -> tuple[Callable[[bytes], int] | None, Callable[[],
             own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
             return (lambda data: os.write(own, data)), partial(os.close, own)
     except (OSError, ValueError):
-        pass  # a system without /proc, or another user's pipe
+        pass  # there is no /proc, or the pipe belongs to another user
     return None, lambda: None

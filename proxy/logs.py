@@ -1,4 +1,4 @@
-"""Structured logging to standard error, for people or for machines.
+"""Structured logging to standard error, for people or for programs.
 
 Its tests: tests/test_docs.py.
 """
@@ -20,7 +20,7 @@ log = structlog.get_logger("proxy.logs")
 
 
 def page_of(event: str) -> str:
-    """Return where the documentation says what a warning or an error means, and what to do about it."""
+    """Return the link to the documentation of a warning or an error."""
     return "docs/operations.md#" + re.sub(r"[^\w -]", "", event.lower()).replace(" ", "-")
 
 
@@ -31,14 +31,14 @@ def _point_to_page(_logger: object, _method: str, fields: structlog.typing.Event
 
 
 def style_of(chosen: Literal["auto", "console", "json"]) -> Literal["console", "json"]:
-    """Return for whom the log is: `auto` means people where standard error is a terminal, else machines."""
+    """Return the log format: `auto` means console if standard error is a terminal, else JSON."""
     if chosen != "auto":
         return chosen
     return "console" if sys.stderr.isatty() else "json"
 
 
 def print_below(text: str) -> None:
-    """Print something for people below what has been logged; it is dropped where standard error takes no more."""
+    """Print a text for people after everything logged so far; drop it if standard error accepts no more."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.stream.write(text)
@@ -49,8 +49,8 @@ def configure(level: str, chosen: Literal["auto", "console", "json"]) -> None:
     """Set up logging.
 
     Args:
-        level: the least severe messages to log: debug, info, warning or error.
-        chosen: `console` for people, `json` for one object a line, `auto` as `style_of`.
+        level: minimum level of messages: debug, info, warning or error.
+        chosen: `console` for people, `json` for one object per line, or `auto` (see `style_of`).
     """
     style = style_of(chosen)
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -58,7 +58,7 @@ def configure(level: str, chosen: Literal["auto", "console", "json"]) -> None:
     if style == "json":
         renderer = structlog.processors.JSONRenderer()
     else:
-        # Plain: the other formatters show local variables, and a password may be one.
+        # Plain: the other formatters show local variables, such as passwords.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -100,12 +100,12 @@ def _say_lost(lines: int) -> None:
 
 
 class Seldom:
-    """Log an event that may come in floods: at most once in `seconds`, with the number of times since the last line.
+    """Logs an event that may occur in floods at most once in `seconds`, with the number of occurrences.
 
     Args:
         say: the logger's method.
         event: the event.
-        seconds: the least time between two lines.
+        seconds: minimum time between two lines.
     """
 
     def __init__(self, say: Callable[..., object], event: str, seconds: float = 60.0) -> None:
@@ -116,7 +116,7 @@ class Seldom:
         self._silent_until = 0.0
 
     def __call__(self, **fields: object) -> None:
-        """Note that it has happened; log it if it is time to, with `times` beside the given fields."""
+        """Count the event; log it with `times` and these fields if enough time has passed."""
         self._times += 1
         now = time.monotonic()
         if now >= self._silent_until:

@@ -1,10 +1,10 @@
-"""The event loop: uvloop's, with two changes. Host names are looked up in threads that do not delay the process's end,
-and a protocol is told when the opening of its connection was given up just as it succeeded.
+"""The event loop: uvloop's with two changes. Host names are looked up in threads that do not delay the process's exit,
+and a protocol is notified if its connection is cancelled in the moment that it succeeds.
 
 Its tests: tests/test_lookups.py.
 
-The process would wait at its end for uvloop's own lookups, each for as long as the name servers are silent. uvloop has
-only four threads for them, and it reports the failure of a lookup that was given up as an error.
+At exit uvloop would wait for its own lookups, for as long as name servers do not answer. It has only four threads for
+them, and it reports the failure of a cancelled lookup as an unhandled error.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from proxy.names import Found
 
 
 class Droppable(asyncio.Protocol, ABC):
-    """A protocol that must hear of its connection's end in any case."""
+    """A protocol that is notified of its connection's end in every case."""
 
     @abstractmethod
     def dropped(self) -> None:
-        """The loop has closed the transport silently: the opening was given up at that moment."""
+        """The loop closed the transport silently, because connecting was cancelled at that moment."""
 
 
 class _OwnWays(asyncio.AbstractEventLoop):
-    """Adds these two changes to a loop."""
+    """Adds the two changes to a loop."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lookups: dict[tuple[str, int], list[asyncio.Future[Found]]] = {}
 
     async def look_up(self, host: str, port: int) -> Found:
-        """Return the addresses of a host. Callers that ask for the same host meanwhile share the lookup.
+        """Resolve a host name. Concurrent callers for the same host share the lookup.
 
         Raises:
-            OSError: it has none.
+            OSError: the name has no address.
         """
         if (found := names.numeric(host, port)) is not None:
             return found
@@ -70,16 +70,16 @@ class _OwnWays(asyncio.AbstractEventLoop):
                 waiter.set_result(answer)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
-        """Open a connection, as `asyncio.loop.create_connection`, to the first of the host's addresses that takes it.
+        """Connect to the first address of a host that accepts, like `asyncio.loop.create_connection`.
 
         Raises:
-            OSError: it has no address, or none can be reached.
+            OSError: the host has no address, or none is reachable.
         """
         with _told(protocol_factory) as factory:
             return await self._create_connection(factory, host, port, options)
 
     async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **options: Any) -> Any:
-        """Open a connection, as `asyncio.loop.create_unix_connection`."""
+        """Connect to a Unix socket, like `asyncio.loop.create_unix_connection`."""
         with _told(protocol_factory) as factory:
             return await super().create_unix_connection(factory, path, **options)
 
@@ -102,7 +102,7 @@ class _OwnWays(asyncio.AbstractEventLoop):
 
 @contextlib.contextmanager
 def _told(factory: Callable[[], asyncio.BaseProtocol]) -> Iterator[Callable[[], asyncio.BaseProtocol]]:
-    """Give a factory whose protocols are told if the opening fails or is cancelled."""
+    """Yield a factory whose protocols are notified if connecting fails or is cancelled."""
     made: list[asyncio.BaseProtocol] = []
 
     def make() -> asyncio.BaseProtocol:
@@ -123,9 +123,9 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
 
 
 class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
-    """A loop for short commands: uvloop fails when it ends while a TLS connection is being closed.
+    """A loop for short commands. (uvloop fails at exit while a TLS connection is being closed.)
 
-    Connections that are open at its end are dropped, because a silent TLS peer leaves one half closed.
+    Connections still open at exit are dropped, because a silent TLS peer would leave them half closed.
     """
 
     def __init__(self) -> None:
@@ -133,26 +133,26 @@ class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
         self._opened: WeakSet[asyncio.WriteTransport] = WeakSet()
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
-        """Open a connection, as above, and remember it."""
+        """Connect as above, and remember the transport."""
         transport, protocol = await super().create_connection(protocol_factory, host, port, **options)
         self._opened.add(transport)
         return transport, protocol
 
     def close(self) -> None:
-        """Drop what is still open, and close."""
+        """Drop open connections, and close the loop."""
         if not self.is_closed():
             for transport in self._opened:
                 transport.abort()
-            self.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
+            self.run_until_complete(asyncio.sleep(0))  # lets the loop close sockets
         super().close()
 
 
 async def look_up(host: str, port: int) -> Found:
-    """Return the addresses of a host to listen on, in whatever loop runs.
+    """Resolve a host to listen on, in any running loop.
 
     Raises:
-        OSError: it has none.
-        TimeoutError: that was not known in time.
+        OSError: the name has no address.
+        TimeoutError: the lookup took too long.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, _OwnWays)

@@ -1,8 +1,8 @@
-"""Look up host names in threads that nobody has to wait for, because the system's lookup cannot be cancelled.
+"""Resolve host names in threads that never delay the process's exit, because a lookup cannot be cancelled.
 
 Its tests: tests/test_lookups.py.
 
-Imports little: a probe that runs every few seconds looks names up.
+Imports little, because health probes use it every few seconds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 PATIENCE_SECONDS: Final = 4.0
-"""How long an address to listen on, or to probe, may take to look up."""
+"""Time limit for resolving an address to listen on or to probe."""
 
 Found: TypeAlias = Sequence[tuple[Any, ...]]
-"""As of `socket.getaddrinfo`; never empty."""
+"""The type of `socket.getaddrinfo`'s result; never empty."""
 
 
 def numeric(host: str, port: int) -> Found | None:
-    """Return the address of a host that is one already; None if it is a name."""
+    """Return the address if the host is a numeric one; None if it is a name."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -27,12 +27,12 @@ def numeric(host: str, port: int) -> Found | None:
 
 
 def begin(host: str, port: int, tell: Callable[[Found | OSError], None]) -> None:
-    """Look a name up in a thread, which does not keep the process from ending.
+    """Resolve a name in a thread that does not keep the process from exiting.
 
     Args:
         host: the name.
         port: the port.
-        tell: called in that thread with the addresses, or with what went wrong.
+        tell: called in that thread with the addresses or the error.
     """
     import threading
 
@@ -42,18 +42,18 @@ def begin(host: str, port: int, tell: Callable[[Found | OSError], None]) -> None
         except OSError as error:
             found = error
         except UnicodeError:
-            found = socket.gaierror(socket.EAI_NONAME, "this cannot be a name")
+            found = socket.gaierror(socket.EAI_NONAME, "not a valid host name")
         tell(found)
 
     threading.Thread(target=look_up, name="lookup", daemon=True).start()
 
 
 def lookup(host: str, port: int, seconds: float = PATIENCE_SECONDS) -> Found:
-    """Return the addresses of a host.
+    """Resolve a host.
 
     Raises:
-        OSError: it has none.
-        TimeoutError: that was not known in time.
+        OSError: the name has no address.
+        TimeoutError: the lookup took too long.
     """
     if (found := numeric(host, port)) is not None:
         return found
@@ -71,5 +71,5 @@ def lookup(host: str, port: int, seconds: float = PATIENCE_SECONDS) -> Found:
 
 
 def too_late(seconds: float) -> TimeoutError:
-    """Return the error for a lookup that takes too long."""
-    return TimeoutError(f"its name was not found in {seconds:.3g} s")
+    """Return the error for a lookup that took too long."""
+    return TimeoutError(f"its name was not resolved in {seconds:.3g} s")

@@ -1,4 +1,4 @@
-"""Tell systemd the proxy's state: started, alive, stopping (sd_notify, without its library).
+"""Report the proxy's state to systemd: started, alive, stopping (sd_notify, without its library).
 
 Its tests: tests/test_systemd.py.
 """
@@ -17,35 +17,35 @@ _WATCHDOG: Final = ("WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
-    """The socket that systemd gives a service of `Type=notify`; without one, everything here does nothing.
+    """Notifies systemd over the socket of a `Type=notify` service; does nothing if there is none.
 
     Args:
-        environment: the process's. The variables are removed from it, so that no child process speaks for this one.
+        environment: the process's environment. The variables are removed, so that child processes cannot use it.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         address = environment.pop("NOTIFY_SOCKET", "")
         every, pid = (environment.pop(name, "") for name in _WATCHDOG)
-        # A name that begins with @ is an abstract one: no file.
+        # A name that begins with @ denotes an abstract socket.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         meant = pid in ("", str(os.getpid())) and every.isascii() and every.isdecimal()
         self._watchdog = int(every) / 1e6 if address and meant else 0.0
         self._status = ""
 
     def ready(self) -> None:
-        """Say that the start is over."""
+        """Report that startup is complete."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """Say that it is about to end."""
+        """Report that the process is about to exit."""
         self._send("STOPPING=1", "STATUS=draining")
 
     async def run(self, status: Callable[[], str], is_alive: Callable[[], bool] = lambda: True) -> None:
-        """Say that the event loop is alive, twice in the interval asked for, and tell the status when it changes.
+        """Send keep-alives at half the requested interval, and the status whenever it changes.
 
         Args:
-            status: returns it, on one line.
-            is_alive: returns whether all else that has to be alive is.
+            status: returns the status, as one line.
+            is_alive: returns whether everything else is alive.
         """
         if not self._address:
             return
@@ -62,7 +62,7 @@ class Notifier:
     def _send(self, *words: str) -> None:
         if not self._address:
             return
-        # A system that does not listen must not hold up the proxy, or end it: it has its own time limits.
+        # An unresponsive systemd must not delay or end the proxy; it has its own timeouts.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
             connection.sendto("\n".join(words).encode("utf-8", "backslashreplace"), self._address)

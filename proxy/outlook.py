@@ -21,22 +21,22 @@ log = structlog.get_logger("proxy.server")
 
 
 class Outlook:
-    """Reports the proxy's state. It exists before the server is reached, or even started.
+    """Reports the proxy's state. Exists before the server is reached or even started.
 
     Args:
-        notifier: tells systemd.
-        worker: the number of the worker that this process is; 1 where there is only one.
+        notifier: notifies systemd.
+        worker: the number of this worker; 1 if it is the only one.
 
     Attributes:
-        metrics: what is counted.
+        metrics: the metrics of this process.
         traffic: counts bytes.
         readiness: whether clients can be served.
-        look: looks at the server for the status page (`status.look`); None before there is one.
-        on_ready: called with the addresses at which clients are accepted, when they are.
+        look: queries the server for the status page (`status.look`); None until it is set.
+        on_ready: called with the listen addresses when clients are accepted.
     """
 
     gather: Callable[[], Awaitable[None]] | None = None
-    """Collects what other processes report, for `read`."""
+    """Collects the metrics of other processes for `read`."""
 
     def __init__(self, notifier: Notifier, worker: int = 1) -> None:
         self._notifier = notifier
@@ -48,24 +48,24 @@ class Outlook:
         self.on_ready: Callable[[list[str]], None] = lambda _: None
 
     def ready(self, listen: list[str], upstream: str, state: str) -> None:
-        """Say that clients are accepted.
+        """Report that clients are accepted.
 
         Args:
-            listen: where.
+            listen: the listen addresses.
             upstream: the address of the upstream server.
-            state: its state.
+            state: the upstream's state.
         """
         self._notifier.ready()
         log.info("ready", listen=listen, upstream=upstream, upstream_state=state, version=__version__)
         self.on_ready(listen)
 
     def draining(self) -> None:
-        """Say that no more clients are accepted."""
+        """Report that no more clients are accepted."""
         self.readiness.drain()
         self._notifier.stopping()
 
     def stopped(self) -> None:
-        """Say that this is the end."""
+        """Report that the proxy ends."""
         log.info("stopped")
 
     async def run(self) -> None:
@@ -73,26 +73,26 @@ class Outlook:
         await self._notifier.run(self._status, lambda: self.hung() is None)
 
     def _status(self) -> str:
-        """Return how the proxy is, for `systemctl status`."""
+        """Return the state for `systemctl status`."""
         obstacle = self.readiness.obstacle()
         return "ready" if obstacle is None else f"not ready: {obstacle}"
 
-    # What the admin port shows.
+    # For the admin port.
 
     def read(self) -> Iterable[Metric]:
-        """Give every metric."""
+        """Return all metrics."""
         return self.metrics.read()
 
     def hung(self) -> str | None:
-        """Return which part of the proxy has stopped working; None if all work."""
+        """Return which part of the proxy hangs; None if none does."""
         return None
 
     async def reports(self, seconds: float) -> dict[int, Report | None]:
-        """Return how each worker is; None for one that does not tell it in so many seconds."""
+        """Return each worker's report; None for a worker that does not send one in time."""
         return {1: report_of(self.metrics)}
 
     async def look_at_server(self) -> dict[str, Any] | None:
-        """Return what a look at the server finds, a `Looked`; None where nobody can look.
+        """Query the server for the status page: a `Looked`, or None if that is not possible.
 
         Raises:
             RedisError: the server does not answer.

@@ -1,10 +1,10 @@
-"""The new commands as typed methods of redis-py's clients: for one server or a cluster, synchronous or asynchronous.
+"""The new commands as typed methods for redis-py's clients: for one server or a cluster, synchronous or asynchronous.
 
 Its tests: tests/test_redis_py.py.
 
     class Client(MemberCommands, redis.Redis): ...
 
-This module needs nothing else of the package, and not even redis-py: a copy of it in an application works as well.
+This module imports nothing else from the package, and not even redis-py, so an application can also use a copy of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Text: TypeAlias = str | bytes | bytearray | memoryview
 """A key."""
 
 Member: TypeAlias = Text | int | float
-"""A field, a member or an element, as redis-py takes it for `hset`, `sadd` and `rpush`."""
+"""A field, member or element, as accepted by redis-py's `hset`, `sadd` and `rpush`."""
 
 Condition: TypeAlias = Literal["NX", "XX", "GT", "LT"]
 """When to set a deadline: if there is none, if there is one, if it is later, if it is earlier."""
@@ -40,14 +40,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _milliseconds(delay: timedelta) -> int:
-    """Round up: a little later is right, at once is not."""
+    """Convert to milliseconds, rounding up: expiring a little late is fine, expiring at once is not."""
     return -(-delay // timedelta(milliseconds=1))
 
 
 def _expire(
     name: str, key: Text, member: Member, when: int | timedelta | datetime, condition: Condition | None
 ) -> list[Any]:
-    """Return a command's arguments. Times of Python's are sent in milliseconds, whatever the command's unit is."""
+    """Build a command's arguments. `timedelta` and `datetime` are sent in milliseconds, whatever the command's unit."""
     by: list[Any]
     if isinstance(when, timedelta):
         name, by = "PEXPIREMEMBER", [_milliseconds(when)]
@@ -59,90 +59,90 @@ def _expire(
 
 
 class MemberCommands:
-    """The new commands, for a class of redis-py's synchronous clients.
+    """Mixin with the new commands for redis-py's synchronous clients.
 
-    Where `when` is a number, it is in the command's own unit.
+    If `when` is a number, it is in the command's own unit.
     """
 
     def expiremember(
         self: _Client, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
     ) -> bool:
-        """Give a member a lifetime, in seconds; return whether it has got it. Zero or less removes it at once."""
+        """Set a member's lifetime in seconds; return whether it was set. Zero or less removes it at once."""
         return bool(self.execute_command(*_expire("EXPIREMEMBER", key, member, when, condition)))
 
     def pexpiremember(
         self: _Client, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
     ) -> bool:
-        """Do so in milliseconds."""
+        """Set a member's lifetime in milliseconds; return whether it was set. Zero or less removes it at once."""
         return bool(self.execute_command(*_expire("PEXPIREMEMBER", key, member, when, condition)))
 
     def expirememberat(
         self: _Client, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
     ) -> bool:
-        """Give a member a deadline, a Unix time in seconds; return whether it has got it."""
+        """Set a member's deadline, a Unix time in seconds; return whether it was set."""
         return bool(self.execute_command(*_expire("EXPIREMEMBERAT", key, member, when, condition)))
 
     def pexpirememberat(
         self: _Client, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
     ) -> bool:
-        """Do so in milliseconds."""
+        """Set a member's deadline, a Unix time in milliseconds; return whether it was set."""
         return bool(self.execute_command(*_expire("PEXPIREMEMBERAT", key, member, when, condition)))
 
     def ttl_member(self: _Client, key: Text, member: Member) -> int:
-        """Return how many seconds a member has left; -1 if it has no deadline or is not there, -2 without the key."""
+        """Return a member's remaining seconds; -1 without a deadline or member, -2 without the key."""
         return int(self.execute_command("TTL", key, member))
 
     def pttl_member(self: _Client, key: Text, member: Member) -> int:
-        """Return that in milliseconds."""
+        """Return a member's remaining milliseconds; -1 and -2 as for `ttl_member`."""
         return int(self.execute_command("PTTL", key, member))
 
     def persist_member(self: _Client, key: Text, member: Member) -> bool:
-        """Drop a member's deadline; return whether there was one."""
+        """Drop a member's deadline; return whether it had one."""
         return bool(self.execute_command("PERSIST", key, member))
 
 
 class AsyncMemberCommands:
-    """The same for a class of redis-py's asynchronous clients."""
+    """Mixin with the new commands for redis-py's asynchronous clients."""
 
     async def expiremember(
         self: _AsyncClient, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
     ) -> bool:
-        """Give a member a lifetime, in seconds; return whether it has got it. Zero or less removes it at once."""
+        """Set a member's lifetime in seconds; return whether it was set. Zero or less removes it at once."""
         return bool(await self.execute_command(*_expire("EXPIREMEMBER", key, member, when, condition)))
 
     async def pexpiremember(
         self: _AsyncClient, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
     ) -> bool:
-        """Do so in milliseconds."""
+        """Set a member's lifetime in milliseconds; return whether it was set. Zero or less removes it at once."""
         return bool(await self.execute_command(*_expire("PEXPIREMEMBER", key, member, when, condition)))
 
     async def expirememberat(
         self: _AsyncClient, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
     ) -> bool:
-        """Give a member a deadline, a Unix time in seconds; return whether it has got it."""
+        """Set a member's deadline, a Unix time in seconds; return whether it was set."""
         return bool(await self.execute_command(*_expire("EXPIREMEMBERAT", key, member, when, condition)))
 
     async def pexpirememberat(
         self: _AsyncClient, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
     ) -> bool:
-        """Do so in milliseconds."""
+        """Set a member's deadline, a Unix time in milliseconds; return whether it was set."""
         return bool(await self.execute_command(*_expire("PEXPIREMEMBERAT", key, member, when, condition)))
 
     async def ttl_member(self: _AsyncClient, key: Text, member: Member) -> int:
-        """Return how many seconds a member has left; -1 if it has no deadline or is not there, -2 without the key."""
+        """Return a member's remaining seconds; -1 without a deadline or member, -2 without the key."""
         return int(await self.execute_command("TTL", key, member))
 
     async def pttl_member(self: _AsyncClient, key: Text, member: Member) -> int:
-        """Return that in milliseconds."""
+        """Return a member's remaining milliseconds; -1 and -2 as for `ttl_member`."""
         return int(await self.execute_command("PTTL", key, member))
 
     async def persist_member(self: _AsyncClient, key: Text, member: Member) -> bool:
-        """Drop a member's deadline; return whether there was one."""
+        """Drop a member's deadline; return whether it had one."""
         return bool(await self.execute_command("PERSIST", key, member))
 
 
 class Queued(Generic[Pipeline]):
-    """Puts the new commands into a pipeline of any client, and gives the pipeline back; replies come as numbers.
+    """Queues the new commands in a pipeline of any client, and returns the pipeline; replies are numbers.
 
     Args:
         pipeline: the pipeline.
@@ -154,33 +154,33 @@ class Queued(Generic[Pipeline]):
     def expiremember(
         self, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
     ) -> Pipeline:
-        """Give a member a lifetime, in seconds."""
+        """Set a member's lifetime in seconds."""
         return self._put(*_expire("EXPIREMEMBER", key, member, when, condition))
 
     def pexpiremember(
         self, key: Text, member: Member, when: int | timedelta, condition: Condition | None = None
     ) -> Pipeline:
-        """Give a member a lifetime, in milliseconds."""
+        """Set a member's lifetime in milliseconds."""
         return self._put(*_expire("PEXPIREMEMBER", key, member, when, condition))
 
     def expirememberat(
         self, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
     ) -> Pipeline:
-        """Give a member a deadline, a Unix time in seconds."""
+        """Set a member's deadline, a Unix time in seconds."""
         return self._put(*_expire("EXPIREMEMBERAT", key, member, when, condition))
 
     def pexpirememberat(
         self, key: Text, member: Member, when: int | datetime, condition: Condition | None = None
     ) -> Pipeline:
-        """Give a member a deadline, a Unix time in milliseconds."""
+        """Set a member's deadline, a Unix time in milliseconds."""
         return self._put(*_expire("PEXPIREMEMBERAT", key, member, when, condition))
 
     def ttl_member(self, key: Text, member: Member) -> Pipeline:
-        """Ask how many seconds a member has left."""
+        """Get a member's remaining seconds."""
         return self._put("TTL", key, member)
 
     def pttl_member(self, key: Text, member: Member) -> Pipeline:
-        """Ask how many milliseconds a member has left."""
+        """Get a member's remaining milliseconds."""
         return self._put("PTTL", key, member)
 
     def persist_member(self, key: Text, member: Member) -> Pipeline:

@@ -1,4 +1,4 @@
-"""The life of the proxy: from its settings to listening sockets, and an orderly end.
+"""Run the proxy: from its settings to listening sockets, and through an orderly end.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -86,30 +86,30 @@ from proxy.upstream.words import in_words
 log = structlog.get_logger("proxy.server")
 
 _MOVES: Final = 4
-"""How often the upstream may change while a client is being connected, before the client gets an error."""
+"""How often the upstream may change while a client is connecting, before the client gets an error."""
 
 _COVER_AGAIN_SECONDS: Final = 1.0
-"""How often to check whether all proxies know the prefixes in the `cover` setting."""
+"""Interval for checking that all proxies know the prefixes in the `cover` setting."""
 
 FIRST_SECONDS: Final = 2.0
-"""How long a client that has connected may take for its first request, where others take this process's place."""
+"""How long a connected client may take for its first request while another process takes over."""
 
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a server among the workers of one proxy. By default it is the only one.
+    """A server's place among the workers of one proxy. By default it is the only one.
 
     Attributes:
-        worker: its number, from 1 on.
-        workers: how many there are.
-        listeners: the listening sockets, if they have been bound already.
+        worker: its number, counted from 1.
+        workers: the number of workers.
+        listeners: the listening sockets, if already bound.
         others: the other workers.
-        held: bounds what all workers hold together.
-        name: the random name sent to the upstream, by which the proxy notices that it is its own upstream.
-        alone: set unless another proxy serves the clients: nobody is accepted before this one can.
-        succession: how it takes the place of another proxy, and is replaced; a worker knows nothing of that.
+        held: limits the bytes that all workers hold together.
+        name: a random name sent to the upstream, by which the proxy detects that it is its own upstream.
+        alone: set when no other proxy serves the clients; until then this one accepts nobody before it can serve.
+        succession: takes over from another proxy and hands over to the next; unused in workers.
     """
 
     worker: int = 1
@@ -123,14 +123,14 @@ class Place:
 
 
 class Server:
-    """A running proxy, or a worker of one.
+    """A running proxy, or one worker of it.
 
     Args:
         settings: the settings.
-        upstream: the server that it stands in front of.
+        upstream: the upstream server.
         files: how many files the process may have open.
         outlook: reports the proxy's state.
-        place: where it stands among others.
+        place: its place among the workers.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Server:
         metrics.constants["upstream"] = str(upstream)
         self.traffic = outlook.traffic
         self._started = time.monotonic()
-        self._told = b""  # the section of INFO, for this turn of the loop
+        self._told = b""  # the section of INFO, cached for this turn of the loop
         self._names = Names(settings.prefix.encode())
         self._coverage = Coverage()
         self._clock = ServerClock()
@@ -159,7 +159,7 @@ class Server:
         self._logins = LoginWatch(upstream.connect, self._trail.request)
         self._trail.heard = lambda: self._logins.again("another proxy may stand in front of itself")
         self._users = Users()
-        self._all_asked = [self._logins.asked]  # what has to be known of the server before clients are served
+        self._all_asked = [self._logins.asked]  # what must be known about the server before clients are served
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
         self.held.on_freed = Heap().freed
         self.ground = Ground(
@@ -225,7 +225,7 @@ class Server:
         self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of open files")
 
     def _section(self) -> bytes:
-        """Return the lines of the proxy's section of INFO. They take 0.5 ms, so they are kept for one turn of the
+        """Return the proxy's section of INFO. Formatting takes 0.5 ms, so the result is cached for one turn of the
         loop."""
         if not self._told:
             self._told = self._tell()
@@ -250,59 +250,59 @@ class Server:
     def _new_connection(self) -> ClientConnection:
         return ClientConnection(self, self._trail.read)
 
-    # What a client's connection needs (relay.client.Surroundings).
+    # For clients' connections (relay.client.Surroundings).
 
     def new_session(self) -> Session:
-        """Return a session for a new client."""
+        """Create a session for a new client."""
         stranger = self._logins.wanted
         return Session(self.ground, stranger=stranger, rights=Rights(self._names, self._users, stranger=stranger))
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """Returns whether a chunk of an ordinary session can go as it came."""
+        """A function that returns whether a chunk of an ordinary session can be forwarded unchanged."""
         return self.ground.checks.is_plain
 
     def _covered(self, entries: list[bytes]) -> None:
-        """Another proxy has covered keys: send what was judged before, ahead of the acknowledgement.
+        """Another proxy has covered keys: before acknowledging, send the requests that were judged without knowing it.
 
-        Uploads are cut off, not waited for: the time for an acknowledgement is short.
+        Uploads are cut off instead of awaited: an acknowledgement must be quick.
         """
         if self.lanes is not None:
             self.lanes.flush()
         self.ground.streams.cut_all(entries)
 
     def _until_run(self) -> Coroutine[Any, Any, None] | None:
-        """Return what waits until the long pipelines of all clients have run."""
+        """Return an awaitable that waits until the long pipelines of all clients have run, or None."""
         pipelines = self.ground.streams.of_others(None)
         return self._underway.until_run(pipelines) if pipelines else None
 
     def _say_first(self) -> None:
-        """A deadline is set where there was none: have other proxies watch, in case this one ends."""
+        """The first deadline was set: have other proxies watch it, in case this one ends."""
         if self._coverage.shared and self._coverage.entries:
             self._proxies.repeat(list(self._coverage.entries))
 
     def _others_changed(self) -> None:
-        """Follow the appearance of the first other proxy, or the end of the last."""
+        """Handle that the first other proxy has appeared, or the last has left."""
         for connection in self._connections:
             connection.rebind()
 
     def orphan(self, pipeline: Pipeline) -> None:
-        """Note that the server has closed the connection of a client, whose requests have run."""
+        """Record that the server closed a client's connection, so that its pipeline has run."""
         self.ground.streams.ran(pipeline)
 
     def now(self) -> float:
-        """Return the latest that the upstream server's clock can show, in Unix ms."""
+        """Return the latest time that the upstream server's clock can show, in Unix ms."""
         return self._clock.latest()
 
     async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
-        """Open a connection to the upstream server, once it is known which keys have deadlines that are due soon.
+        """Connect to the upstream server, once it is known which keys have deadlines that are due soon.
 
         Args:
-            factory: makes its protocol.
+            factory: creates the protocol.
 
         Raises:
-            OSError: it cannot be reached.
-            TimeoutError: it did not answer in time.
+            OSError: the server cannot be reached.
+            TimeoutError: the server did not answer in time.
         """
         for _ in range(_MOVES):
             if not (self._tracker.settled.is_set() and all(asked.is_set() for asked in self._all_asked)):
@@ -329,7 +329,7 @@ class Server:
         await self._tracker.tried.wait()
         patience = self._moved_at + self._settings.connect_timeout - time.monotonic()
         if patience > 0:
-            # As clients expect of a failover: a moment of waiting, not an error.
+            # Clients expect a failover to cause a short wait, not an error.
             try:
                 async with asyncio.timeout(patience):
                     for known in (self._tracker.settled, *self._all_asked):
@@ -343,7 +343,7 @@ class Server:
             await asked.wait()
 
     def _move(self, before: Stay, now: Stay) -> None:
-        """Leave one server, and begin at another, or at the same one in another role."""
+        """Leave one server and switch to another, or to the same one in another role."""
         closed = self._fence.close()
         self._fence = Fence()
         self._moved_at = time.monotonic()
@@ -370,7 +370,7 @@ class Server:
         self._serving = asyncio.get_running_loop().create_task(self._say_served(now))
 
     async def _say_served(self, stay: Stay) -> None:
-        """Log when clients are served again, unless the upstream has changed once more by then."""
+        """Log when clients are served again, unless the upstream has changed again by then."""
         for known in (self._tracker.settled, *self._all_asked):
             await known.wait()
         if stay.ended is None:
@@ -378,10 +378,10 @@ class Server:
             log.info("clients are served again", upstream=str(self._upstream), ms=milliseconds)
 
     def upstream_error(self, error: Exception) -> bytes:
-        """Return the error line for a client when the upstream server cannot be reached, or does not answer.
+        """Return the error line for a client when the upstream cannot be reached or does not answer.
 
-        Nothing in front of a cluster node: clients of a cluster turn to other nodes when a connection ends, and not
-        when they get an error.
+        Empty in front of a cluster node: clients of a cluster try other nodes when a connection closes, but not
+        after an error.
         """
         self.metrics.client_connections_rejected_total["upstream"] += 1
         if self._names.slots is not None:
@@ -391,10 +391,10 @@ class Server:
         return text.encode("utf-8", "replace")
 
     async def answer(self, question: Question) -> None:
-        """Do what a session's question asks for.
+        """Do what a session's question requires.
 
         Raises:
-            ConnectionError: the upstream server did not do it.
+            ConnectionError: the upstream server failed to do it.
         """
         if question.covers:
             await self._cover(question)
@@ -403,23 +403,23 @@ class Server:
         except ReadOnlyError as error:
             self._say_refused(error=one_line(error))
             raise ConnectionError(str(error)) from error
-        except ClusterDownError as error:  # the server says so to the client too
+        except ClusterDownError as error:  # the server returns this error to the client too
             raise ConnectionError(str(error)) from error
-        except Exception as error:  # whatever happens here, the client's request can still go
+        except Exception as error:  # whatever it is, the client must get a reply
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
             raise ConnectionError(str(error)) from error
 
     async def _cover(self, question: Question) -> None:
-        """Have all proxies cover prefixes, after the requests that were sent unchecked have run. See
+        """Have all proxies cover prefixes, after requests that were sent unchecked have run. See
         `Coverage.unconfirmed` for the result.
 
-        The prefixes are listed in the server first, where proxies that join meanwhile read them.
+        The prefixes are first listed in the server, where proxies that start meanwhile read them.
         """
         await self._underway.until_arrived(question.covers, question.owner)
         await self._underway.until_run(question.behind)
         databases = {**dict.fromkeys(self._coverage.databases, Listing.BESIDE), self._upstream.database: Listing.HERE}
         try:
-            # All of them: if the server has been emptied, the list is new, and must be complete.
+            # List all of them: after the server was emptied, the list is new and must be complete.
             await self._engine.list_covered(databases, dict.fromkeys((*question.covers, *self._coverage.entries)))
         except Exception as error:  # noqa: BLE001 (the client is told)
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
@@ -436,10 +436,10 @@ class Server:
             await asyncio.sleep(_COVER_AGAIN_SECONDS)
 
     async def round_trip(self) -> None:
-        """Wait until the server has answered the proxy itself.
+        """Wait until the server has answered a request of the proxy itself.
 
         Raises:
-            ConnectionError: it did not.
+            ConnectionError: it did not answer.
         """
         try:
             await self._caller.round_trip()
@@ -447,10 +447,10 @@ class Server:
             raise ConnectionError(str(error)) from error
 
     def opened(self, connection: ClientConnection) -> None:
-        """Note a new connection."""
+        """Record a new connection."""
         self._connections.add(connection)
         self._empty.clear()
-        if self._finishing:  # it was accepted just before the proxy stopped accepting
+        if self._finishing:  # accepted just before the proxy stopped accepting
             asyncio.get_running_loop().call_soon(self._see_off, connection)
 
     def _see_off(self, connection: ClientConnection) -> None:
@@ -460,27 +460,27 @@ class Server:
             connection.fail(error)
 
     def _see_all_off(self) -> None:
-        """Wait for nobody's first request any more."""
+        """Stop waiting for clients' first requests."""
         self._relieved = False
         for connection in list(self._connections):
             self._see_off(connection)
 
     def closed(self, connection: ClientConnection) -> None:
-        """Note that a connection has ended."""
+        """Record that a connection has ended."""
         self._connections.discard(connection)
         self._listeners.left(connection)
         if not self._connections:
             self._empty.set()
 
     def _open_sockets(self) -> list[tuple[ClientConnection, socket.socket]]:
-        """Return the connections with their sockets; those in a TLS handshake have a timeout of their own."""
+        """Return the connections with their sockets, except those in a TLS handshake, which has its own timeout."""
         clients = self._listeners.clients.items()
         return [(connection, client) for connection, client in clients if connection in self._connections]
 
-    # What others are told.
+    # Reporting.
 
     def _obstacle(self) -> str | None:
-        """Return why clients cannot be served at present, or None."""
+        """Return what prevents serving clients, or None."""
         if not self._tracker.connected.is_set():
             return f"upstream {self._upstream} is unavailable: {self._upstream.state}"
         if not (self._coverage.loaded and all(asked.is_set() for asked in self._all_asked)):
@@ -504,7 +504,7 @@ class Server:
         metrics.clock_offset_seconds = self._clock.now() / 1000 - time.time()
 
     def _server_look(self) -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
-        from proxy.status.look import ServerLook  # only where there is a page
+        from proxy.status.look import ServerLook  # needed only with a status page
 
         return ServerLook(
             self._upstream,
@@ -516,16 +516,16 @@ class Server:
             with_names=self._settings.admin_names,
         ).look
 
-    # The life of the whole.
+    # Start and end.
 
     async def run(self, signals: Signals) -> None:
-        """Serve until told to stop, then end gracefully.
+        """Serve until told to stop, then shut down gracefully.
 
         Raises:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
         settings, outlook = self._settings, self._outlook
-        # First of all: other proxies may no longer wait for this one if its process was stopped.
+        # Do this first: after this process was stopped (SIGSTOP), other proxies may no longer wait for it.
         signal.signal(signal.SIGCONT, lambda *_: self._coverage.look())
         signals.before_end.append(self._listeners.remove_paths)
         succession = self._place.succession
@@ -539,7 +539,7 @@ class Server:
             opening = asyncio.create_task(self._listeners.open(succession.owns, self._place.listeners))
             background.append(opening)
             await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done():  # a name is still being looked up
+            if not opening.done():  # a name is still being resolved
                 outlook.stopped()
                 return
             opening.result()
@@ -580,7 +580,7 @@ class Server:
             if settings.admin is not None and settings.admin_page:
                 outlook.look = self._server_look()
             outlook.readiness.judge_by(self._obstacle)
-            if self._place.worker == 1:  # the others would say the same
+            if self._place.worker == 1:  # the other workers would warn of the same
                 background.append(asyncio.create_task(self._warn()))
             tried = asyncio.create_task(self._try_upstream())
             background.append(tried)
@@ -590,7 +590,7 @@ class Server:
                 background += [left, serving]
                 await asyncio.wait([serving, left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if accepts := left.done() and not signals.stop.is_set():
-                    self._listeners.accept()  # as at any start: nobody else serves any more
+                    self._listeners.accept()  # nobody else serves any more: accept clients as in any start
                 elif serving.done():
                     serving.result()
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -602,14 +602,14 @@ class Server:
                     self._listeners.accept()
                 background.append(asyncio.create_task(outlook.run()))
                 outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
-            # Objects that live now live until the end: keep the collector from looking at them again and again.
+            # Most objects that exist now live until the end: exclude them from garbage collection.
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             outlook.draining()
             for task in done:
-                task.result()  # they run until cancelled: one that has ended has failed
-            succession.close()  # who has come may go on listening
+                task.result()  # these tasks run until cancelled: if one has ended, it has failed
+            succession.close()  # a proxy that is taking over may go on listening
             await self._finish(relieved=signals.relieved or succession.outlived)
             outlook.stopped()
         finally:
@@ -620,10 +620,10 @@ class Server:
             await self._control.aclose()
 
     async def _try_upstream(self) -> None:
-        """Wait until the server has been tried.
+        """Wait until the proxy has tried to reach the server.
 
         Raises:
-            SettingsError: it is this very proxy.
+            SettingsError: the upstream is this proxy itself.
         """
         met = asyncio.create_task(self._trail.met.wait())
         tried = asyncio.create_task(self._tracker.tried.wait())
@@ -636,13 +636,13 @@ class Server:
             raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
 
     async def _until_serving(self, tried: asyncio.Task[None]) -> None:
-        """Wait until clients can be served as by the proxy that still serves them.
+        """Wait until this proxy can serve clients as well as the one that still serves them.
 
         Args:
-            tried: done when the server has been tried.
+            tried: done when the server was tried.
 
         Raises:
-            SettingsError: they cannot be. That other proxy goes on.
+            SettingsError: it cannot; the other proxy goes on.
         """
         await asyncio.shield(tried)
         try:
@@ -655,7 +655,7 @@ class Server:
             ) from None
 
     async def _warn(self) -> None:
-        """Warn once about limits that differ from the settings, and about data that others can reach."""
+        """Warn once about limits that differ from the settings, and about data exposed to others."""
         settings = self._settings
         if self._limit * self._place.workers < settings.max_clients:
             # Warn only if max_clients was set explicitly.
@@ -679,7 +679,7 @@ class Server:
             log.warning("other machines can use the server without a password", listen=exposed, advice=advice)
 
     def _reload(self) -> None:
-        """Read all certificates again, for the connections to come."""
+        """Reload all certificates; they apply to new connections."""
         failed = False
         for reload in (self._listeners.reload_certificates, self._upstream.reload_certificates):
             try:
@@ -697,11 +697,11 @@ class Server:
             log.warning("certificate for clients is out of date", certificate=date, advice=advice)
 
     async def _finish(self, *, relieved: bool) -> None:
-        """Accept no more clients, wait for running requests for a bounded time, and close.
+        """Stop accepting clients, wait a limited time for running requests, and close.
 
         Args:
-            relieved: whether others go on listening. Then who has come, and has asked for nothing yet, has a moment for
-                the first request, to which the reply comes.
+            relieved: whether another process goes on listening. Then clients that have not sent anything yet get a
+                moment to send their first request, and its reply.
         """
         loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_timeout
         give_up = loop.time() + seconds
@@ -733,10 +733,10 @@ class Server:
 
 
 def raise_file_limit() -> int:
-    """Allow as many open files as the system does: each client takes two.
+    """Raise the limit of open files as far as the system allows: each client takes two.
 
     Returns:
-        How many.
+        The limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -769,11 +769,11 @@ def run(settings: Settings, given: Given | None = None) -> int:
 
     Args:
         settings: the settings.
-        given: sockets that systemd has bound.
+        given: sockets that systemd passed.
 
     Returns:
-        The exit status: 0 after SIGTERM or SIGINT, 1 when the embedded server cannot be started or has ended by itself.
-        A second SIGTERM or SIGINT ends the process at once, with status 1, as in Redis.
+        The exit status: 0 after SIGTERM or SIGINT, 1 if the embedded server did not start or ended by itself. A second
+        SIGTERM or SIGINT ends the process at once, with status 1, as in Redis.
 
     Raises:
         SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.

@@ -1,4 +1,4 @@
-"""Every setting with its default, bounds, unit and one line of description: the only source of them.
+"""All settings with defaults, bounds, units and one-line descriptions: their only source.
 
 Its tests: tests/test_settings.py.
 """
@@ -37,11 +37,11 @@ _BYTES: Final[JsonDict] = {"unit": "bytes"}
 _HIDDEN: Final = frozenset(("upstream", "upstream_password", "sentinel_password"))
 
 SENTINEL_SETTINGS: Final = ("sentinel_user", "sentinel_password", "sentinel_password_file")
-"""What the proxy logs in to Sentinels with."""
+"""The settings for logging in to Sentinels."""
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the text is one line that says which and why."""
+    """A setting is invalid; the text is one line that says which and why."""
 
 
 class Settings(BaseSettings):
@@ -118,8 +118,8 @@ class Settings(BaseSettings):
     )
     takeover: Path | None = Field(
         default=None,
-        description="Path of a Unix socket by which restarts refuse nobody. A proxy that is started with the path of a "
-        "running one gets its listening sockets, and takes its place as soon as it can serve clients.",
+        description="Path of a Unix socket for restarts without refused clients. A proxy started with the path of a "
+        "running one gets its listening sockets, and takes over as soon as it can serve clients.",
     )
     admin: str | None = Field(
         default=None,
@@ -153,11 +153,11 @@ class Settings(BaseSettings):
         description="File with the proxy's own password. Read at each login, so a new password needs no restart.",
     )
     sentinel_user: str | None = Field(
-        default=None, description="User to log in to the Sentinels as, if they have users."
+        default=None, description="User for logging in to the Sentinels, if they have users."
     )
     sentinel_password: SecretStr | None = Field(
         default=None,
-        description="Password for the Sentinels, where they require one. Other users of the machine can see flags: use "
+        description="Password for the Sentinels, if they require one. Other users of the machine can see flags: use "
         "the environment variable or sentinel_password_file.",
     )
     sentinel_password_file: Path | None = Field(
@@ -260,7 +260,7 @@ class Settings(BaseSettings):
         default=1000,
         ge=0,
         description="Rate at which the background pass looks for deadlines of removed members; 0 turns all background "
-        "passes off, the repair of the index too.",
+        "passes off, including the repair of the index.",
         json_schema_extra={"unit": "deadlines/second"},
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -281,7 +281,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then file."""
+        """Return the sources by precedence: flags, then environment, then file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @field_validator("listen", "listen_proxy_protocol", "cover", mode="before")
@@ -304,7 +304,7 @@ class Settings(BaseSettings):
             try:
                 ip_network(text)
             except ValueError as error:
-                raise ValueError(f"{text!r} is no network such as 10.0.0.0/8 or fd00::/8: {error}") from None
+                raise ValueError(f"{text!r} is not a network such as 10.0.0.0/8 or fd00::/8: {error}") from None
         return found
 
     @field_validator("cover")
@@ -320,7 +320,7 @@ class Settings(BaseSettings):
     def _check_admin(cls, address: str | None) -> str | None:
         where = None if address is None else parse_address(address, offer_tls=False)
         if isinstance(where, TCPAddress) and where.tls:
-            raise ValueError(f"{address!r}: there is no TLS on the admin port; listen on 127.0.0.1 or on unix:///path")
+            raise ValueError(f"{address!r}: the admin port does not support TLS; listen on 127.0.0.1 or unix:///path")
         return address
 
     @field_validator("upstream")
@@ -363,7 +363,7 @@ class Settings(BaseSettings):
             raise ValueError("listen_proxy_protocol needs a host:port or tls:// address in listen")
 
     def has_password(self, name: str) -> bool:
-        """Return whether a setting contains a password, or names the file of one."""
+        """Return whether a setting contains a password, or the file of one."""
         value = getattr(self, name)
         return value is not None if name != "upstream" else parse_upstream(value).password is not None
 
@@ -383,26 +383,26 @@ class Settings(BaseSettings):
 
 
 def unit(field: FieldInfo) -> str | None:
-    """Return the unit of a setting that is a number, such as `seconds`; None for any other."""
+    """Return the unit of a numeric setting, such as `seconds`; None for others."""
     extra = field.json_schema_extra
     return str(extra["unit"]) if isinstance(extra, dict) and "unit" in extra else None
 
 
 def reasons(error: ValidationError) -> list[str]:
-    """Return why settings cannot be used, a text for each."""
+    """Return why the settings are invalid: one text for each error."""
     units = {name: unit(field) for name, field in Settings.model_fields.items()}
     return [describe(dict(detail), units, _HIDDEN) for detail in error.errors()]
 
 
 def load(flags: dict[str, Any], file: Path | None) -> Settings:
-    """Gather the settings from all sources.
+    """Load the settings from all sources.
 
     Args:
-        flags: those given on the command line.
+        flags: the settings given on the command line.
         file: the configuration file (TOML), if any.
 
     Raises:
-        SettingsError: a source cannot be read, or a setting cannot be used.
+        SettingsError: a source cannot be read, or a setting is invalid.
     """
 
     class _Settings(Settings):
@@ -421,7 +421,7 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
         raise SettingsError(f"configuration file {file}: {error}") from None
     except RecursionError:
         raise SettingsError(f"configuration file {file}: nested too deeply") from None
-    except (OSError, ValueError) as error:  # such as UnicodeDecodeError, or a number of thousands of digits
+    except (OSError, ValueError) as error:  # such as UnicodeDecodeError, or a number with thousands of digits
         raise SettingsError(f"configuration file {file}: {error}") from None
 
 

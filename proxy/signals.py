@@ -21,12 +21,12 @@ TO_STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """What signals have asked for. Handles none until `listen`.
+    """What signals have requested. `listen` installs the handlers.
 
     Attributes:
-        stop: set by the first SIGTERM or SIGINT, and when the proxy has another reason to end.
-        relieved: whether that is another process that has taken this one's place, so that others go on listening.
-        before_end: functions to call when a second one ends the process at once.
+        stop: set by the first SIGTERM or SIGINT, or when the proxy stops for another reason.
+        relieved: whether it stops because another process took over and goes on listening.
+        before_end: functions to call when a second signal ends the process at once.
         reload: called on SIGHUP.
     """
 
@@ -38,7 +38,7 @@ class Signals:
         self.reload: Callable[[], None] = lambda: None
 
     def listen(self) -> None:
-        """Take the signals of the process."""
+        """Install the signal handlers."""
         loop = asyncio.get_running_loop()
         for number in TO_STOP:
             loop.add_signal_handler(number, self._end)
@@ -46,7 +46,7 @@ class Signals:
         release()
 
     def _end(self) -> None:
-        # It may be stopping already: because of the admin port, or of a worker that got the same signal.
+        # The proxy may be stopping already, by the admin port or because a worker got the same signal.
         if not self._signalled:
             self._signalled = True
             self.stop.set()
@@ -54,5 +54,5 @@ class Signals:
         log.warning("stopped by a second signal")
         for work in self.before_end:
             work()
-        # Nothing can hold this up. The kernel closes the connections; the guard of an embedded server ends it.
+        # Nothing can delay this. The kernel closes the connections; a guard process stops an embedded server.
         os._exit(1)

@@ -1,10 +1,10 @@
-"""TLS connections that are held up, and seen to end, at the transport beneath.
+"""TLS connections with flow control, and whose end is always noticed, by acting on the transport below TLS.
 
 Its tests: tests/test_tls.py.
 
-uvloop's TLS transport reads on while its protocol wants nothing: when the other side then closes, what was read and not
-delivered is lost, without a word. And once the other side has ended, what is written is dropped, with a line in the log
-for each write, while the connection stays open for as long as the other side likes.
+uvloop's TLS transport reads on while its protocol has paused reading: if the peer then closes, data that was read but
+not delivered is silently lost. And after the peer has ended its side, writes are dropped, with a log line for each,
+while the connection stays open for as long as the peer likes.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 LINGER_SECONDS: Final = 30.0
-"""How long a connection whose other side has ended may take to deliver what was written before."""
+"""How long a connection whose peer has ended its side may take to deliver what was written before."""
 
 _ROOM: Final = 16 * 1024
-"""Bytes that are read at once during a handshake."""
+"""Bytes to read at once during a handshake."""
 
 PIECE: Final = 64 * 1024
-"""Bytes that are encrypted, or decrypted, at once."""
+"""Bytes to encrypt or decrypt at once."""
 
 _ALERT: Final = 128
-"""Bytes of a record that holds an alert, at most, and of one behind it."""
+"""Maximum size of a record with an alert and one record after it, in bytes."""
 
 
 class Beneath(asyncio.BufferedProtocol):
-    """Stands between a connection and TLS from the first moment to the last, and tells both of its end, whenever it is.
+    """Sits between a TCP connection and TLS for its whole life, and notifies both of its end, whenever that is.
 
-    Until the handshake is over it hands on what comes. That is most of the work that a stranger can make: where many
-    begin at once each waits for its turn.
+    Until the handshake is over it passes on received bytes in turns. Handshakes are most of the work that strangers can
+    cause, so if many begin at once, each waits for its turn.
 
     Args:
-        join: has something done in its turn; at once where not given.
+        join: runs a function in its turn; if missing, functions run at once.
     """
 
     def __init__(self, join: Callable[[Callable[[], None]], None] | None = None) -> None:
@@ -42,20 +42,20 @@ class Beneath(asyncio.BufferedProtocol):
         self._room = bytearray()
         self._came = b""
         self._tls: asyncio.BufferedProtocol | None = None
-        self._begun = False  # TLS has its transport
-        self._above: asyncio.Transport | None = None  # when the handshake is over
+        self._begun = False  # whether TLS has its transport
+        self._above: asyncio.Transport | None = None  # set when the handshake is over
         self._input_ended = False
         self._lost = False
-        self._is_full = False  # the transport takes no more at present
+        self._is_full = False  # whether the transport has paused writing
         self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the transport."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        """Store the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
 
     def adopt(self, tls: asyncio.BufferedProtocol) -> None:
-        """Tell TLS of the connection's end from now on, and hand on to it what comes when it has its transport."""
+        """Start passing on the connection's end to TLS, and received bytes once TLS has its transport."""
         self._tls = tls
         self._transport.set_protocol(self)
         asyncio.get_running_loop().call_soon(self._begin)
@@ -66,12 +66,12 @@ class Beneath(asyncio.BufferedProtocol):
             self._offer()
 
     def get_buffer(self, sizehint: int) -> Any:
-        """Return room for what comes."""
+        """Return a buffer for received bytes."""
         self._room = bytearray(_ROOM)
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Read no more until this has been handed on."""
+        """Pause reading until these bytes have been passed on."""
         self._came += self._room[:nbytes]
         self._transport.pause_reading()
         if self._begun:
@@ -95,21 +95,21 @@ class Beneath(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def end(self, above: asyncio.Transport) -> None:
-        """Leave what comes to TLS: the handshake is over."""
+        """Pass everything directly to TLS: the handshake is over."""
         assert self._tls is not None
         self._join = None
         self._feed()
         self._room = bytearray()
         self._above = above
-        # As attributes: the loop calls them directly, and this costs nothing then. What is read at once goes through a
-        # buffer of OpenSSL's, which keeps the size that it had.
+        # Attributes, because the loop calls them directly, without any cost. The size of a read is limited, because
+        # OpenSSL's buffer never shrinks.
         room = memoryview(self._tls.get_buffer(PIECE))[:PIECE]
         self.get_buffer = lambda sizehint: room  # type: ignore[method-assign] # noqa: ARG005 - the loop names it
         self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
         self._transport.set_protocol(self)
 
     def eof_received(self) -> bool | None:
-        """The other side has ended."""
+        """Handle the end of the peer's side."""
         if self._tls is None:
             return False
         if self._above is not None:
@@ -117,12 +117,12 @@ class Beneath(asyncio.BufferedProtocol):
             return None
         self._input_ended = True
         self._feed()
-        # Behind what came with the last part of the handshake, which TLS would drop.
+        # After the bytes that came with the end of the handshake, which TLS would otherwise drop.
         asyncio.get_running_loop().call_soon(self._end_input)
         return True
 
     def _end_input(self) -> None:
-        """Tell of the end, first who is above TLS: TLS tells nothing before all that was written has been taken."""
+        """Pass on the end of input, first to the protocol above TLS: TLS would delay it until all writes are taken."""
         if self._lost:
             return
         self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
@@ -132,22 +132,22 @@ class Beneath(asyncio.BufferedProtocol):
         self._tls.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is lost."""
+        """Handle the loss of the connection."""
         self._lost = True
         try:
             if self._linger is not None:
                 self._linger.cancel()
             elif self._above is not None and not self._above.is_closing():
-                # TLS tells it one turn of the loop later: until then the server would give it what others bring.
+                # TLS reports it one turn of the loop later, and until then the server would hand over others' data.
                 cast(asyncio.Protocol, self._above.get_protocol()).eof_received()
         finally:
             if self._tls is not None:
                 self._tls.connection_lost(exc)
 
     def expect_alert(self) -> None:
-        """Let nothing be lost of what comes with an alert: OpenSSL fails at it before the loop has handed that on.
+        """Prepare for an alert: OpenSSL fails at one before the loop has delivered the data before it.
 
-        The end of what comes is decrypted byte by byte, so that each record is handed on before the next one is seen.
+        The last bytes received are decrypted one by one, so that each record is delivered before the next is seen.
         """
         self.buffer_updated = self._take_apart  # type: ignore[method-assign]
         self._transport.set_protocol(self)
@@ -163,35 +163,35 @@ class Beneath(asyncio.BufferedProtocol):
             self._tls.buffer_updated(len(piece))
 
     def pause_writing(self) -> None:
-        """The other side takes no more at present."""
+        """Pause writing: the transport's buffer is full."""
         self._is_full = True
         if self._tls is not None:
             self._tls.pause_writing()
         self._tell_writer()
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """Resume writing."""
         self._is_full = False
         if self._tls is not None:
-            self._tls.resume_writing()  # with what that sends it may be full again
+            self._tls.resume_writing()  # the pending data may fill the transport again
         self._tell_writer()
 
     def pump(self) -> None:
-        """Have the transport keep what TLS keeps, as it takes no more at present."""
+        """Move what TLS buffers to the full transport's buffer."""
         assert self._tls is not None
         self._tls.resume_writing()
         self._tls.pause_writing()
         self._tell_writer()
 
     def _tell_writer(self) -> None:
-        """Tell who is above TLS whether to write: TLS knows of what it keeps itself, and that goes beneath at once."""
+        """Pause or resume the protocol above TLS: TLS itself looks only at its own buffer, which it empties at once."""
         if self._above is not None and not self._lost:
             protocol = cast(asyncio.Protocol, self._above.get_protocol())
             (protocol.pause_writing if self._is_full else protocol.resume_writing)()
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what comes behind a handshake until who it is for has been told of the connection; then hands it on."""
+    """Stores events that follow a handshake until the protocol has been told of the connection, then passes them on."""
 
     def __init__(self) -> None:
         self._protocol: asyncio.Protocol | None = None
@@ -204,7 +204,7 @@ class _Early(asyncio.Protocol):
         self._note(lambda protocol: protocol.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The loop may call it late, as it has been scheduled before.
+        # The loop may call this late, because it was scheduled before.
         self._note(lambda protocol: protocol.connection_lost(exc))
 
     def _note(self, happen: Callable[[asyncio.Protocol], object]) -> None:
@@ -214,7 +214,7 @@ class _Early(asyncio.Protocol):
             happen(self._protocol)
 
     def tell(self, protocol: asyncio.Protocol) -> None:
-        """Tell a protocol what has happened, and what will."""
+        """Pass stored and future events to a protocol."""
         self._protocol = protocol
         happened, self._happened = self._happened, []
         for happen in happened:
@@ -225,11 +225,11 @@ _LOST: Final = "the connection was lost"
 
 
 class Secured(asyncio.Transport):
-    """A TLS transport, as its protocol sees it.
+    """A TLS transport, as seen by its protocol.
 
     Args:
         above: the loop's TLS transport.
-        beneath: the transport that it uses.
+        beneath: the transport below TLS.
     """
 
     def __init__(self, above: asyncio.Transport, beneath: asyncio.Transport) -> None:
@@ -239,7 +239,7 @@ class Secured(asyncio.Transport):
         self._is_ending = beneath.is_closing
 
     def write(self, data: Any) -> None:
-        """Send bytes, unless the other side has ended."""
+        """Send bytes, unless the peer has ended its side."""
         if not self._is_ending():
             if len(data) > PIECE:
                 self._write_long(data)
@@ -247,12 +247,12 @@ class Secured(asyncio.Transport):
                 self._write(data)
 
     def _write_long(self, data: Any) -> None:
-        """Send many bytes, piece by piece: OpenSSL's buffer, which each passes through, keeps the size that it had."""
+        """Send many bytes in pieces, because OpenSSL's buffer, through which each piece passes, never shrinks."""
         between = cast(Beneath, self._beneath.get_protocol())
         with memoryview(data) as whole:
             for begin in range(0, len(whole), PIECE):
                 self._write(bytes(whole[begin : begin + PIECE]))
-                if self._above.get_write_buffer_size():  # kept, as the transport beneath takes no more at present
+                if self._above.get_write_buffer_size():  # buffered because the transport below is full
                     between.pump()
 
     def is_closing(self) -> bool:
@@ -260,45 +260,45 @@ class Secured(asyncio.Transport):
         return self._above.is_closing() or self._is_ending()
 
     def is_reading(self) -> bool:
-        """Return whether bytes are taken from the other side."""
+        """Return whether reading is not paused."""
         return not self._is_ending() and self._beneath.is_reading()
 
     def pause_reading(self) -> None:
-        """Take no bytes from the other side, nor its end."""
+        """Pause reading, including the end of input."""
         if not self._is_ending():
             self._beneath.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take them again."""
+        """Resume reading."""
         if not self._is_ending():
             self._beneath.resume_reading()
 
     def can_write_eof(self) -> bool:
-        """Return False: TLS knows no half close."""
+        """Return False: TLS has no half close."""
         return False
 
     def expect_alert(self) -> None:
-        """Expect one, as the connection beneath has been ended by halves: servers say so."""
+        """Prepare for an alert: after a half close of the connection below, servers send one."""
         cast(Beneath, self._beneath.get_protocol()).expect_alert()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the transport tells."""
+        """Return a property of the transport."""
         return self._above.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Set who takes what comes."""
+        """Set the protocol."""
         self._above.set_protocol(protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return who takes what comes."""
+        """Return the protocol."""
         return self._above.get_protocol()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes are still to be sent."""
+        """Return how many bytes are buffered."""
         return self._above.get_write_buffer_size() + self._beneath.get_write_buffer_size()
 
     def close(self) -> None:
-        """Close when all has been sent."""
+        """Close after sending all buffered bytes."""
         self._above.close()
 
     def abort(self) -> None:
@@ -315,18 +315,18 @@ async def secure(
     server_hostname: str | None = None,
     seconds: float | None = None,
 ) -> None:
-    """Do the TLS handshake on a connection, and give it to a protocol.
+    """Perform the TLS handshake on a connection, and attach a protocol to it.
 
     Args:
-        protocol: gets `connection_made` when the handshake is over; if it fails, nothing.
-        beneath: the connection, with a `Beneath` as its protocol.
+        protocol: gets `connection_made` after the handshake; nothing if it fails.
+        beneath: the connection, whose protocol is a `Beneath`.
         context: the certificates.
         server_side: whether this is the server's side.
-        server_hostname: the name that the server's certificate has to be for.
-        seconds: how long it may take, whatever the loop does; the loop's own limit if not given.
+        server_hostname: the name that the server's certificate must contain.
+        seconds: time limit, even if the loop is slow; if missing, the loop's own limit applies.
 
     Raises:
-        OSError: it failed. The connection is closed.
+        OSError: the handshake failed. The connection is closed.
     """
     loop, between, early = asyncio.get_running_loop(), cast(Beneath, beneath.get_protocol()), _Early()
     over = False
@@ -334,7 +334,7 @@ async def secure(
     async def shake_hands() -> None:
         nonlocal over
         if beneath.is_closing():
-            raise ConnectionResetError(_LOST)  # of that end TLS would not be told any more
+            raise ConnectionResetError(_LOST)  # TLS would no longer be notified of this end
         above = await loop.start_tls(
             beneath,
             early,
@@ -343,7 +343,7 @@ async def secure(
             server_hostname=server_hostname,
             ssl_handshake_timeout=seconds,
         )
-        # A connection that ends without an error makes the loop say that all went well.
+        # If a connection ends without an error, the loop reports success.
         if above is None or above.get_extra_info("ssl_object") is None:
             raise ConnectionResetError(_LOST)
         between.end(above)
@@ -353,10 +353,10 @@ async def secure(
         early.tell(protocol)
 
     handshake = loop.create_task(shake_hands())
-    handshake.add_done_callback(lambda task: task.cancelled() or task.exception())  # told below, or given up
+    handshake.add_done_callback(lambda task: task.cancelled() or task.exception())  # raised below, unless abandoned
     try:
-        # The loop keeps the order: the handshake begins, and has taken the connection when this goes on; TLS gets its
-        # transport, then what has come.
+        # The loop keeps the order: the handshake task starts and takes the connection before this resumes; TLS gets its
+        # transport first, then received bytes.
         await asyncio.sleep(0)
         if not beneath.is_closing():
             between.adopt(cast(asyncio.BufferedProtocol, beneath.get_protocol()))
@@ -365,10 +365,10 @@ async def secure(
         handshake.result()
     except BaseException as error:
         if over and isinstance(error, asyncio.CancelledError):
-            return  # it is the handshake that was to end
+            return  # cancelled only to end the handshake task
         handshake.cancel()
         beneath.abort()
-        early.tell(asyncio.Protocol())  # nobody
+        early.tell(asyncio.Protocol())  # drop the events
         raise
     finally:
-        del handshake  # a ring of frames and errors: it would keep all of it, 50 KB, until the collector comes
+        del handshake  # breaks a cycle of frames and errors that would hold 50 KB until the next garbage collection

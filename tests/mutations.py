@@ -491,7 +491,7 @@ MUTATIONS = [
         "a client by its header",
     ),
     Mutation("relay/client.py", 'else {"client": self.source}', "else {}", "a client by its header"),
-    Mutation("tls.py", "raise ConnectionResetError(_LOST)  # of that end", "pass  # of that end", "ends"),
+    Mutation("tls.py", "raise ConnectionResetError(_LOST)  # TLS would", "pass  # TLS would", "ends"),
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
     Mutation("relay/farewell.py", "transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),

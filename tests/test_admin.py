@@ -366,7 +366,7 @@ def test_an_address_that_cannot_be_listened_on_ends_it_with_one_line(server: Ser
     (tmp_path / "file").touch()
     for address, says in (
         ("nowhere", "admin: 'nowhere' is not an address: use host:port (127.0.0.1:9121) or unix:///path"),
-        ("tls://127.0.0.1:1", "admin: 'tls://127.0.0.1:1': there is no TLS on the admin port"),
+        ("tls://127.0.0.1:1", "admin: 'tls://127.0.0.1:1': the admin port does not support TLS"),
         ("127.0.0.1:99999", "admin: '127.0.0.1:99999': port 99999 is greater than 65535"),
         ("no-such-host.invalid:1", "admin: cannot listen on no-such-host.invalid:1"),
         (

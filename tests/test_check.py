@@ -200,7 +200,7 @@ def test_commands_that_are_renamed_away_are_named(start_server: StartServer, kin
     server = start_server(kind, *(word for name in gone for word in ("--rename-command", name, "")))
     report = Report("--upstream", server.url, *nowhere())
     names = [name.upper() for name in TRIALS if name.upper() in gone]
-    assert f"the server has no {', '.join(names)}, and" in report.text
+    assert f"the server has no {', '.join(names)}, which the proxy needs" in report.text
     fails(report, "commands", "rename-command")
 
 
@@ -227,7 +227,7 @@ def test_a_replica_and_its_primary(kind: str, start_server: StartServer) -> None
     primary.command("CONFIG", "SET", "min-replicas-to-write", 1)
     until(lambda: found(primary.url)["replication"].level is Level.OK, what="a replica in time")
     replica.stop()
-    until(lambda: "no replica is in time" in found(primary.url)["replication"].text, 30, "a replica that is late")
+    until(lambda: "no replica keeps up" in found(primary.url)["replication"].text, 30, "a replica that is late")
 
 
 def test_a_cluster(kind: str, start_server: StartServer) -> None:
@@ -273,7 +273,7 @@ def test_other_proxies_and_their_versions(kind: str, start_server: StartServer, 
     start_proxy(server)
     until(lambda: "1 on this server" in found(server.url)["proxies"].text, what="a proxy")
     tells = b"lib-name" in server.command("CLIENT", "LIST")
-    told = __version__ if tells else "of unknown version: before Redis 7.2 servers do not tell"
+    told = __version__ if tells else "of unknown version: servers before Redis 7.2 do not report it"
     assert found(server.url)["proxies"].text == f"1 on this server ({told})"
 
 
@@ -291,10 +291,10 @@ def test_an_address_that_cannot_be_listened_on(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{tmp_path}/left")
     for address, said in (
-        (f"unix://{tmp_path}/file", "there is a file that is no socket"),
-        (f"unix://{tmp_path}/link", "there is a link that leads nowhere"),
+        (f"unix://{tmp_path}/file", "it is a file, not a socket"),
+        (f"unix://{tmp_path}/link", "it is a broken link"),
         (f"unix:///{'x' * 120}", "its path is longer than"),
-        (f"unix://{tmp_path}/no/such", "there is no such folder"),
+        (f"unix://{tmp_path}/no/such", "its folder does not exist"),
         ("no-such-host.invalid:6380", "Name or service not known"),
         ("192.0.2.1:6380", "Cannot assign requested address"),
     ):
@@ -472,7 +472,7 @@ def test_an_address_that_another_program_has(upstream: Server) -> None:
             fails(report, "listen", f"127.0.0.1:{port} is in use", said)
     fails(Report("--upstream", upstream.url, "--listen", f"127.0.0.1:{upstream.port}"), "listen", "another program")
     fails(Report("--upstream", upstream.url, "--listen", "192.0.2.1:6380"), "listen", "cannot be listened on")
-    fails(Report("--upstream", upstream.url, "--listen", "unix:///no/such/folder/x"), "listen", "no such folder")
+    fails(Report("--upstream", upstream.url, "--listen", "unix:///no/such/folder/x"), "listen", "folder does not exist")
 
 
 def test_an_address_that_the_running_proxy_has(upstream: Server, proxy: Proxy) -> None:
@@ -667,7 +667,7 @@ def test_what_the_facts_mean(facts: Facts, subject: str, level: Level) -> None:
 def test_the_proxy_itself_that_does_not_run(listen: str, name: str) -> None:
     port = free_port()
     report = Report("--listen", f"{listen}:{port}", "--upstream", f"redis://{name}:{port}")
-    fails(report, "upstream", f"redis://{name}:{port} is where the proxy itself is to listen", "set upstream to")
+    fails(report, "upstream", f"redis://{name}:{port} is the proxy's own listen address", "set upstream to")
     other = Report("--listen", f"{listen}:{free_port()}", "--upstream", f"redis://{name}:{port}")
     fails(other, "upstream", "check the address")
 
@@ -677,7 +677,7 @@ def test_the_proxy_itself_at_a_unix_socket(tmp_path: Path) -> None:
     listen = f"unix://{tmp_path}/proxy.sock"
     for path in ("proxy.sock", "folder/proxy.sock", "./proxy.sock"):
         report = Report("--listen", listen, "--upstream", f"unix://{tmp_path}/{path}")
-        fails(report, "upstream", "is where the proxy itself is to listen")
+        fails(report, "upstream", "is the proxy's own listen address")
     fails(Report("--listen", listen, "--upstream", f"unix://{tmp_path}/redis.sock"), "upstream", "check the address")
 
 

@@ -104,7 +104,7 @@ def test_by_sentinels() -> None:
         upstream = f"redis+sentinel://127.0.0.1:{sentinel.port}/{NAME}"
         refuses("--listen", f"0.0.0.0:{port}", "--upstream", upstream)
         report = Report("--listen", f"0.0.0.0:{port}", "--upstream", upstream)
-        fails(report, "upstream", f"redis://127.0.0.1:{port} is where the proxy itself is to listen", "set upstream to")
+        fails(report, "upstream", f"redis://127.0.0.1:{port} is the proxy's own listen address", "set upstream to")
     finally:
         sentinel.close()
 

@@ -121,8 +121,8 @@ def test_a_silent_name_server_holds_nobody_up(tmp_path: Path) -> None:
         probed, upstream, listen = (check.communicate(timeout=60)[0] for check in checks)
         took = time.monotonic() - began
     assert [check.returncode for check in checks] == [1, 1, 1]
-    assert "its name was not found in 4 s" in probed
+    assert "its name was not resolved in 4 s" in probed
     assert f"redis://{SILENT}:6379 cannot be used: no answer in time" in upstream
     assert len(upstream.splitlines()) == 2  # nothing of lookups that were given up
-    assert f"{slow} cannot be listened on: its name was not found in 4 s" in listen
+    assert f"{slow} cannot be listened on: its name was not resolved in 4 s" in listen
     assert took < 14

@@ -482,8 +482,8 @@ def test_a_check_sends_a_header_where_one_is_wanted(here: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--listen-proxy-protocol", "10.0.0.1/8"], "'10.0.0.1/8' is no network such as 10.0.0.0/8"),
-        (["--listen-proxy-protocol", "balancer"], "'balancer' is no network"),
+        (["--listen-proxy-protocol", "10.0.0.1/8"], "'10.0.0.1/8' is not a network such as 10.0.0.0/8"),
+        (["--listen-proxy-protocol", "balancer"], "'balancer' is not a network"),
         (["--listen-proxy-protocol", "::1", "--listen", "unix:///x"], "needs a host:port or tls:// address"),
     ],
 )

@@ -277,7 +277,7 @@ def test_while_the_server_is_gone(
         tab.screenshot(shots / "gone.png")
         text = tab.text()
         assert f"Upstream {upstream.url} is unavailable" in text
-        assert "See that the server runs" in text
+        assert "Check that the server runs" in text
         assert re.search(r"All with deadlines\s+1\n", text), "what was known last"
         began = time.monotonic()
         assert port.ask("/")[0] == 200
@@ -438,7 +438,7 @@ def test_a_cluster_node_says_why_it_does_not_count(start_server: StartServer, st
     status = until(lambda: (told := figures(port)).upstream.asked and told.upstream.slots and told)
     assert isinstance(status, Status)
     assert (status.due, status.rules, status.biggest) == (None, None, None)
-    assert "an index for each of its slots" in (status.due_trouble or "")
+    assert "an index for each slot" in (status.due_trouble or "")
     assert status.upstream.mode == "cluster"
 
 
@@ -571,7 +571,7 @@ UPSTREAM = Upstream(
         ({"next_deadline": 900.0}, {}, "bad", "Nobody removes expired members: the earliest deadline passed 100 s"),
         ({"next_deadline": 995.0}, {}, "good", "Good: "),
         ({"next_deadline": 1100.0, "clock_offset": 150.0}, {}, "bad", "Nobody removes"),
-        ({}, {"blind": True}, "warning", "The proxy looks at every request"),
+        ({}, {"blind": True}, "warning", "The proxy checks every request"),
         ({}, {"lost": 1234}, "warning", "1,234 events about expired members were lost"),
         ({"clock_offset": -2.5}, {}, "warning", "The server's clock is 2.5 s behind this machine's."),
     ],

@@ -839,6 +839,6 @@ def test_a_pipe_in_the_place_of_a_certificate_holds_nobody_up(
         os.mkfifo(path)
         proxy.process.send_signal(signal.SIGHUP)
         said = proxy.process.line(lambda line: "not reloaded" in line)
-        assert "it is no regular file" in said
+        assert "it is not a regular file" in said
         assert proxy.command("PING") == b"+PONG\r\n"
     proxy.stop()

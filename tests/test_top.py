@@ -148,7 +148,7 @@ def test_it_prints_the_figures_once(port: Admin) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("Good: clients are served, and members are removed on time.\n")
         assert re.search(r"In the next minute +0\n +In the next hour +2\n", done.stdout), done.stdout
-        assert "A key counts once, whatever follows in it." in " ".join(done.stdout.split())
+        assert "Each key counts once, whatever follows in it." in " ".join(done.stdout.split())
         assert "evil\\x1b[2J\\u202e:1" in done.stdout
         assert "\x1b" not in done.stdout
     done = run(at(port) + "/", "--once", "--json")
@@ -218,7 +218,7 @@ def test_what_cannot_be_had_is_said_in_one_line(server: Server, start_proxy: Sta
     _, off = with_admin(start_proxy, server, "--no-admin-page")
     nobody = free_port()
     done = run(f"127.0.0.1:{nobody}")
-    advice = "start the proxy with --admin, or name the address of its admin port"
+    advice = "start the proxy with --admin, or give the address of its admin port"
     said = f"expiremember-proxy: http://127.0.0.1:{nobody}: connection refused; {advice}\n"
     assert (done.returncode, done.stderr, done.stdout) == (1, said, "")
     done = run("http://u:secret@h:1")
@@ -226,8 +226,8 @@ def test_what_cannot_be_had_is_said_in_one_line(server: Server, start_proxy: Sta
     assert done.stderr.count("\n") == 1
     assert "secret" not in done.stderr
     for address, said in (
-        (at(off), f"{at(off)}: the status page is turned off there: see the setting admin_page"),
-        (f"http://127.0.0.1:{server.port}", "no HTTP is spoken there: name the admin port of a proxy (--admin)"),
+        (at(off), f"{at(off)}: the status page is turned off: see the setting admin_page"),
+        (f"http://127.0.0.1:{server.port}", "not an HTTP server: give the admin port of a proxy (--admin)"),
         ("unix:///no/such.sock", "unix:///no/such.sock: no such file or directory"),
         ("http://no-such-host.invalid:1", "no-such-host.invalid:1: "),
     ):
@@ -255,7 +255,7 @@ def test_figures_of_something_else_are_not_believed(body: bytes) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(TopError, match="are not the figures of this version"):
+        with pytest.raises(TopError, match="not the figures of this version"):
             Source(f"127.0.0.1:{listener.getsockname()[1]}").read()
         thread.join(20)
 
@@ -274,7 +274,7 @@ def test_no_line_is_wider_than_the_terminal(port: Admin) -> None:
 
 def test_what_is_wrong_is_shown_whole_on_a_narrow_terminal(port: Admin) -> None:
     status = Status.model_validate_json(port.ask("/status.json")[1])
-    told = "http://127.0.0.1:9121: connection refused; start the proxy with --admin, or name the address of its port"
+    told = "http://127.0.0.1:9121: connection refused; start the proxy with --admin, or give the address of its port"
     shown = lines_of(status, 40, 60, complaint=told)
     assert " ".join(shown[:3]) == told
     assert shown[3] == "The figures below are older."

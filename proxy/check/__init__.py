@@ -1,1 +1,1 @@
-"""`expiremember-proxy check`: whether a proxy with these settings can do its work here, and what to do if not."""
+"""`expiremember-proxy check`: test whether a proxy with these settings can work here, and say what to do if not."""

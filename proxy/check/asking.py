@@ -1,4 +1,4 @@
-"""Ask an upstream server what a proxy in front of it has to know, without changing anything.
+"""Query an upstream server for what a proxy in front of it needs to know, without changing anything.
 
 Its tests: tests/test_check.py.
 """
@@ -40,11 +40,11 @@ from proxy.upstream.words import CLIENT_NAME, REACH, ProxyBehindError, in_words,
 PINGS: Final = 5
 
 _STEPS: Final = 3
-"""How many times its own timeout the server gets for all answers together."""
+"""Time limit for all answers together, as a multiple of `control_timeout`."""
 
 _REFUSED_COMMAND: Final = re.compile(r" run the '([^'|]+)")
 _OF_ONE_COMMAND: Final = (NoPermissionError, UnknownCommandError)
-"""Errors that concern one command, and are told with the rights."""
+"""Errors that concern one command; they are reported with the rights."""
 
 _GREETING_SECONDS: Final = 1.0
 _LONGEST_LINE: Final = 300
@@ -53,7 +53,7 @@ _PLAIN: Final = "check that it is a Redis or Valkey, and whether it speaks TLS t
 
 
 async def check_upstream(settings: Settings) -> list[Finding]:
-    """Ask the upstream server, and return what is found.
+    """Query the upstream server, and return the findings.
 
     Raises:
         SettingsError: a certificate or the password file cannot be used.
@@ -67,14 +67,14 @@ async def check_upstream(settings: Settings) -> list[Finding]:
             await connection.connect()  # type: ignore[no-untyped-call]
             await _gather(_Asker(connection), facts, upstream.database, settings.prefix.encode())
             if facts.exposed:
-                with contextlib.suppress(OSError):  # TimeoutError is one: then nothing is said of it
+                with contextlib.suppress(OSError):  # includes TimeoutError; then nothing is reported about logins
                     facts.wants_login = await LoginWatch(upstream.connect).ask()
         findings = list(judge(facts))
-    # Something that is no server may announce lists of any size, and send numbers that are none.
+    # Something other than Redis may announce arrays of any size, and send invalid numbers.
     except (OSError, RedisError, TimeoutError, RuntimeError, MemoryError, ValueError) as error:
         sentinels = list(judge_sentinels(facts))
         if sentinels and not facts.primary:
-            return sentinels  # there is no server yet of which something could be said
+            return sentinels  # without a primary nothing else can be checked
         silent = upstream.uses_tls or isinstance(error, AuthenticationError) or facts.primary == ""
         greeting = b"" if silent else await _greeting(upstream)
         own = own_address(settings, upstream.stay.address) if is_unreachable(error) else None
@@ -85,10 +85,10 @@ async def check_upstream(settings: Settings) -> list[Finding]:
 
 
 async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
-    """Ask all Sentinels where the primary is, if it is they who know it.
+    """Ask all Sentinels for the primary's address, if the upstream is set by Sentinels.
 
     Raises:
-        RedisError: none tells it.
+        RedisError: no Sentinel knows it.
     """
     if not upstream.sentinels:
         return
@@ -111,13 +111,13 @@ async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
 
 
 class _Asker:
-    """One connection, on which requests are asked together."""
+    """Pipelines requests on one connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     async def ask(self, requests: Sequence[Sequence[bytes]]) -> list[Any]:
-        """Return the replies; an error reply as the exception that it is."""
+        """Return the replies; an error reply is returned as an exception."""
         await self._connection.send_packed_command(self._connection.pack_commands(requests))
         replies: list[Any] = []
         for _ in requests:
@@ -166,7 +166,7 @@ async def _gather(asker: _Asker, facts: Facts, database: int, prefix: bytes) -> 
 
 
 async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
-    """Try everything that the proxy's user needs, on a key that does not exist and a channel without subscribers."""
+    """Try everything the proxy's user needs, on a key that does not exist and a channel without subscribers."""
     token = secrets.token_hex(8).encode()
     requests = trials(token, prefix, clustered=is_cluster_node(facts.info))
     replies = await asker.ask([request for _, request in requests])
@@ -176,9 +176,9 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
             unknown.add(reply.command.lower())
         if not isinstance(reply, NoPermissionError):
             continue
-        # Each version has words of its own; all say "run" of a command, and none of a key or a channel.
+        # The wording differs between versions; only errors about a command contain "run".
         if of_command := _REFUSED_COMMAND.search(str(reply)):
-            if of_command[1] == name:  # else it is EVAL, for a script that would have told
+            if of_command[1] == name:  # otherwise it is EVAL: its script could not be tried
                 refused.add(name)
         elif name in ("publish", "subscribe"):
             facts.channels_refused = True
@@ -193,14 +193,14 @@ def _text(reply: Any) -> str:
 
 
 def _proxies(clients: str) -> list[str]:
-    """Return the versions of the proxies among the server's subscribers, as CLIENT LIST tells them."""
+    """Return the versions of the proxies among the server's subscribers, from CLIENT LIST."""
     found = [dict(word.partition("=")[::2] for word in line.split()) for line in clients.splitlines()]
     ours = [client for client in found if client.get("name") == CLIENT_NAME]
     return [client.get("lib-ver", "") if client.get("lib-name") == CLIENT_NAME else "" for client in ours]
 
 
 async def _greeting(upstream: Upstream) -> bytes:
-    """Return the line with which the server rejects clients before they have sent anything; mostly none."""
+    """Return the error with which the server rejects new connections; usually none."""
     said: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     listener = _Listener(said)
     try:
@@ -214,7 +214,7 @@ async def _greeting(upstream: Upstream) -> bytes:
 
 
 class _Listener(asyncio.Protocol):
-    """Takes the first line that comes; sends nothing."""
+    """Reads the first line from a server, without sending anything."""
 
     def __init__(self, said: asyncio.Future[bytes]) -> None:
         self._said = said
@@ -238,19 +238,19 @@ class _Listener(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
 
 def _unreachable(upstream: Upstream, error: Exception, greeting: bytes, own: str | None) -> Finding:
-    """Say why nothing could be found out.
+    """Explain why the server could not be queried.
 
     Args:
         upstream: the server.
         error: what went wrong.
-        greeting: what the server says to a client that has sent nothing.
-        own: the address at which the proxy listens, if the upstream's is the same.
+        greeting: what the server sends to a client that has sent nothing.
+        own: the proxy's listen address, if the upstream's is the same.
     """
     if is_proxys(greeting.removeprefix(b"-ERR ").decode("utf-8", "replace")):
         error, greeting = ProxyBehindError(None), b""
@@ -260,11 +260,11 @@ def _unreachable(upstream: Upstream, error: Exception, greeting: bytes, own: str
         return Finding(
             Level.FAILURE,
             "upstream",
-            f"{upstream} is where the proxy itself is to listen ({own}); set upstream to the Redis or Valkey server",
+            f"{upstream} is the proxy's own listen address ({own}); set upstream to the Redis or Valkey server",
         )
     if greeting.startswith(b"-"):
         answer = greeting[1:].decode("utf-8", "replace")
-        return Finding(Level.FAILURE, "upstream", f"{upstream} turns clients away: {answer}")
+        return Finding(Level.FAILURE, "upstream", f"{upstream} rejects clients: {answer}")
     raw, words = str(error), in_words(error)[:_LONGEST_LINE]
     if isinstance(error, AuthenticationError):
         return Finding(Level.FAILURE, "login", f"{upstream}: {upstream.explain(error)}; {upstream.advice(error)}")

@@ -1,4 +1,4 @@
-"""What the facts about an upstream server mean for a proxy in front of it; without I/O.
+"""Judge what the facts about an upstream server mean for a proxy in front of it. No I/O.
 
 Its tests: tests/test_check.py.
 """
@@ -20,33 +20,33 @@ OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
 
 ENOUGH_SENTINELS: Final = 3
-"""Two that are left of three are still a majority."""
+"""Of three Sentinels, the two left after a failure are still a majority."""
 
 SLOW_MS: Final = 5.0
-"""A round trip worth mentioning: some requests wait for one or two."""
+"""Round trips longer than this are worth a warning: some requests wait for one or two."""
 
 CLOCK_SECONDS: Final = 1.0
-"""A difference between two clocks that people notice."""
+"""Clock differences larger than this are noticed by people."""
 
 
 class Level(Enum):
-    """How a finding counts."""
+    """How serious a finding is."""
 
     OK = "ok"
     WARNING = "warning"
-    """Worth a look; the exit status is 0."""
+    """Worth attention; the exit status is 0."""
     FAILURE = "failure"
-    """The proxy cannot do its work, or not keep its promise; the exit status is 1."""
+    """The proxy cannot work, or cannot keep its promise; the exit status is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the table.
+    """One line of the output.
 
     Attributes:
-        level: how it counts.
+        level: how serious it is.
         subject: what it is about, in a word or two.
-        text: what is so, and what to do about it.
+        text: what was found, and what to do about it.
     """
 
     level: Level
@@ -56,28 +56,28 @@ class Finding:
 
 @dataclass(slots=True)
 class Facts:
-    """What has been found out about the upstream server.
+    """What was found out about the upstream server.
 
     Attributes:
-        address: where it is, without credentials.
-        info: what INFO says.
-        refused: the commands that the proxy's user may not run; None where that could not be tried.
+        address: its address, without credentials.
+        info: the fields of its INFO.
+        refused: the commands that the proxy's user may not run; None if that could not be tried.
         unknown: the commands that the proxy needs and the server does not know.
-        keys_refused: whether there are keys that it may not touch.
-        channels_refused: whether it may not publish, or not subscribe, on the proxy's channels.
+        keys_refused: whether there are keys that the user may not access.
+        channels_refused: whether the user may not publish or subscribe on the proxy's channels.
         ahead: how many seconds the server's clock is ahead of this machine's.
         round_trip_ms: how long a round trip takes.
-        save: the setting `save`; None where the user may not read it.
-        proxies: the versions of the proxies on this server; an empty one where the server does not tell.
+        save: the setting `save`; None if the user may not read it.
+        proxies: the versions of the proxies on this server; an empty version if the server does not report it.
         covered: the covered prefixes.
-        section: what the server tells of itself as an expiremember-proxy, if it is one.
-        has_command: whether it has EXPIREMEMBER itself.
+        section: its INFO fields as an expiremember-proxy, if it is one.
+        has_command: whether it has an EXPIREMEMBER command itself.
         version: the version of this proxy.
-        exposed: the addresses in `listen` that other machines can reach and that ask for no client certificate.
-        wants_login: whether the server requires a login of clients; None where that is not known.
-        sentinels: the Sentinels, each with where the primary is by what it says, or what is wrong with it.
-        primary: where the primary is by what they say together, empty if that is not known; None without Sentinels.
-        node: what it says of itself, if it is a cluster node.
+        exposed: the addresses in `listen` that other machines can reach and that require no client certificate.
+        wants_login: whether the server requires clients to log in; None if unknown.
+        sentinels: each Sentinel, with the primary's address that it reports or the error.
+        primary: the primary's address by the Sentinels' majority, empty if unknown; None without Sentinels.
+        node: its entry in CLUSTER NODES, if it is a cluster node.
         ports: the ports in `listen`.
     """
 
@@ -104,13 +104,13 @@ class Facts:
 
 
 def fields(info: str) -> dict[str, str]:
-    """Return the lines of INFO as a mapping."""
+    """Parse the lines of INFO."""
     pairs = (line.partition(":") for line in info.splitlines() if ":" in line and not line.startswith("#"))
     return {name: value for name, _, value in pairs}
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Return what the facts mean, a finding for each subject."""
+    """Return what the facts mean: a finding for each subject."""
     return [
         *judge_sentinels(facts),
         *_server(facts),
@@ -130,7 +130,7 @@ def judge(facts: Facts) -> list[Finding]:
 def _server(facts: Facts) -> Iterator[Finding]:
     info = facts.info
     if not info:
-        return  # the rights say why
+        return  # the finding on rights explains it
     valkey = info.get("server_name") == "valkey" or "valkey_version" in info
     text = info.get("valkey_version") if valkey else info.get("redis_version")
     name, oldest = ("Valkey", OLDEST_VALKEY) if valkey else ("Redis", OLDEST_REDIS)
@@ -159,14 +159,14 @@ def _server(facts: Facts) -> Iterator[Finding]:
 
 
 def is_cluster_node(info: Mapping[str, str]) -> bool:
-    """Return whether the lines of INFO are those of a cluster node."""
+    """Return whether the fields of INFO are those of a cluster node."""
     return "cluster" in (info.get("server_mode"), info.get("redis_mode")) or info.get("cluster_enabled") == "1"
 
 
 def _node(facts: Facts) -> Iterator[Finding]:
     node = facts.node
     if node is None:
-        return  # the rights say why
+        return  # the finding on rights explains it
     if not facts.ports.isdisjoint((node.address.port,)):
         where = f"the node announces {node.address}, where the proxy listens"
         role = f"{_count(len(node.slots), 'slot')}" if node.primary else "replica"
@@ -175,8 +175,8 @@ def _node(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "cluster",
-            f"the node announces {node.address}, and the proxy listens on another port: unless that one leads to it,"
-            " clients go past the proxy; set cluster-announce-port to the proxy's port",
+            f"the node announces {node.address}, and the proxy listens on another port: unless that port leads to it,"
+            " clients bypass the proxy; set cluster-announce-port to the proxy's port",
         )
 
 
@@ -202,7 +202,7 @@ def _commands(unknown: list[str]) -> Iterator[Finding]:
         yield Finding(
             Level.FAILURE,
             "commands",
-            f"the server has no {', '.join(name.upper() for name in unknown)}, and the proxy needs it; remove"
+            f"the server has no {', '.join(name.upper() for name in unknown)}, which the proxy needs; remove"
             " rename-command for it from the server's configuration",
         )
 
@@ -222,11 +222,11 @@ def _rights(facts: Facts) -> Iterator[Finding]:
             f"the proxy's user lacks {' '.join(missing)}; give it the rules in config/acl.example (ACL SETUSER)",
         )
     else:
-        yield Finding(Level.OK, "rights", "the proxy's user has all that it needs")
+        yield Finding(Level.OK, "rights", "the proxy's user has all the rights it needs")
 
 
 def judge_sentinels(facts: Facts) -> Iterator[Finding]:
-    """Give what the Sentinels say."""
+    """Yield findings about the Sentinels."""
     if not facts.sentinels:
         return
     agreed = [sentinel for sentinel, (told, _) in facts.sentinels.items() if told is not None and told == facts.primary]
@@ -238,7 +238,7 @@ def judge_sentinels(facts: Facts) -> Iterator[Finding]:
     ]
     count = f"{len(agreed)} of {len(facts.sentinels)}"
     if not facts.primary:
-        what = "they disagree about" if others else "none tells"
+        what = "they disagree about" if others else "none knows"
         yield Finding(
             Level.FAILURE,
             "sentinels",
@@ -278,7 +278,7 @@ def _role(info: Mapping[str, str], primary: str | None) -> Iterator[Finding]:
         yield Finding(
             Level.FAILURE,
             "replication",
-            f"this is a replica: nothing can be removed here; set upstream to its primary,"
+            f"this is a replica: the proxy cannot remove members here; set upstream to its primary,"
             f" {info.get('master_host', '?')}:{info.get('master_port', '?')}",
         )
         return
@@ -288,14 +288,14 @@ def _role(info: Mapping[str, str], primary: str | None) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "replication",
-            "min-replicas-to-write is set, and no replica is in time: the server may refuse all writes, removals too;"
-            " look after the replicas",
+            "min-replicas-to-write is set, and no replica keeps up: the server may refuse writes, including removals;"
+            " check the replicas",
         )
     elif primary is not None and good is None and "role" in info:
         yield Finding(
             Level.WARNING,
             "replication",
-            f"{_count(replicas, 'replica')}, and min-replicas-to-write is 0: at a failover the old primary goes on"
+            f"{_count(replicas, 'replica')}, and min-replicas-to-write is 0: in a failover the old primary keeps"
             " acknowledging writes for seconds, which are then lost; set min-replicas-to-write 1",
         )
     elif primary is not None and not replicas and "role" in info:
@@ -329,7 +329,7 @@ def _persistence(info: Mapping[str, str], save: str | None) -> Iterator[Finding]
     if info.get("aof_enabled") == "1":
         yield Finding(Level.OK, "persistence", "append-only file")
     elif save:
-        yield Finding(Level.OK, "persistence", f"snapshots ({save}); deadlines set since the last go with a crash")
+        yield Finding(Level.OK, "persistence", f"snapshots ({save}); a crash loses deadlines set since the last one")
     elif save == "":
         yield Finding(
             Level.WARNING,
@@ -337,22 +337,20 @@ def _persistence(info: Mapping[str, str], save: str | None) -> Iterator[Finding]
             "off: all data, deadlines included, is lost when the server stops; set appendonly yes",
         )
     elif "aof_enabled" in info:
-        yield Finding(
-            Level.OK, "persistence", "no append-only file; whether there are snapshots the proxy's user may not see"
-        )
+        yield Finding(Level.OK, "persistence", "no append-only file; the proxy's user may not check for snapshots")
 
 
 def _clock(ahead: float | None) -> Iterator[Finding]:
     if ahead is None:
         return
     if abs(ahead) <= CLOCK_SECONDS:
-        yield Finding(Level.OK, "clock", f"the server's is {_offset(ahead)} this machine's")
+        yield Finding(Level.OK, "clock", f"the server's clock is {_offset(ahead)} this machine's")
     else:
         yield Finding(
             Level.WARNING,
             "clock",
-            f"the server's is {_offset(ahead)} this machine's: EXPIREMEMBERAT goes by the server's;"
-            " have both set by a time service",
+            f"the server's clock is {_offset(ahead)} this machine's, and EXPIREMEMBERAT uses the server's;"
+            " run a time service on both",
         )
 
 
@@ -362,7 +360,7 @@ def _proxies(versions: Iterable[str], own: str) -> Iterator[Finding]:
         yield Finding(Level.OK, "proxies", "none on this server yet")
         return
     told = ", ".join(
-        version or "of unknown version: before Redis 7.2 servers do not tell" for version in sorted(set(found))
+        version or "of unknown version: servers before Redis 7.2 do not report it" for version in sorted(set(found))
     )
     others = {version for version in found if version and version != own}
     if others:
@@ -391,11 +389,11 @@ def _covered(prefixes: list[str]) -> Iterator[Finding]:
 
 
 def exposure(exposed: list[str], wants_login: bool | None) -> Iterator[Finding]:
-    """Give a warning if other machines can use the server without a password.
+    """Yield a warning if other machines can use the server without a password.
 
     Args:
-        exposed: the addresses that they can reach and that ask for no client certificate.
-        wants_login: whether the server requires a login; None where that is not known.
+        exposed: the addresses that they can reach and that require no client certificate.
+        wants_login: whether the server requires clients to log in; None if unknown.
     """
     if exposed and wants_login is False:
         yield Finding(

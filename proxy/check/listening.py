@@ -1,4 +1,4 @@
-"""Finds out whether the proxy can listen where it is to, or listens there already.
+"""Check whether the proxy can listen on its addresses, or does so already.
 
 Its tests: tests/test_check.py.
 """
@@ -27,13 +27,13 @@ _LONGEST_PATH: Final = 107 if sys.platform.startswith("linux") else 103
 _INFO: Final = b"*2\r\n$4\r\nINFO\r\n$12\r\nexpiremember\r\n"
 _PAGES: Final = b"GET /pages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _DRAIN: Final = b"POST /drain"
-"""What only the proxy's admin port says of its pages, to who asks for one that there is not."""
+"""Part of the 404 page that only the proxy's admin port sends."""
 
 _OURS: Final = b"-ERR expiremember-proxy:"
 
 
 def check_listening(settings: Settings) -> Iterator[Finding]:
-    """Give a finding for each address to listen on."""
+    """Yield a finding for each address in `listen`."""
     if settings.listen_tls_cert_file is not None:
         try:
             listening_context(settings)
@@ -48,7 +48,7 @@ def check_listening(settings: Settings) -> Iterator[Finding]:
 
 
 def check_admin(settings: Settings) -> Iterator[Finding]:
-    """Give a finding for the address of the admin port, if there is one."""
+    """Yield a finding for the address of the admin port, if there is one."""
     if settings.admin is None:
         return
     where = parse_address(settings.admin)
@@ -72,17 +72,17 @@ def ports(settings: Settings) -> set[int]:
 
 
 def own_address(settings: Settings, primary: Address | None) -> str | None:
-    """Return the address in `listen` that the upstream's address leads to on this machine; None if none does.
+    """Return the address in `listen` that the upstream's address leads to on this machine; None if there is none.
 
     Args:
         settings: the settings.
-        primary: where Sentinels say that the primary is.
+        primary: the primary's address according to Sentinels.
     """
     upstream = parse_upstream(settings.upstream)
     meant: set[tuple[str, int]] = set()
     if (address := upstream.address or primary) is not None:
         host, port = address
-        with contextlib.suppress(OSError):  # that its name cannot be looked up is a finding already
+        with contextlib.suppress(OSError):  # a name that cannot be resolved is reported elsewhere
             meant = {_at(found) for found in lookup(ANY.get(host, host), port)}
 
     def is_meant(where: Path | TCPAddress) -> bool:
@@ -108,7 +108,7 @@ def _at(found: tuple[Any, ...]) -> tuple[str, int]:
 
 
 def _is_here(host: str, family: int) -> bool:
-    """Return whether an IP address of that family is one of this machine's."""
+    """Return whether an IP address belongs to this machine."""
     try:
         with socket.socket(family) as probe:
             probe.bind((host, 0))
@@ -118,7 +118,7 @@ def _is_here(host: str, family: int) -> bool:
 
 
 def exposed(settings: Settings) -> list[str]:
-    """Return the addresses in `listen` that other machines can reach and that ask clients for no certificate."""
+    """Return the addresses in `listen` that other machines can reach and that require no client certificate."""
     return [address for address in settings.listen if _is_open(parse_address(address), settings)]
 
 
@@ -128,7 +128,7 @@ def _is_open(where: Path | TCPAddress, settings: Settings) -> bool:
     try:
         host = str(lookup(where.host, where.port)[0][4][0])
     except OSError:
-        return False  # that it cannot be listened on is a finding already
+        return False  # that its name cannot be resolved is reported elsewhere
     return not is_loopback(host)
 
 
@@ -143,11 +143,11 @@ def _look(address: str, balancers: Sequence[str]) -> tuple[Level, str]:
             return Level.FAILURE, f"cannot be listened on: {error}"
         return _bind(where)
     except CertificateWantedError:
-        return Level.OK, "is in use by a server that wants a client certificate: the proxy, if it is running"
+        return Level.OK, "is in use by a server that requires a client certificate: the proxy, if it is running"
     except NoAnswerError as error:
-        return Level.FAILURE, f"is in use, and who listens there does not answer ({error}); choose another address"
+        return Level.FAILURE, f"is in use, and the program there does not answer ({error}); choose another address"
     if line.startswith(b"-NOAUTH"):
-        return Level.OK, "is in use by a server that wants a login: the proxy, if it is running"
+        return Level.OK, "is in use by a server that requires a login: the proxy, if it is running"
     if line.startswith(BUSY):
         return Level.OK, f"is in use by a server that answers {line[1:].decode(errors='replace')}: perhaps the proxy"
     if line.startswith(_OURS):
@@ -158,7 +158,7 @@ def _look(address: str, balancers: Sequence[str]) -> tuple[Level, str]:
 
 
 def section(address: str, balancers: Sequence[str] = ()) -> dict[str, str]:
-    """Return what the proxy that listens at an address tells of itself; nothing if that is no proxy."""
+    """Return the INFO section of the proxy at this address; empty if it is not a proxy."""
     try:
         reply = ask(address, _INFO, _is_whole, balancers=balancers)
     except (NoAnswerError, ConnectionRefusedError, FileNotFoundError):
@@ -173,7 +173,7 @@ def _is_whole(reply: bytes) -> bool:
 
 
 def _bind(where: Path | TCPAddress) -> tuple[Level, str]:
-    """Bind the address for a moment, to see whether that is possible."""
+    """Bind the address briefly, to see whether that is possible."""
     try:
         if isinstance(where, Path):
             return _look_at_path(where)
@@ -184,16 +184,16 @@ def _bind(where: Path | TCPAddress) -> tuple[Level, str]:
 
 
 def _look_at_path(path: Path) -> tuple[Level, str]:
-    """See whether a socket can be made there; or made anew, where a killed proxy has left one."""
+    """Check whether a socket can be created at a path, or replaced if a killed proxy left one there."""
     reason = None
     if len(os.fsencode(path)) > _LONGEST_PATH:
         reason = f"its path is longer than {_LONGEST_PATH} bytes"
     elif not path.parent.is_dir():
-        reason = "there is no such folder"
+        reason = "its folder does not exist"
     elif not os.access(path.parent, os.W_OK | os.X_OK):
-        reason = "its folder may not be written to"
+        reason = "its folder is not writable"
     elif path.is_symlink() and not path.exists():
-        reason = "there is a link that leads nowhere"
+        reason = "it is a broken link"
     elif path.exists() and not path.is_socket():
-        reason = "there is a file that is no socket"
+        reason = "it is a file, not a socket"
     return (Level.OK, "is free") if reason is None else (Level.FAILURE, f"cannot be listened on: {reason}")

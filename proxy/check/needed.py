@@ -1,8 +1,8 @@
-"""The rights that the proxy's own user needs, each with a request that shows whether it is there and changes nothing.
+"""The rights that the proxy's own user needs, each with a harmless request that shows whether the user has it.
 
 Its tests: tests/test_check.py.
 
-The only source of them: the check tries them, docs/security.md and config/acl.example are held to them by a test.
+This is their only source: the check tries them, and a test compares docs/security.md and config/acl.example with them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from proxy.scripts.calls import script
 
 KEY: Final = b"{key}"
 CHANNEL: Final = b"{channel}"
-"""What stands for a key that there is not, and for a channel on which nobody listens."""
+"""Placeholder for a key that does not exist, and for a channel without subscribers."""
 
 EVERYBODY: Final = b"{everybody}"
-"""What stands for the channel of all proxies; they drop an empty message."""
+"""Placeholder for the channel of all proxies; they ignore an empty message."""
 
 EVENTS: Final = b"__subkeyspace@0__:" + KEY
-"""A channel for messages about a member that expired, on which nobody listens."""
+"""A channel for events without subscribers."""
 
 _KEYS: Final = (b"{prefix}" + KEY, b"z" + KEY, b"\0" + KEY, KEY)
-"""Keys that only a pattern for all keys fits, the proxy's own among them."""
+"""Keys that only a pattern for all keys matches, including the proxy's own."""
 
 TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "hello": (b"HELLO",),
@@ -68,13 +68,13 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "xadd": (b"XADD", KEY, b"NOMKSTREAM", b"*", b"f", b"v"),
     "rpush": (b"RPUSH", KEY),
 }
-"""Command → the request. Servers judge the command, then the key or the channel, and only then run it."""
+"""Command → request. Servers check the command first, then the key or channel, and only then run it."""
 
 CLUSTERED: Final[Mapping[str, tuple[bytes, ...]]] = {
     "cluster": (b"CLUSTER", b"NODES"),
     "readonly": (b"READONLY",),
 }
-"""The same, for what the proxy needs in front of a cluster node only."""
+"""The same, for commands that the proxy needs only in front of a cluster node."""
 
 _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("client", (b"CLIENT", b"SETNAME", b"")),
@@ -83,29 +83,29 @@ _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("publish", (b"PUBLISH", EVENTS, b"")),
     ("exists", (b"EXISTS", *_KEYS)),
     ("unlink", (b"UNLINK", *_KEYS)),
-    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # the trial above tells only whether the server has it
+    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # above: only whether it is known
 )
-"""Further requests, for users who may run some forms of a command only, or use some keys and channels."""
+"""Further requests, for users who may use only some forms of a command, or some keys and channels."""
 
 LAST: Final = "subscribe"
-"""The one after which a connection can do little else."""
+"""Send this one last: after it a connection can do little else."""
 
 
 def rules(prefix: str) -> list[str]:
-    """Return the rules, as of ACL SETUSER, that give a user what the proxy needs and nothing else.
+    """Return the ACL SETUSER rules that give a user exactly what the proxy needs.
 
     Args:
-        prefix: what the names of the proxy's own keys, and of its channels, begin with.
+        prefix: the prefix of the proxy's own keys and channels.
     """
     return ["~*", f"&{prefix}*", "&__subkey*", "-@all", *(f"+{name}" for name in TRIALS)]
 
 
 def trials(token: bytes, prefix: bytes, *, clustered: bool = False) -> list[tuple[str, list[bytes]]]:
-    """Return commands with the requests that show whether the user may run them, in the order in which to send them.
+    """Return the requests that show whether the user may run each command, in the order to send them.
 
     Args:
-        token: a key that there is not.
-        prefix: what the names of the proxy's own keys, and of its channels, begin with.
+        token: the name of a key that does not exist.
+        prefix: the prefix of the proxy's own keys and channels.
         clustered: whether the server is a cluster node.
     """
     words = {

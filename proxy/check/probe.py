@@ -1,8 +1,8 @@
-"""`check --probe`: whether the running proxy answers a PING where it listens.
+"""`check --probe`: test whether the running proxy answers a PING on its addresses.
 
 Its tests: tests/test_check.py.
 
-A container's health check runs it every few seconds, so it imports nothing that takes long.
+A container's health check runs it every few seconds, so it avoids slow imports.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from proxy.addresses import DEFAULT_LISTEN, UNLISTED, TCPAddress, parse_address,
 from proxy.names import lookup
 
 TIMEOUT: Final = 4.0
-"""Seconds that one address gets, from the connection to the reply."""
+"""Time limit in seconds for one address, from connecting to the reply."""
 
 LARGEST: Final = 64 * 1024
-"""Bytes of a reply that are read."""
+"""Maximum number of bytes of a reply to read."""
 
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 _HEADER: Final = b"PROXY UNKNOWN\r\n"
-"""Says that the peer speaks for itself."""
+"""Says that the connection carries no other client's address."""
 
 ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
 BUSY: Final = (b"-BUSY ", b"-LOADING ", b"-MISCONF ", b"-MASTERDOWN ", b"-ERR max number of clients reached")
-"""Errors of a server that is alive but cannot serve everybody now: restarting the proxy would not help."""
+"""Errors of a server that is alive but too busy to serve: restarting the proxy would not help."""
 
 _ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM", UNLISTED.rstrip(), *BUSY)
 _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 
 
 class NoAnswerError(Exception):
-    """No answer came as from a proxy; the text says what happened."""
+    """There was no answer that a proxy would give; the text says what happened."""
 
 
 class NoConnectionError(NoAnswerError):
-    """The address cannot be reached."""
+    """The address is unreachable."""
 
 
 class CertificateWantedError(NoAnswerError):
-    """The address wants a client certificate, which a probe does not have."""
+    """The address requires a client certificate, which a probe does not have."""
 
 
 def ask(
@@ -59,18 +59,18 @@ def ask(
     """Send a request to an address, and return the reply.
 
     Args:
-        address: one to listen on, as in the settings.
+        address: a listen address, as in the settings.
         request: the request.
-        is_whole: returns whether so much of a reply is enough.
-        timeout: seconds for all of it.
+        is_whole: returns whether the bytes so far are enough of a reply.
+        timeout: seconds for the whole exchange.
         balancers: the networks whose connections begin with a PROXY protocol header.
 
     Raises:
-        ConnectionRefusedError: nobody listens there.
-        FileNotFoundError: there is no such socket.
-        CertificateWantedError: only clients with a certificate are answered.
+        ConnectionRefusedError: nothing listens there.
+        FileNotFoundError: the socket does not exist.
+        CertificateWantedError: a client certificate is required.
         NoConnectionError: no connection could be opened.
-        NoAnswerError: there came no reply, or only a part of one.
+        NoAnswerError: no reply came, or only part of one.
     """
     where = parse_address(address)
     end = time.monotonic() + timeout
@@ -95,10 +95,10 @@ def ask(
                     connection.settimeout(left())
                     data = connection.recv(LARGEST)
                     if not data and not reply and by_tls:
-                        # Any other problem the proxy reports in a reply.
+                        # other problems reach clients as a reply
                         raise CertificateWantedError("it closed the connection after the handshake")
                     if not data:
-                        raise NoAnswerError("it closed the connection" + (" amid a reply" if reply else ""))
+                        raise NoAnswerError("it closed the connection" + (" in the middle of a reply" if reply else ""))
                     reply += data
     except (ConnectionRefusedError, FileNotFoundError, NoConnectionError):
         raise
@@ -106,13 +106,13 @@ def ask(
         raise NoAnswerError(f"it did not answer in {timeout:g} s") from None
     except OSError as error:
         if any(reason in str(getattr(error, "reason", "")) for reason in _WANTS_CERTIFICATE):
-            raise CertificateWantedError("it wants a client certificate") from None
+            raise CertificateWantedError("it requires a client certificate") from None
         raise NoAnswerError(str(error.strerror or error)) from None
     return reply
 
 
 def _reach(where: Path | TCPAddress, left: Callable[[], float]) -> socket.socket:
-    """Open a connection."""
+    """Connect to the address."""
     if isinstance(where, Path):
         return _connect(socket.AF_UNIX, str(where), left)
     try:
@@ -141,7 +141,7 @@ def _connect(family: int, address: Any, left: Callable[[], float]) -> socket.soc
 
 
 def _is_among(connection: socket.socket, balancers: Sequence[str]) -> bool:
-    """Return whether this end of a connection is in one of the networks."""
+    """Return whether the local end of a connection is in one of the networks."""
     if connection.family == socket.AF_UNIX:
         return False
     from proxy.listen.header import is_among, networks
@@ -150,7 +150,7 @@ def _is_among(connection: socket.socket, balancers: Sequence[str]) -> bool:
 
 
 def _tls(connection: socket.socket) -> socket.socket:
-    """Begin TLS without checking the peer: nothing secret is sent."""
+    """Start TLS without verifying the peer: nothing secret is sent."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -160,21 +160,21 @@ def _tls(connection: socket.socket) -> socket.socket:
 
 
 def printable(text: str) -> str:
-    """Return a text without control codes."""
+    """Replace control characters in a text."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def has_line(reply: bytes) -> bool:
-    """Return whether the first line of a reply has come."""
+    """Return whether the first line of a reply is complete."""
     return b"\r\n" in reply
 
 
 def probe(addresses: Iterable[str], say: Callable[[str], None], balancers: Sequence[str] = ()) -> bool:
-    """Return whether the proxy serves clients at all these addresses.
+    """Return whether the proxy serves clients at all addresses.
 
     Args:
-        addresses: where it listens, as in the settings.
-        say: gets a line about each.
+        addresses: its listen addresses, as in the settings.
+        say: called with a line about each address.
         balancers: the networks whose connections begin with a PROXY protocol header.
     """
     healthy = True
@@ -184,7 +184,7 @@ def probe(addresses: Iterable[str], say: Callable[[str], None], balancers: Seque
             alive = line.startswith(_ALIVE)
             said = "answers" if alive else printable(line.removeprefix(b"-")[:300].decode("utf-8", "replace"))
         except CertificateWantedError:
-            alive, said = True, "answers, and wants a client certificate"
+            alive, said = True, "answers, and requires a client certificate"
         except (ConnectionRefusedError, FileNotFoundError):
             alive, said = False, "nothing listens there; is the proxy running?"
         except NoAnswerError as error:
@@ -195,10 +195,10 @@ def probe(addresses: Iterable[str], say: Callable[[str], None], balancers: Seque
 
 
 def listening(arguments: list[str], environment: Mapping[str, str]) -> list[str] | None:
-    """Return where the proxy listens, as far as that can be told without reading all settings; else None.
+    """Return the listen addresses if they can be determined without loading all settings, else None.
 
     Args:
-        arguments: those behind `check`.
+        arguments: the arguments after `check`.
         environment: the environment variables.
     """
     variables = {name.upper(): value for name, value in environment.items()}
@@ -222,19 +222,19 @@ def listening(arguments: list[str], environment: Mapping[str, str]) -> list[str]
 
 
 def run(addresses: Iterable[str], balancers: Sequence[str] = ()) -> int:
-    """Probe, with a line for each address on standard output.
+    """Probe the addresses, and print a line about each.
 
     Returns:
-        The exit status: 0 if all are served, else 1.
+        The exit status: 0 if all answer, else 1.
     """
     return 0 if probe(addresses, print, balancers) else 1
 
 
 def main() -> int | None:
-    """Probe at once if that is what the command line asks for and settings need not be read.
+    """Run the probe if the command line asks for one and needs no loaded settings.
 
     Returns:
-        The exit status; None where the whole command line has to be read.
+        The exit status; None if the command line must be processed in full.
     """
     arguments = sys.argv[1:]
     if arguments[:1] != ["check"] or "--probe" not in arguments:

@@ -1,4 +1,4 @@
-"""Runs the check and prints its table.
+"""Run the check and print its table.
 
 Its tests: tests/test_check.py.
 """
@@ -18,7 +18,7 @@ from proxy.settings import Settings
 
 
 def table(findings: Iterable[Finding]) -> Iterator[str]:
-    """Give a line for each finding: how it counts, what it is about, and what to do."""
+    """Yield a line for each finding: level, subject and text."""
     rows = list(findings)
     width = max((len(row.subject) for row in rows), default=0)
     for row in rows:
@@ -26,7 +26,7 @@ def table(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def run(settings: Settings) -> int:
-    """Check, and print what is found on standard output.
+    """Run the check, and print the findings.
 
     Returns:
         The exit status: 1 if there is a failure, else 0.
@@ -48,7 +48,7 @@ def _ask(settings: Settings) -> list[Finding]:
 
 def _embedded(settings: Settings) -> list[Finding]:
     try:
-        found = Finding(Level.OK, "embedded", f"there is a server to start: {find_servers()[0]}")
+        found = Finding(Level.OK, "embedded", f"server to start: {find_servers()[0]}")
         return [found, *exposure(exposed(settings), wants_login=False)]
     except EmbeddedError as error:
         return [Finding(Level.FAILURE, "embedded", str(error))]

@@ -1,1 +1,1 @@
-"""What the proxy knows of Redis commands: what each does to members and their deadlines, and where its keys stand."""
+"""What the proxy knows about Redis commands: what each does to members and deadlines, and which arguments are keys."""

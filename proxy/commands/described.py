@@ -1,5 +1,5 @@
-"""What the server says about itself: which commands it has, their arity and keys, and which product and version it is,
-as far as that decides how it reads requests.
+"""What the server says about itself: its commands with their arity and keys, and its product and version, which decide
+how it parses requests.
 
 Its tests: tests/test_commands.py.
 """
@@ -16,26 +16,26 @@ from proxy.commands.table import COMMANDS, DIALECTS, HARMLESS, UNANSWERED, Comma
 from proxy.wire.request import Blanks, Quoting
 
 _CONTAINERS: Final = frozenset((b"OBJECT", b"MEMORY", b"XINFO", b"XGROUP", b"DEBUG"))
-"""Commands whose subcommands take keys, which older servers do not tell."""
+"""Commands whose subcommands take keys, which older servers do not report."""
 
 _WRITING: Final = frozenset((b"write", b"may_replicate", b"module"))
-"""Flags of commands that may write, unless they are said to be read-only."""
+"""Flags of commands that may write, unless they are flagged as read-only."""
 
 _WAITING: Final = frozenset((b"blocking", b"module"))
-"""Flags of commands that may not be answered at once."""
+"""Flags of commands whose reply may be delayed."""
 
 
 class Terms(NamedTuple):
-    """The terms on which the server runs a command, and so a script in its place.
+    """The conditions under which the server runs a command, and so a script in its place.
 
     Attributes:
-        writes: whether it is refused where nothing may be written.
-        takes_memory: whether it is refused when there is no memory left.
-        declared: whether the server reads the terms in a script's first line. Older ones find out when the script calls
-        something.
-        across: whether the script may look at keys of several slots of a cluster node.
+        writes: whether it is refused where writes are not allowed.
+        takes_memory: whether it is refused when the server is out of memory.
+        declared: whether the server reads the terms from a script's first line. Older servers check each call that the
+        script makes.
+        across: whether the script may access keys in several slots of a cluster node.
         clustered: whether the server may be a cluster node.
-        told: whether somebody may have asked to be told of members that expire.
+        told: whether there may be rules for events.
     """
 
     writes: bool
@@ -48,16 +48,16 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the server says of one command.
+    """What the server's `COMMAND` says about one command.
 
     Attributes:
-        arity: number of arguments, the name included; negative: at least so many.
-        first: position of the first key; 0 for none.
-        last: position of the last key; negative: counted from the end.
-        step: from one key to the next.
-        movable: whether keys stand in other places too.
-        flags: what the server checks before it runs the command, and more.
-        subcommands: what it says of those, by their upper-case names (from Redis 7.0 on).
+        arity: number of arguments, including the name; if negative, the minimum.
+        first: position of the first key; 0 if there is none.
+        last: position of the last key; if negative, counted from the end.
+        step: distance from one key to the next.
+        movable: whether there may be keys in other places.
+        flags: the command's flags.
+        subcommands: the descriptions of its subcommands, by upper-case name (from Redis 7.0 on).
     """
 
     arity: int
@@ -70,19 +70,19 @@ class Description:
 
     @property
     def writes(self) -> bool:
-        """Whether it may write, itself or by a subcommand. Modules do not always say so, but a command with keys says
-        if it only reads."""
+        """Whether the command or a subcommand may write. Modules need not set the write flag, but commands with keys
+        set the read-only flag if they only read."""
         has_keys = bool(self.first) or self.movable
         own = b"readonly" not in self.flags and (has_keys or not self.flags.isdisjoint(_WRITING))
         return own or any(subcommand.writes for subcommand in self.subcommands.values())
 
     def of(self, arguments: list[bytes]) -> Description:
-        """Return what is said of the subcommand that a request is for, or else of the command."""
+        """Return the description of the subcommand that a request is for, or else that of the command."""
         return self.subcommands.get(arguments[1].upper(), self) if len(arguments) > 1 and self.subcommands else self
 
 
 def _describe(row: list[Any]) -> Description:
-    """Read one row of the reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
+    """Parse one row of the reply to `COMMAND`: name, arity, flags, first key, last key, step, …"""
     below = row[9] if len(row) > 9 else ()
     subcommands = {bytes(each[0]).upper().partition(b"|")[2]: _describe(each) for each in below}
     flags = frozenset(row[2])
@@ -91,23 +91,23 @@ def _describe(row: list[Any]) -> Description:
 
 
 def _house(name: bytes) -> bytes:
-    """Return what the commands of a dialect for one type of key have in common, and no others."""
+    """Return the part of the name that the commands of one dialect for one type of key share."""
     return name if name.startswith((b"FIELD", b"EXPIREMEMBER", b"PEXPIREMEMBER")) else name[:1]
 
 
 class ServerCommands:
-    """The server's commands. Until they have been read, every command may exist, and any argument may be a key.
+    """The server's commands. Until they are loaded, any command may exist, and any argument may be a key.
 
     Attributes:
-        blanks: what the server makes of a line of blanks between two requests.
+        blanks: how the server treats a line of spaces between two requests.
         empty_counts: whether an empty request ends a CLIENT REPLY SKIP.
-        takes_many_arguments: whether it takes requests of more than 1,048,576 arguments.
-        strict_lines: whether it closes the connection for a line of a request that does not end in CRLF.
-        declares_terms: whether it reads in a script's first line on which terms to run it.
-        quoting: how it splits an inline request into arguments.
+        takes_many_arguments: whether it accepts requests of more than 1,048,576 arguments.
+        strict_lines: whether it closes the connection if a line of a request does not end in CRLF.
+        declares_terms: whether it reads the terms from a script's first line.
+        quoting: how it splits inline requests into arguments.
         clustered: whether it may be a cluster node.
-        is_valkey: whether it is a Valkey, whose commands for lifetimes of fields differ from Redis's.
-        worked_out: a cache for what others derive from all this; cleared when it is read again.
+        is_valkey: whether it is a Valkey, whose commands for lifetimes of fields differ from those of Redis.
+        worked_out: a cache for values derived from all this; cleared whenever it is loaded again.
     """
 
     def __init__(self) -> None:
@@ -123,14 +123,14 @@ class ServerCommands:
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
         self._dialects: dict[bytes, Command] = {}  # those that the server lacks
-        self._table = COMMANDS  # and what else the proxy knows
+        self._table = COMMANDS  # plus the commands in `_dialects`
         self._unplaced = Command(b"", Effect.ARRIVE, self._written)
-        self._terms: dict[bytes, Terms] = {}  # those that have been asked for
+        self._terms: dict[bytes, Terms] = {}  # a cache
 
     def read(self, rows: Iterable[list[Any]]) -> None:
-        """Take over the server's reply to `COMMAND`."""
+        """Load the server's reply to `COMMAND`."""
         described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
-        # A server with one of these commands keeps such lifetimes itself, so the proxy must not add the others.
+        # A server with one of these commands stores such lifetimes itself, so the proxy must not add the others.
         kept = {_house(name) for name in DIALECTS if name in described}
         self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
@@ -139,21 +139,21 @@ class ServerCommands:
         self.worked_out.clear()
 
     def meet(self, *, clustered: bool) -> None:
-        """Take over whether the server is a cluster node."""
+        """Record whether the server is a cluster node."""
         if clustered != self.clustered:
             self.clustered = clustered
             self._terms.clear()
             self.worked_out.clear()
 
     def note_rules(self, *, told: bool) -> None:
-        """Take over whether any database has rules for events."""
+        """Record whether any database has rules for events."""
         if told != self.told:
             self.told = told
             self._terms.clear()
             self.worked_out.clear()
 
     def read_greeting(self, greeting: Mapping[bytes, Any]) -> None:
-        """Take over the server's reply to `HELLO`: its name, its version, …"""
+        """Load the server's reply to `HELLO`: its name, its version, …"""
         self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
         self.quoting = Quoting.PLAIN
         self.is_valkey = greeting.get(b"server") == b"valkey"
@@ -172,14 +172,14 @@ class ServerCommands:
             self.quoting = Quoting.JOINING if version >= (9, 0) else Quoting.DROPPING
 
     def has(self, name: bytes) -> bool:
-        """Return whether the server is known to have a command of that upper-case name."""
+        """Return whether the server is known to have a command."""
         return name in self._described
 
     def command(self, name: bytes) -> Command | None:
-        """Return what to do about a command of that upper-case name; None where it adds no members.
+        """Return the table's entry for a command; None if the command adds no members.
 
-        What the table does not name may add any, unless the server says that it only reads: it may be of a newer
-        server or of a module, also of one that has been loaded since the server was asked.
+        A command that is not in the table may add members, unless the server flags it as read-only: it may belong to a
+        newer server or to a module, perhaps one loaded after the server was asked.
         """
         command = self._table.get(name)
         if command is not None or name in HARMLESS or not self._described:
@@ -188,21 +188,21 @@ class ServerCommands:
         return None if described is not None and not described.writes else self._unplaced
 
     def dialect(self, name: bytes) -> Command | None:
-        """Return the table's entry for a command of another server that the proxy adds to this one; None for any other.
+        """Return the table's entry for another server's command that the proxy adds to this one; None for others.
 
-        None too until the server's commands are known."""
+        Also None until the server's commands are loaded."""
         return self._dialects.get(name)
 
     def _reads_itself(self, name: bytes) -> bool:
         return name in self._dialects and WORDS[name].deed.reads
 
     def _written(self, arguments: list[bytes]) -> list[bytes] | None:
-        """Return the arguments of such a command that may be keys."""
+        """Return the arguments that may be keys, for a command that is not in the table and may write."""
         described = self._described.get(arguments[0].upper())
         return self.keys(arguments) if described is None or described.of(arguments).writes else None
 
     def terms(self, name: bytes) -> Terms:
-        """Return on which terms a script may run that stands in for the command of that upper-case name.
+        """Return the terms for a script that replaces a command.
 
         A command that the server does not have is one of the proxy's own.
         """
@@ -216,13 +216,13 @@ class ServerCommands:
         return terms
 
     def own_terms(self, *, writes: bool, takes_memory: bool) -> Terms:
-        """Return the terms of a script that stands in for no command."""
+        """Return the terms for a script that replaces no command."""
         return Terms(writes, takes_memory, self.declares_terms, clustered=self.clustered, told=self.told)
 
     def may_block(self, name: bytes) -> bool:
-        """Return whether the command of that upper-case name may block its connection.
+        """Return whether a command may block its connection.
 
-        Modules are not obliged to say so.
+        Commands of modules may always, because modules need not declare it.
         """
         if name in UNANSWERED or name in COMMANDS or name in HARMLESS or name in DIALECTS:
             return name in UNANSWERED
@@ -230,12 +230,12 @@ class ServerCommands:
         return described is None or not described.flags.isdisjoint(_WAITING)
 
     def reads(self, name: bytes) -> bool:
-        """Return whether the command of that upper-case name only reads."""
+        """Return whether a command only reads."""
         described = self._described.get(name)
         return b"readonly" in described.flags if described is not None else self._reads_itself(name)
 
     def accepts(self, name: bytes, count: int) -> bool:
-        """Return whether the server has a command of that upper-case name that takes so many arguments."""
+        """Return whether the server has the command, and it accepts this many arguments."""
         if not self._described:
             return True
         described = self._described.get(name)
@@ -244,14 +244,14 @@ class ServerCommands:
         return count == described.arity if described.arity >= 0 else count >= -described.arity
 
     def has_one_key_in_front(self, name: bytes) -> bool:
-        """Return whether the only key of the command of that upper-case name is its first argument."""
+        """Return whether the command has exactly one key, its first argument."""
         described = self._described.get(name)
         if described is None or described.movable or name in _CONTAINERS:
             return False
         return described.first == described.last == 1
 
     def has_keys_elsewhere(self, name: bytes) -> bool:
-        """Return whether the command of that upper-case name may have keys where only it can tell."""
+        """Return whether the command may have keys in places that only it knows."""
         described = self._described.get(name)
         return described is None or described.movable
 
@@ -261,14 +261,14 @@ class ServerCommands:
         described = self._described.get(name)
         own = self._table.get(name)
         if described is None and own is not None and own.effect in (Effect.EXPIRE, Effect.LIFETIME):
-            return arguments[1:2]  # the proxy's own: a member may have any name
+            return arguments[1:2]  # the proxy's own: the second argument is a member
         if described is None or name in _CONTAINERS:
             return arguments[1:]
         described = described.of(arguments)
         if described.movable:
             return arguments[1:]
         if not described.first:
-            # Of a command that writes, and tells of no keys, every argument may be one.
+            # If a command writes but describes no keys, every argument may be one.
             return arguments[1:] if name not in COMMANDS and name not in HARMLESS and described.writes else []
         last = described.last if described.last >= 0 else len(arguments) + described.last
         return arguments[described.first : last + 1 : max(described.step, 1)]

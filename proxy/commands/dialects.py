@@ -1,11 +1,11 @@
-"""The words of Redis, Valkey and Garnet for lifetimes of members, many in one request: reads their arguments.
+"""Parse the commands of Redis, Valkey, Garnet and Dragonfly that set or read lifetimes of several members at once.
 
 Its tests: tests/test_dialects.py.
 
-`HEXPIRE key time [NX|XX|GT|LT] FIELDS n field …` and its relatives for hashes (H), and the same with MEMBERS for sets
-(S, as in Redis 8.12), sorted sets (Z, as in Garnet) and lists (L). Errors are those of Redis 8.10, for hashes on Valkey
-those of Valkey 9.1, in their order. `HSETEX`, `HGETEX` and `HGETDEL` likewise. Beside them Dragonfly's `FIELDEXPIRE`
-and `FIELDTTL`, and the proxy's own `EXPIREMEMBERTIME`, `PEXPIREMEMBERTIME` and `EXPIREMEMBERSCAN`.
+`HEXPIRE key time [NX|XX|GT|LT] FIELDS n field …` and related commands for hashes (H); the same with MEMBERS for sets
+(S, as in Redis 8.12), sorted sets (Z, as in Garnet) and lists (L). Also `HSETEX`, `HGETEX` and `HGETDEL`. Errors and
+their order are those of Redis 8.10, or, for hashes on Valkey, of Valkey 9.1. Also Dragonfly's `FIELDEXPIRE` and
+`FIELDTTL`, and the proxy's own `EXPIREMEMBERTIME`, `PEXPIREMEMBERTIME` and `EXPIREMEMBERSCAN`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from proxy.commands.lifetime import (
 from proxy.wire.request import strict_integer
 
 LATEST: Final = (1 << 46) - 1
-"""The latest deadline that Redis gives a field, in Unix ms."""
+"""The latest deadline that Redis accepts for a field, in Unix ms."""
 
 MOST_MEMBERS: Final = 100_000
-"""Members of a request: the server does nothing else meanwhile, some 2 µs for each."""
+"""Maximum number of members per request: each blocks the server for some 2 µs."""
 
 MOST_ELEMENTS: Final = 100
-"""Likewise of a list, which is walked for each that a passed deadline removes."""
+"""The same for a list, which is scanned once for each element that is removed."""
 
 MOST_SCANNED: Final = 10_000
-"""COUNT of EXPIREMEMBERSCAN: more is as much."""
+"""Maximum COUNT of EXPIREMEMBERSCAN; larger values are reduced to it."""
 
 ANY: Final = b"hash|set|zset|list"
 """All types that have members."""
@@ -44,15 +44,15 @@ _MOST_COUNTED: Final = (1 << 31) - 1
 
 
 class Deed(Enum):
-    """What a request does with lifetimes."""
+    """What a command does with lifetimes."""
 
     SET = "sets them"
-    READ = "tells them"
+    READ = "returns them"
     DROP = "drops them"
     SCAN = "lists them"
     WRITE = "writes members, with lifetimes"
-    GET = "tells members' values, and sets or drops lifetimes"
-    TAKE = "tells members' values, and removes them"
+    GET = "returns members' values, and sets or drops lifetimes"
+    TAKE = "returns members' values, and removes them"
 
     @property
     def reads(self) -> bool:
@@ -61,33 +61,33 @@ class Deed(Enum):
 
     @property
     def may_set(self) -> bool:
-        """Whether a member may get a lifetime by it."""
+        """Whether it may give a member a lifetime."""
         return self in (Deed.SET, Deed.WRITE, Deed.GET)
 
 
 class Term(Enum):
-    """What becomes of lifetimes."""
+    """What happens to lifetimes."""
 
     TIME = "they are set"
-    NONE = "the word's own way"
+    NONE = "as the command does by default"
     KEEP = "they stay"
     DROP = "they are dropped"
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A command.
+    """A command of the dialects.
 
     Attributes:
-        name: in capitals.
-        deed: what it does.
-        kind: the type that its key has to have, as TYPE tells it; of several types all, with `|` between.
-        unit: of its times, in ms.
-        relative: whether times count from now on.
-        noun: the word in front of the number of members; empty if it takes none of these.
-        arity: how many arguments it takes, its name included, as COMMAND puts it: negative, if at least so many.
-        missing: what it answers for a member that is not there, in a key that is.
-        removed: what it answers for a member that it removes, as its time has passed.
+        name: the name in upper case.
+        deed: what it does with lifetimes.
+        kind: the required type of its key, as reported by TYPE; alternatives are separated by `|`.
+        unit: the unit of its times, in ms.
+        relative: whether times count from now.
+        noun: the keyword before the number of members; empty if there is none.
+        arity: number of arguments, including the name; if negative, the minimum, as in COMMAND.
+        missing: its reply for an absent member of an existing key.
+        removed: its reply for a member that it removes because the time has passed.
     """
 
     name: bytes
@@ -102,7 +102,7 @@ class Word:
 
     @property
     def is_of_one(self) -> bool:
-        """Whether it is about one member, and its reply no array."""
+        """Whether it takes a single member, and its reply is not an array."""
         return self.deed is Deed.READ and not self.noun
 
 
@@ -138,10 +138,10 @@ WORDS: Final[Mapping[bytes, Word]] = _words()
 
 
 class MisreadError(LifetimeError):
-    """The arguments are none of the command's.
+    """The arguments are invalid for the command.
 
     Attributes:
-        after_type: whether the server looks at the key's type first, and tells of that.
+        after_type: whether the server reports a key of the wrong type before this error.
     """
 
     def __init__(self, message: bytes, *, after_type: bool) -> None:
@@ -151,18 +151,18 @@ class MisreadError(LifetimeError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for.
+    """What a request asks for.
 
     Attributes:
-        members: the members, in order; of a word that writes, each with its value.
-        milliseconds: of a word that sets lifetimes, the time.
-        condition: those of NX, XX, GT and LT that are named, XX before the others; of a word that writes, FNX or FXX.
-        of_key: of a word that writes, NX or XX.
-        term: what becomes of lifetimes.
-        relative: whether the time counts from now on.
-        options: of a word that lists them, the cursor and the options of ZSCAN.
-        counts: of a word that writes, whether its reply is how many members are new; then `condition` is MNX where only
-            those get a lifetime.
+        members: the members, in order; for a command that writes them, each with its value.
+        milliseconds: the time, for a command that sets lifetimes.
+        condition: the given options of NX, XX, GT and LT, XX first; for a command that writes members, FNX or FXX.
+        of_key: NX or XX, for a command that writes members.
+        term: what happens to lifetimes.
+        relative: whether the time counts from now.
+        options: the cursor and the options of ZSCAN, for a command that lists lifetimes.
+        counts: whether a command that writes members returns the number of new ones; then `condition` is MNX if only
+            new members get a lifetime.
     """
 
     members: list[bytes]
@@ -176,17 +176,17 @@ class Asked:
 
 
 def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) -> Asked:
-    """Read the arguments of a request.
+    """Parse the arguments of a request.
 
     Args:
         word: the command.
-        arguments: the request's, its name included.
-        now: the server's clock in Unix ms, about; the server judges what is near the bounds.
-        valkey: whether the server is a Valkey: then it has its own errors for hashes.
+        arguments: the request's arguments, including the name.
+        now: the server's clock in Unix ms, approximately; the server itself checks times near the limits.
+        valkey: whether the server is a Valkey, which has its own errors for hashes.
 
     Raises:
         ArityError: there are too few arguments.
-        MisreadError: something else is wrong with them.
+        MisreadError: the arguments are invalid in another way.
     """
     if len(arguments) != word.arity if word.arity > 0 else len(arguments) < -word.arity:
         raise ArityError(word.name)
@@ -215,7 +215,7 @@ def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) 
 
 
 class _WrongError(LifetimeError):
-    """As MisreadError; `after_type`: whether the type comes first, though not for the word's other errors."""
+    """Like MisreadError, but takes precedence over the key's type, even if the command's other errors do not."""
 
     after_type = False
 
@@ -225,7 +225,7 @@ def _invalid_time(word: Word) -> _WrongError:
 
 
 def _named(option: bytes) -> bytes:
-    """Return an argument as errors show it that end with it."""
+    """Return an argument as it appears at the end of an error text."""
     return option.split(b"\0", 1)[0].rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
@@ -353,7 +353,7 @@ def _options_of_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
 
 
 def _add_in_dragonfly(arguments: list[bytes]) -> Asked | None:
-    """Read SADDEX key [KEEPTTL] seconds member …; None where it is Redis's form, whose first option is no number."""
+    """Parse SADDEX key [KEEPTTL] seconds member …; return None for Redis's form, whose first option is not a number."""
     keeps = arguments[2].upper() == b"KEEPTTL"
     seconds = strict_integer(arguments[2 + keeps])
     if seconds is None:
@@ -413,11 +413,11 @@ def _options_of_valkey(word: Word, arguments: list[bytes], now: float) -> Asked:
 
 
 _APART: Final = (frozenset((*_TIMES, b"KEEPTTL", b"PERSIST")), frozenset((b"FNX", b"FXX")), frozenset((b"NX", b"XX")))
-"""Options of which a request has one at most."""
+"""Groups of options of which a request may have at most one."""
 
 
 def _chosen(options: list[bytes], *, writes: bool) -> dict[bytes, bytes]:
-    """Return the options of a request, each with its value."""
+    """Return the options of a request with their values."""
     known = {*_TIMES, b"KEEPTTL", b"FNX", b"FXX", b"NX", b"XX"} if writes else {*_TIMES, b"PERSIST"}
     chosen: dict[bytes, bytes] = {}
     words = iter(options)
@@ -437,7 +437,7 @@ def _time_in_valkey(word: Word, text: bytes, unit: int, since: float) -> int:
     if number is None:
         raise _WrongError(NOT_AN_INTEGER)
     milliseconds = number * unit
-    # A Valkey has no bound for many more powers of two, but a shadow's scores do.
+    # Valkey has a much higher limit, but a shadow's scores do not allow for it.
     if number < 0 or milliseconds > EXACT // 2 or EXACT // 2 - milliseconds < since < EXACT:
         raise _invalid_time(word)
     return milliseconds

@@ -1,4 +1,4 @@
-"""Read the arguments of EXPIREMEMBER and its relatives, with KeyDB's errors in KeyDB's order.
+"""Parse the arguments of EXPIREMEMBER and related commands, with KeyDB's errors in KeyDB's order.
 
 Its tests: tests/test_transcripts.py.
 """
@@ -12,11 +12,11 @@ from typing import Final
 from proxy.wire.request import strict_integer
 
 EXACT: Final = 1 << 53
-"""The greatest integer up to which a double, such as a sorted set's score, holds every integer."""
+"""Doubles, such as a sorted set's scores, represent all integers up to this one."""
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 UNITS: Final = {b"s": 1000, b"ms": 1}
-"""Units that EXPIREMEMBER accepts behind the delay, in ms."""
+"""Units that EXPIREMEMBER accepts after the delay, in ms."""
 
 _RELATIVE: Final = frozenset((b"EXPIREMEMBER", b"PEXPIREMEMBER"))
 
@@ -28,10 +28,10 @@ GT_OR_LT: Final = b"ERR GT and LT options at the same time are not compatible"
 
 
 class LifetimeError(Exception):
-    """The arguments do not suit the command.
+    """The arguments are invalid for the command.
 
     Attributes:
-        message: the error, without the leading minus and the line's end.
+        message: the error, without the leading minus and the line end.
     """
 
     def __init__(self, message: bytes) -> None:
@@ -40,7 +40,7 @@ class LifetimeError(Exception):
 
 
 class ArityError(LifetimeError):
-    """There are too few arguments, or too many: servers check that first.
+    """The number of arguments is wrong; servers check that first.
 
     Args:
         name: the command.
@@ -55,9 +55,9 @@ class Lifetime:
     """The lifetime that a request asks for.
 
     Attributes:
-        milliseconds: from now on, or since 1970.
-        is_relative: whether from now on.
-        condition: those of NX, XX, GT and LT that are named, XX before the others.
+        milliseconds: from now, or since 1970.
+        is_relative: whether it counts from now.
+        condition: the given options of NX, XX, GT and LT, XX first.
     """
 
     milliseconds: int
@@ -70,17 +70,17 @@ class Lifetime:
 
 
 def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
-    """Read the arguments of a request.
+    """Parse the arguments of a request.
 
-    The order of the checks is KeyDB's: arity, number, number of arguments, unit; behind them come key, type and member.
+    The order of the checks is KeyDB's: arity, number, number of arguments, unit; after these come key, type and member.
 
     Args:
-        name: the command, in capitals.
-        arguments: the request's, its name included.
+        name: the command, in upper case.
+        arguments: the request's arguments, including the name.
 
     Raises:
-        ArityError: there are too few arguments, or too many.
-        LifetimeError: something else is wrong with them.
+        ArityError: there are too few or too many arguments.
+        LifetimeError: the arguments are invalid in another way.
     """
     if len(arguments) < 4:
         raise ArityError(name)
@@ -116,7 +116,7 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
 def deadline_of(name: bytes, arguments: list[bytes], now: float) -> float:
     """Return the deadline that a request sets, in Unix ms like `now`.
 
-    -inf if it removes the member because the deadline has passed; infinite if it sets none because it is invalid.
+    Return -inf if the request removes the member because the deadline has passed, and +inf if it is invalid.
     """
     try:
         lifetime = read_lifetime(name, arguments)

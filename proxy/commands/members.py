@@ -1,4 +1,4 @@
-"""Find, in the arguments of a command that adds or removes members, the members themselves.
+"""Find the members among the arguments of a command that adds or removes them.
 
 Its tests: tests/test_native_expiry.py.
 """
@@ -10,14 +10,14 @@ from typing import Final, TypeAlias
 
 Arguments: TypeAlias = list[bytes]
 Positions: TypeAlias = range | None
-"""Positions of the members among the arguments (the command's name is 0). None if the request is malformed, so that the
-server should answer it, or if finding out would take too long."""
+"""Positions of the members among the arguments (0 is the command's name). None if the request is malformed, so that the
+server should reply, or if finding them would take too long."""
 Locator: TypeAlias = Callable[[Arguments, int], Positions]
-"""A function of the arguments and their total number. While a request is still arriving some arguments are missing: it
+"""A function of the arguments and their total number. Arguments that have not arrived yet are missing; the function
 raises IndexError if it needs one of them."""
 
 MOST_OPTIONS: Final = 10_000
-"""How many words in front of the members to look at: more than any request has that a script can replace."""
+"""How many arguments before the members to examine: no request that a script can replace has more."""
 
 _ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
 _GEOADD_OPTIONS = frozenset((b"NX", b"XX", b"CH"))
@@ -36,7 +36,7 @@ def every(first: int, step: int = 1) -> Locator:
 
 
 def one(position: int, size: int) -> Locator:
-    """The one member at `position` of a request of exactly `size` arguments."""
+    """The single member at `position`, if the request has exactly `size` arguments."""
 
     def locate(_: Arguments, count: int) -> Positions:
         return range(position, position + 1) if count == size else None
@@ -76,7 +76,7 @@ def _fields(step: int) -> Locator:
         if first >= size:
             return None
         if (size - first) % step or arguments[position + 1] != b"%d" % ((size - first) // step):
-            # Redis takes options behind the fields too, from 8.4 on. What is no field does no harm among them.
+            # From 8.4 on Redis accepts options after the fields too. Taking them for fields does no harm.
             return range(first, size)
         return range(first, size, step)
 

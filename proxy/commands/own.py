@@ -1,8 +1,8 @@
-"""What `COMMAND` says about the proxy's own commands: arity, flags, arguments. The only source of it.
+"""What `COMMAND` says about the proxy's own commands: arity, flags, arguments. This is their only source.
 
 Its tests: tests/test_command.py.
 
-Each is modelled on a command of the server, whose keys, ACL categories and form of description it takes over.
+Each is modelled on a command of the server: it has the same keys, ACL categories and form of description.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MODELS: Final[Mapping[bytes, tuple[bytes, ...]]] = {
     b"pexpire": (b"keyspace", b"write", b"fast"),
     b"pttl": (b"keyspace", b"read", b"fast"),
 }
-"""The models, each with its ACL categories."""
+"""The model commands, each with its ACL categories."""
 
 Reply: TypeAlias = "bytes | int | list[Reply] | Status | Flags | Fields"
-"""A value as a server sends it: a string, an integer, an array, a status, a set of statuses, a map."""
+"""A reply value: string, integer, array, status, set of statuses, or map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,24 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """A set of simple strings: an array in RESP2."""
+    """A set of simple strings; an array in RESP2."""
 
     words: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A map with its order: an array in RESP2."""
+    """A map that keeps its order; an array in RESP2."""
 
     items: tuple[tuple[bytes, Reply], ...]
 
 
 def encode_reply(value: Reply, *, resp3: bool) -> bytes:
-    """Encode a value as the server would.
+    """Encode a reply as the server would.
 
     Args:
         value: the value.
-        resp3: whether the client speaks RESP3, which has sets and maps.
+        resp3: whether the client uses RESP3, which has sets and maps.
     """
     match value:
         case bytes():
@@ -69,7 +69,7 @@ def encode_reply(value: Reply, *, resp3: bool) -> bytes:
 
 
 def header(mark: bytes, count: int) -> bytes:
-    """Return the line that begins an array, a set or a map of so many elements."""
+    """Return the line that starts an array, set or map with this many elements."""
     return b"%b%d\r\n" % (mark, count)
 
 
@@ -97,10 +97,10 @@ _UNIT: Final = _argument(b"unit", b"oneof", flag=b"optional", choices=(b"s", b"m
 _CONDITION: Final = _argument(b"condition", b"oneof", flag=b"optional", choices=(b"NX", b"XX", b"GT", b"LT"))
 
 OPTIONAL_MEMBER: Final = _argument(b"member", b"string", flag=b"optional")
-"""The argument that the proxy adds to those of `EXTENDED`."""
+"""The argument that the proxy adds to the commands in `EXTENDED`."""
 
 EXTENDED: Final = (b"ttl", b"pttl", b"persist")
-"""Commands of the server's own that take a member behind the key here."""
+"""Commands of the server that also accept a member after the key here."""
 
 EXTENDED_ARITY: Final = -2
 """Their arity here."""
@@ -108,13 +108,13 @@ EXTENDED_ARITY: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A command.
+    """Description of one of the proxy's own commands.
 
     Attributes:
-        arity: how many arguments it has, its name included; negative, if at least so many.
-        flags: what the server would say of how it runs.
-        model: the server's command that it is modelled on.
-        docs: what `COMMAND DOCS` says, as servers from Redis 7.0 on put it.
+        arity: number of arguments, including the name; if negative, the minimum.
+        flags: the flags that the server would report.
+        model: the server's command on which it is modelled.
+        docs: the reply to `COMMAND DOCS`, in the form used from Redis 7.0 on.
     """
 
     arity: int
@@ -271,4 +271,4 @@ OWN: Final[Mapping[bytes, Own]] = {
     ),
     **{name.lower(): _several(word) for name, word in WORDS.items()},
 }
-"""Lower-case name → the command. Of the last ones a server may have some itself."""
+"""Lower-case name → the command. Servers may have some of the last ones themselves."""

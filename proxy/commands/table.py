@@ -1,9 +1,9 @@
-"""The table of commands: what each does to the deadlines of members, and where the keys concerned stand.
+"""The table of commands: what each does to deadlines of members, and which arguments are the keys concerned.
 
 Its tests: tests/test_commands.py.
 
-One source for the relay, for the documentation (`docs/semantics.md`) and for the test that holds it against the
-server's own `COMMAND`. A command that is not here is forwarded as it came, unless it may write (`ServerCommands`).
+The proxy, the documentation (`docs/semantics.md`) and the test that compares it with the server's `COMMAND` all use
+this table. Commands that are not in it are forwarded unchanged, unless they may write (`ServerCommands`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from proxy.wire.request import strict_integer
 
 
 class Effect(Enum):
-    """What the proxy does about a command."""
+    """What a command does to members and deadlines."""
 
     EXPIRE = "sets a deadline"
-    LIFETIME = "tells or drops the deadline, when it names a member"
+    LIFETIME = "returns or drops the deadline, if the request names a member"
     ADD = "adds members: deadlines of those that were absent are void"
-    COUNT = "may add a member, and answers with an integer too large for a script: as ADD, with an amended reply"
+    COUNT = "may add a member, and its reply may be too large an integer for a script: like ADD, with a corrected reply"
     REMOVE = "removes members: their deadlines are void"
     REMOVE_UNNAMED = (
-        "removes members that the request does not name: their deadlines are void when they are added again"
+        "removes members that the request does not name: their deadlines are voided when they are added again"
     )
     FIELD_EXPIRY = "the server's own expiry of hash fields: may remove fields, adds none, meets deadlines set before it"
     REPLACE = "replaces the whole value: all deadlines of the key are void"
@@ -43,40 +43,40 @@ class Effect(Enum):
     DISCARD = "drops the transaction"
     SCRIPT = "runs a script: deadlines of members absent before it are void"
     ARRIVE = "may add members that only the server knows: deadlines of members absent before it are void"
-    IMPORT = "as REPLACE, but no script can stand in for it: scripts in front of it and behind it see what it does"
-    KEYSPACE = "shows keys: not the proxy's own"
+    IMPORT = "like REPLACE, but no script can replace it: scripts before and after it see what it does"
+    KEYSPACE = "shows keys: the proxy's own are hidden"
     READ = "reads keys that it does not name"
-    WATCH = "lets the next transaction fail if keys change, or lets it be again"
-    DATABASE = "goes to another database"
-    MIGRATE = "gives keys to another node of a cluster: their deadlines too"
-    WAIT = "waits until copies have what the client wrote: over shared connections too"
-    LOGIN = "may change the user, or what it may do at present"
-    CONNECTION = "may say how the next request is answered, or end the replies"
-    DESCRIBE = "describes the server: the proxy too"
+    WATCH = "makes the next transaction fail if keys change, or ends that"
+    DATABASE = "selects another database"
+    MIGRATE = "moves keys to another node of a cluster, with their deadlines"
+    WAIT = "waits until replicas have the client's writes, including those over shared connections"
+    LOGIN = "changes the user, or what the connection may do"
+    CONNECTION = "may change how the next request is answered, or turn off replies"
+    DESCRIBE = "describes the server, and the proxy"
 
     @property
     def judged(self) -> bool:
-        """Whether forwarding a request as it came, for a key with deadlines, would break the promise."""
+        """Whether forwarding a request unchanged, for a key with deadlines, would break the promise."""
         match self:
             case Effect.ADD | Effect.REPLACE | Effect.MOVE_MEMBER | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return True
             case Effect.IMPORT:
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
-                return False  # if it goes as it came, what it may add is voided before
+                return False  # deadlines of what it may add are voided first
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.WATCH:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.MIGRATE:
-                return False  # what is left over is void when a member is added
+                return False  # leftovers are voided when a member is added
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
         assert_never(self)
 
     @property
     def marking(self) -> bool:
-        """Whether such a request may give a key deadlines."""
+        """Whether the request may give a key deadlines."""
         match self:
             case Effect.EXPIRE | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return True
@@ -94,7 +94,7 @@ class Effect(Enum):
 
     @property
     def blind(self) -> bool:
-        """Whether a request may add members without a script that checks which of them are absent."""
+        """Whether the request may add members without a script that checks which of them are absent."""
         match self:
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
                 return True
@@ -112,26 +112,26 @@ class Effect(Enum):
 
     @property
     def spared(self) -> bool:
-        """Whether a request may go as it came if its user may not run the script that would replace it."""
+        """Whether a request may be forwarded unchanged if its user may not run the script that would replace it."""
         match self:
             case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER | Effect.IMPORT:
-                return True  # what it may add is voided before, as for those that are blind
+                return True  # deadlines of what it may add are voided first, as while blind
             case Effect.REMOVE | Effect.VANISH:
-                return True  # what is left over is void when a member is added
+                return True  # leftovers are voided when a member is added
             case Effect.KEYSPACE:
-                return True  # shows the proxy's own names
+                return True  # would show the proxy's own keys
             case Effect.REPLACE | Effect.RENAME | Effect.COPY | Effect.MOVE:
-                return False  # deadlines of members that are there change with it, or not, as it succeeds
+                return False  # it may change deadlines of existing members, depending on its success
             case Effect.EXPIRE | Effect.LIFETIME:
                 return False
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
-                return True  # what is due is removed before
+                return True  # due members are removed first
             case Effect.SCRIPT | Effect.ARRIVE:
-                return False  # no script stands in for it
+                return False  # no script replaces it
             case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
             case Effect.MIGRATE | Effect.WATCH:
-                return False  # no script stands in for it
+                return False  # no script replaces it
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD:
                 return False
         assert_never(self)
@@ -143,20 +143,20 @@ BLIND: Final = frozenset(effect for effect in Effect if effect.blind)
 SPARED: Final = frozenset(effect for effect in Effect if effect.spared)
 
 Keys: TypeAlias = Callable[[Arguments], list[bytes] | None]
-"""Finds the keys whose deadlines a request affects; None when it is not well formed or affects none."""
+"""Finds the keys whose deadlines a request affects; returns None if the request is malformed or affects none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the table says of one command.
+    """The table's entry for one command.
 
     Attributes:
-        name: in upper case.
-        effect: what the proxy does about it.
+        name: the name in upper case.
+        effect: what it does to members and deadlines.
         keys: finds the keys whose deadlines it affects.
         members: finds the members it adds or removes, for `Effect.ADD` and `Effect.REMOVE`.
-        always: whether every such request needs a look, whatever keys have deadlines.
-        everywhere: tells whether a request looks at keys that it does not name.
+        always: whether to examine every request, even while no key has deadlines.
+        everywhere: returns whether a request reads keys that it does not name.
     """
 
     name: bytes
@@ -184,11 +184,11 @@ def _from(first: int, step: int = 1) -> Keys:
 
 
 _OPTION_VALUES = {b"BY": 1, b"GET": 1, b"LIMIT": 2, b"COUNT": 1, b"STORE": 1, b"STOREDIST": 1}
-"""Options of SORT and GEORADIUS, with how many values follow each: a value may be spelled like an option."""
+"""Options of SORT and GEORADIUS, with the number of values after each, since a value may look like an option."""
 
 
 def _stored(*options: bytes, first: int) -> Keys:
-    """The key after the last of the options (SORT … STORE key); None when there is none."""
+    """The key after the last of the options (SORT … STORE key); None if there is none."""
 
     def keys(arguments: Arguments) -> list[bytes] | None:
         position, target = first, None
@@ -203,7 +203,7 @@ def _stored(*options: bytes, first: int) -> Keys:
 
 
 def _counted(arguments: Arguments) -> list[bytes] | None:
-    """The keys of a script, EVAL script count key …; None of one that declares to write nothing."""
+    """The keys of a script, EVAL script count key …; None if the script declares that it only reads."""
     if arguments[1:2] and arguments[1].startswith(b"#!") and b"no-writes" in arguments[1].split(b"\n", 1)[0]:
         return None
     count = strict_integer(arguments[2]) if len(arguments) > 2 else None
@@ -211,7 +211,7 @@ def _counted(arguments: Arguments) -> list[bytes] | None:
 
 
 def _numbered(arguments: Arguments) -> list[bytes] | None:
-    """The keys of MSETEX count key value …, behind which options may stand."""
+    """The keys of MSETEX count key value …, which options may follow."""
     count = strict_integer(arguments[1]) if len(arguments) > 1 else None
     return arguments[2 : 2 + 2 * count : 2] if count is not None and 0 < count <= (len(arguments) - 2) // 2 else None
 
@@ -222,7 +222,7 @@ def _imported(arguments: Arguments) -> list[bytes] | None:
 
 
 def _by_pattern(arguments: Arguments) -> bool:
-    """Tell whether a SORT looks into other keys (BY weight_*, GET object_*)."""
+    """Whether a SORT reads other keys (BY weight_*, GET object_*)."""
     return any(word.upper() in (b"BY", b"GET") and b"*" in pattern for word, pattern in pairwise(arguments[2:]))
 
 
@@ -302,22 +302,22 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MIGRATE, "MIGRATE", _none, always=True)
     put(Effect.WAIT, "WAIT WAITAOF", _none, always=True)
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
-    # A RESP2 subscriber may do little else, and should get errors for its own requests, not for scripts.
+    # A RESP2 subscriber may run few commands, and should get errors about its own requests, not about scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
-    put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it, likewise
+    put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it the same holds
     put(Effect.CONNECTION, "CLIENT ASKING CLUSTER", _none, always=True)
     put(Effect.DESCRIBE, "COMMAND INFO", _none, always=True)
     return table
 
 
 COMMANDS: dict[bytes, Command] = _build()
-"""Upper-case name → what the proxy does about the command."""
+"""Upper-case name → the entry for the command."""
 
 DIALECTS: Final[dict[bytes, Command]] = {
     word.name: Command(word.name, Effect.EXPIRE if word.deed.may_set else Effect.LIFETIME, _at(1), always=True)
     for word in WORDS.values()
 }
-"""The same for commands that some servers have themselves: what the proxy does about them where the server does not."""
+"""Entries for commands that only some servers have. Used if the server does not have the command."""
 
 HARMLESS: Final = frozenset(
     b"""APPEND ARDEL ARDELRANGE ARINSERT ARMSET ARRING ARSEEK ARSET BITFIELD DECR DECRBY DELIFEQ EXPIRE
@@ -325,15 +325,15 @@ HARMLESS: Final = frozenset(
     PEXPIREAT PFADD PFDEBUG PFMERGE PUBLISH SCRIPT SETBIT SETNX SETRANGE SPUBLISH TRIMSLOTS VADD VREM VSETATTR XACK
     XACKDEL XADD XAUTOCLAIM XCFGSET XCLAIM XDEL XDELEX XGROUP XIDMPRECORD XNACK XREADGROUP XSETID XTRIM""".split()
 )
-"""Commands that write, and add no member to a set, hash, sorted set or list. What is neither here nor in the table may
-add any, unless the server calls it read-only (`ServerCommands`)."""
+"""Commands that write but add no member to a set, hash, sorted set or list. Commands neither here nor in the table may
+add members, unless the server flags them as read-only (`ServerCommands`)."""
 
 STREAMED: frozenset[bytes] = frozenset(
     b"""APPEND ECHO GETSET HSET HSETNX LPUSH LPUSHX PFADD PUBLISH RPUSH RPUSHX RESTORE SADD SET SETEX SETNX SETRANGE
     PSETEX SPUBLISH XADD ZADD""".split()
 )
-"""Commands whose only key is their first argument: one with a huge value can be judged by its beginning. So can
-others of which the server says the same."""
+"""Commands whose only key is their first argument: a request with a huge value can be judged by its head. The same
+holds for other commands that the server describes so."""
 
 FREQUENT: frozenset[bytes] = frozenset(
     b"""APPEND DECR DECRBY DEL EXISTS EXPIRE EXPIREAT GEOADD GET GETBIT GETDEL GETEX GETRANGE GETSET HDEL HEXISTS HGET
@@ -343,23 +343,23 @@ FREQUENT: frozenset[bytes] = frozenset(
     XLEN XRANGE ZADD ZCARD ZCOUNT ZINCRBY ZPOPMAX ZPOPMIN ZRANGE ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYRANK
     ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
 )
-"""Commands that most traffic is made of, and that need no look while they touch no known key."""
+"""The most frequent commands, which need no examination unless they touch a covered key."""
 
 FREQUENT_READS: frozenset[bytes] = frozenset(
     b"""EXISTS GET GETBIT GETRANGE HEXISTS HGET HGETALL HKEYS HLEN HMGET HSCAN HVALS LINDEX LLEN LRANGE MGET SCARD
     SISMEMBER SMEMBERS SMISMEMBER SRANDMEMBER SSCAN STRLEN TYPE XLEN XRANGE ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZRANK
     ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
 )
-"""Those of them that the server runs while it lets no client write."""
+"""Those that the server also runs while it rejects writes."""
 
 INDIFFERENT: Final = frozenset(b"MGET MSET PSETEX PUBLISH SETEX SPUBLISH".split())
-"""Commands that do and answer the same whatever members their keys have, and after which no deadline matters."""
+"""Commands with the same effect and reply whatever members their keys have, and after which no deadline matters."""
 
 _TERMS: Final = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
 
 
 def is_indifferent(arguments: Arguments) -> bool:
-    """Return whether a request does, and answers, the same whatever members its keys have."""
+    """Return whether a request has the same effect and reply whatever members its keys have."""
     name, size = arguments[0].upper(), len(arguments)
     if name == b"SET":
         return size == 3 or (size == 5 and arguments[3].upper() in _TERMS)
@@ -371,7 +371,7 @@ STRING_LIKE: Final = frozenset(
     INCRBYFLOAT LCS MSETNX PFADD PFCOUNT PFMERGE SETBIT SETNX SETRANGE STRLEN SUBSTR XACK XADD XAUTOCLAIM XCLAIM XDEL
     XGROUP XINFO XLEN XPENDING XRANGE XREAD XREADGROUP XREVRANGE XSETID XTRIM""".split()
 )
-"""Commands for strings and streams: where a collection stands in the key's place, they change nothing, and say so."""
+"""Commands for strings and streams: on a key that holds a collection they change nothing and return an error."""
 
 OF_KEYS: Final = frozenset(b"EXPIRETIME OBJECT PEXPIRETIME PTTL TOUCH TTL".split())
 """Commands about a key as a whole, which can be sent twice."""
@@ -381,19 +381,19 @@ PURE_READS: Final = (FREQUENT_READS - INDIFFERENT - STRING_LIKE) | frozenset(
     SDIFF SINTER SINTERCARD SUNION ZDIFF ZINTER ZINTERCARD ZLEXCOUNT ZMSCORE ZRANDMEMBER ZRANGEBYLEX
     ZREVRANGEBYLEX ZUNION""".split()
 )
-"""Commands that only read, and only the keys that they name: they can be sent twice unnoticed."""
+"""Commands that only read, and only the keys they name: sending them twice makes no difference."""
 
 REPEATED: frozenset[bytes] = frozenset(
     b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM
     ZREM""".split()
 )
-"""Commands of which many requests in a row are sent as one call of a script: their replies have no nulls in them, and
-none takes long. (Those for lists are left out: each looks through the list.)"""
+"""Commands that are batched: many in a row become one call of a script. Their replies contain no nulls, and none is
+slow. (Those for lists are left out: each scans the list.)"""
 
 BLOCKING: frozenset[bytes] = frozenset(
     b"BLMOVE BLMOVEM BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
 )
-"""Commands by which a client waits for what others bring."""
+"""Commands by which a client waits for other clients' data."""
 
 UNANSWERED: frozenset[bytes] = BLOCKING | {b"WAIT", b"WAITAOF", b"SYNC", b"PSYNC"}
 """Commands that the server may answer at any time, or never. What follows them on the connection waits too."""

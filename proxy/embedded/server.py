@@ -100,7 +100,7 @@ class EmbeddedServer:
             log.warning(
                 "the data was converted: servers before Redis 7 do not find it any more",
                 directory=str(data.path),
-                advice="go on with this server or a newer one",
+                advice="keep using this server or a newer one",
             )
 
     async def wait(self) -> int:

@@ -73,7 +73,7 @@ class Rule:
             RuleError: it is not.
         """
         if not self.pattern:
-            raise RuleError("the pattern is empty; * fits every key")
+            raise RuleError("the pattern is empty; * matches every key")
         if max(len(self.pattern), len(self.stream), len(self.list)) > LONGEST:
             raise RuleError(f"a pattern and the name of a stream or list have at most {LONGEST} bytes")
         if not self.stream and not self.list and not self.letters:

@@ -1,1 +1,1 @@
-"""Moving from KeyDB: its RDB files are read, and the member deadlines in them imported into a server."""
+"""Move from KeyDB: read its RDB files, and import the member deadlines in them into a server."""

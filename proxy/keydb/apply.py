@@ -1,4 +1,4 @@
-"""Set the deadlines that were read, in batches, each by one script; or only report what that would do.
+"""Import the deadlines in batches, one script call each, or only report what an import would do.
 
 Its tests: tests/test_import.py.
 """
@@ -29,10 +29,10 @@ from proxy.upstream.stay import MovedError
 from proxy.upstream.words import in_words, is_unreachable
 
 TOLD_AT_ONCE: Final = 32
-"""How many batches' prefixes to announce to other proxies together."""
+"""How many batches to announce to other proxies at a time."""
 
 BYTES_AT_ONCE: Final = 1 << 20
-"""Bytes of keys and members that are held together, about."""
+"""Approximate limit for the bytes of keys and members held at a time."""
 
 NAMED: Final = 10
 """How many members to name for each outcome that needs attention."""
@@ -42,54 +42,54 @@ _CLOSING_SECONDS: Final = 1.0
 
 
 class Outcome(Enum):
-    """What became of a deadline; the values are the script's answers."""
+    """What happened to a deadline. The values are the script's answers."""
 
     SET = "s"
-    """It is set; comparing: the member has exactly this one."""
+    """Set; or, when comparing, the member has exactly this deadline."""
     REMOVED = "r"
-    """It had passed, and the member was there still: removed."""
+    """The deadline had passed and the member still existed: removed."""
     PASSED = "p"
-    """It had passed, or its key had expired, and the member had gone."""
+    """The deadline had passed, or the key had expired, and the member was gone."""
     NO_KEY = "k"
-    """There is no such key."""
+    """The key does not exist."""
     NO_MEMBER = "m"
-    """There is no such member."""
+    """The member does not exist."""
     OTHER_TYPE = "t"
-    """The key is no set, hash or sorted set."""
+    """The key is not a set, hash or sorted set."""
     AMBIGUOUS = "a"
-    """Either of two members may be meant."""
+    """The deadline may belong to either of two members."""
     DIFFERS = "d"
-    """Comparing: the member has another deadline, or none."""
+    """When comparing: the member has another deadline, or none."""
     NO_DATABASE = "n"
-    """There is no database of that number."""
+    """The database does not exist."""
 
 
 GOOD: Final = frozenset({Outcome.SET, Outcome.REMOVED, Outcome.PASSED})
-"""The outcomes after which nothing is missing."""
+"""The outcomes that leave no deadline missing."""
 
 
 class Mode(Enum):
-    """What to do; the values are what the script is told."""
+    """What to do with the deadlines. The values are arguments of the script."""
 
     SET = "set"
     LOOK = "look"
-    """Only tell what setting would do."""
+    """Only report what an import would do."""
     COMPARE = "compare"
-    """Compare with the deadlines that there are."""
+    """Compare with the deadlines on the server."""
 
 
 class ApplyError(Exception):
-    """The import could not be finished; the text is one line for people."""
+    """The import could not finish; the text is one line for users."""
 
 
 @dataclass
 class Tally:
-    """What became of the deadlines.
+    """Counts what happened to the deadlines.
 
     Attributes:
-        counts: how many, by outcome.
-        names: of each outcome that is not good the first `NAMED`: database, key, member, and the other member that may
-            be meant.
+        counts: number of deadlines for each outcome.
+        names: the first `NAMED` members of each bad outcome: database, key, member, and the other member that may be
+            meant.
     """
 
     counts: Counter[Outcome] = field(default_factory=Counter)
@@ -97,16 +97,16 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """How many deadlines have been seen to."""
+        """The number of deadlines processed."""
         return self.counts.total()
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether no deadline is missing."""
         return not any(count for outcome, count in self.counts.items() if outcome not in GOOD)
 
     def add(self, batch: Batch, letters: str) -> None:
-        """Take in what the script has answered for a batch."""
+        """Record the script's answers for a batch."""
         for outcome, count in Counter(letters).items():
             self.counts[Outcome(outcome)] += count
         if all(Outcome(letter) in GOOD for letter in set(letters)):
@@ -118,14 +118,14 @@ class Tally:
 
 
 class Importer:
-    """Brings deadlines into a server.
+    """Imports deadlines into a server.
 
     Args:
         upstream: the server.
         names: the names of the proxy's own keys there.
-        patience: seconds that it may take to answer.
+        patience: seconds that the server may take to answer.
 
-    Every method raises `ApplyError`, with advice, if the server does not do it.
+    Every method raises `ApplyError`, with advice, if the server does not do its part.
     """
 
     def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:
@@ -134,7 +134,7 @@ class Importer:
         self._patience = patience
 
     async def reach(self) -> None:
-        """See whether the server answers; where it is a proxy, go to the one behind it."""
+        """Check that the server answers; if it is a proxy, switch to the server behind it."""
         try:
             self._upstream = await self._upstream.itself()
         except (RedisError, OSError, TimeoutError) as error:
@@ -149,13 +149,13 @@ class Importer:
                 )
 
     async def run(self, spool: Spool, mode: Mode, tally: Tally, step: Callable[[int], None]) -> None:
-        """Go through all deadlines.
+        """Process all deadlines.
 
         Args:
             spool: the deadlines.
             mode: what to do.
-            tally: takes what became of them.
-            step: is called with how many more have been done.
+            tally: records the outcomes.
+            step: called with the number of deadlines just processed.
         """
         async with self._control() as control, contextlib.AsyncExitStack() as stack:
             connection = await control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
@@ -171,7 +171,7 @@ class Importer:
                     step(batch.size)
 
     async def _list(self, connection: Any, batches: list[Batch], membership: Membership) -> None:
-        """List in the server under which prefixes keys get deadlines: proxies that begin read them there."""
+        """Write the covered prefixes to the server, where proxies read them when they start."""
         names = self._names
         for batch in batches:
             entries = membership.begin(batch.database, [of_key.key for of_key in batch.keys])
@@ -213,7 +213,7 @@ class Importer:
 
     @contextlib.asynccontextmanager
     async def _control(self) -> AsyncIterator[Redis]:
-        """Give connections to the server, and say in one line what fails there."""
+        """Yield a connection to the server, and turn its errors into one-line texts."""
         control = self._upstream.control()
         try:
             async with followed(self._upstream):
@@ -245,7 +245,7 @@ _ADVICE: Final[Mapping[type[Exception], str]] = {
 
 
 def _several(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
-    """Give batches by some at once, or by one where keys or members are huge."""
+    """Yield batches in groups, or one at a time if their keys or members are huge."""
     some: list[Batch] = []
     room = BYTES_AT_ONCE
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The subcommand `import`: from what is asked for to its summary and its exit status.
+"""The subcommand `import`: run it, print a summary and return the exit status.
 
 Its tests: tests/test_import.py.
 """
@@ -30,11 +30,11 @@ log = structlog.get_logger("proxy.import")
 DONE: Final = 0
 STOPPED: Final = 1
 INCOMPLETE: Final = 3
-"""The exit status if some deadlines could not be set. 2 is for wrong settings, as everywhere."""
+"""The exit status if some deadlines could not be set. 2 is for invalid settings, as everywhere."""
 
 
 def run(settings: Settings, order: Order) -> int:
-    """Import, and print a summary.
+    """Import the deadlines, and print a summary.
 
     Returns:
         The exit status.
@@ -81,12 +81,12 @@ def _stop(text: str) -> int:
 
 
 def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
-    """Read all of the source.
+    """Read the whole source.
 
     Raises:
-        DamagedError: it is no whole RDB file.
-        SourceError: it cannot be read.
-        SpoolError: there is no room to keep its deadlines.
+        DamagedError: it is not a complete RDB file.
+        SourceError: the source cannot be read.
+        SpoolError: there is no space to store its deadlines.
     """
     reader = Reader()
 
@@ -109,7 +109,7 @@ def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
 
 
 def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
-    """Go through all deadlines, and say what became of them; return whether nothing is missing."""
+    """Process all deadlines, and print the outcomes; return whether none is missing."""
     tally = Tally()
     label = {Mode.SET: "importing", Mode.LOOK: "looking", Mode.COMPARE: "comparing"}[mode]
     try:
@@ -124,11 +124,11 @@ def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
     return tally.is_good
 
 
-# What people see.
+# Output.
 
 
 class _Progress:
-    """Shows progress: as a bar on a terminal, otherwise in the log every 10 s."""
+    """Shows progress: a bar on a terminal, otherwise a log line every 10 s."""
 
     def __init__(self, label: str, unit: str) -> None:
         self._label = label
@@ -143,7 +143,7 @@ class _Progress:
         return self
 
     def begin(self, total: int | None) -> None:
-        """Begin, now that it is known how much there is; None if it is not."""
+        """Start, with the total, or None if it is unknown."""
         if self._bar is not None:
             return
         self._bar = nullcontext()
@@ -154,7 +154,7 @@ class _Progress:
             bar.__enter__()
 
     def step(self, count: int) -> None:
-        """Note that so much more has been done."""
+        """Add to the amount done."""
         self._done += count
         self._update(count)
         if isinstance(self._bar, nullcontext) and time.monotonic() - self._said > _SAID_EVERY:
@@ -202,7 +202,7 @@ _TOO_MANY: Final = "left out: KeyDB cuts members off at a NUL byte, and the key 
 
 
 def _explain(found: Ambiguity) -> str:
-    """Return which member is meant, and why it cannot be told, on one line."""
+    """Explain on one line which member is ambiguous, and why."""
     members = list(found.members)
     if found.deadlines > found.candidates:
         members.insert(0, found.begin)
@@ -241,7 +241,7 @@ def _print_tally(mode: Mode, tally: Tally) -> None:
 
 
 def _show(name: bytes) -> str:
-    """Return a key or a member in a form that fits on a line of a terminal."""
+    """Format a key or member so that it fits on a line of a terminal."""
     text = repr(name)[1:]
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 

@@ -1,4 +1,4 @@
-"""Take part in the protocol between proxies during an import: announce the prefixes that get deadlines.
+"""Join the protocol between proxies during an import, to announce the prefixes that get deadlines.
 
 Its tests: tests/test_import.py.
 """
@@ -23,7 +23,7 @@ _ATTEMPTS: Final = 3
 
 
 class NotToldError(Exception):
-    """Other proxies could not be told of keys."""
+    """Other proxies could not be notified of keys."""
 
 
 async def _unasked(_push: list[Any]) -> object:
@@ -32,7 +32,7 @@ async def _unasked(_push: list[Any]) -> object:
 
 
 class Membership:
-    """This process's part among the proxies, as long as the context lasts.
+    """Membership of this process among the proxies, for the duration of the context.
 
     Args:
         upstream: the server.
@@ -46,8 +46,8 @@ class Membership:
     def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:
         self._coverage = Coverage()
         self._coverage.loaded = True
-        self._keys: list[bytes] = []  # prefixes still to be announced
-        self._listed: dict[int, Coverage] = {}  # what is listed in each database
+        self._keys: list[bytes] = []  # prefixes not yet announced
+        self._listed: dict[int, Coverage] = {}  # the prefixes listed in each database
         self._proxies = Proxies(self._coverage, names, patience, lambda: None)
         self._connection: Any = upstream.listening_connection(_unasked, self._proxies.received)
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,7 +78,7 @@ class Membership:
         """Cover keys that are about to get deadlines.
 
         Returns:
-            The prefixes, with their marks, that have to be listed in the keys' database before `tell`.
+            The prefixes, with their marks, that must be listed in the keys' database before `tell` is called.
         """
         listed = self._listed.setdefault(database, Coverage())
         new = [key for key in keys if not listed.is_certain(key)]
@@ -93,14 +93,14 @@ class Membership:
     def may_begin(self, keys: Iterable[bytes]) -> bool:
         """Return whether these keys may get deadlines now, without another announcement."""
         if any(task.done() for task in self._tasks):
-            return False  # nobody hears others any more: `tell` says why
+            return False  # the connection to other proxies is lost: `tell` raises the reason
         return not self._coverage.unconfirmed(keys)
 
     async def tell(self) -> None:
-        """Have all proxies cover the keys that were begun.
+        """Wait until all proxies cover the keys passed to `begin`.
 
         Raises:
-            NotToldError: they could not be told.
+            NotToldError: other proxies could not be notified.
             RedisError, OSError, TimeoutError: the connection was lost.
         """
         for _ in range(_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Decompress LZF, by which strings in RDB files are compressed, as far as the bytes are wanted.
+"""Decompress LZF, the compression of strings in RDB files, completely or in part.
 
 Its tests: tests/test_import_rdb.py.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 
 def decompress(packed: bytes, size: int, *, whole: bool = True) -> bytes:
-    """Return what was compressed.
+    """Return the decompressed bytes.
 
     Args:
         packed: the compressed bytes.
-        size: how many bytes they stand for; hardly more than that is ever made of them.
-        whole: they are all there. Otherwise the first of them are, and up to `size` bytes of what they stand for are
-            returned: all of these, if there are twice as many.
+        size: the decompressed size; the output hardly exceeds it.
+        whole: whether `packed` is complete. If not, return up to `size` bytes of what its beginning decompresses to;
+            `2 * size` bytes of input are always enough for that.
 
     Raises:
-        ValueError: they do not stand for so many bytes.
+        ValueError: the bytes do not decompress to `size` bytes.
     """
     made = bytearray()
     at, end = 0, len(packed)
@@ -39,7 +39,7 @@ def decompress(packed: bytes, size: int, *, whole: bool = True) -> bytes:
                 raise ValueError("reference to bytes before the beginning")
             if length <= back:
                 made += made[begin : begin + length]
-            else:  # it overlaps what it makes
+            else:  # source and copy overlap
                 made += (made[begin:] * (length // back + 1))[:length]
     except IndexError:
         if whole:

@@ -1,4 +1,4 @@
-"""The options of the subcommand `import`, and what they ask for.
+"""The options of the subcommand `import`.
 
 Its tests: tests/test_import.py.
 """
@@ -30,7 +30,7 @@ SETTINGS: Final = (
     "log_level",
     "log_format",
 )
-"""The settings of the proxy that count here."""
+"""The proxy's settings that apply to an import."""
 
 HELP: Final = """Import member deadlines from KeyDB into a Redis or Valkey that already has the data.
 
@@ -47,25 +47,25 @@ an option or a setting cannot be used. docs/moving-from-keydb.md describes the w
 
 
 class _SourceSettings(Settings):
-    """The settings of the server that the deadlines come from: only what is given here."""
+    """The settings of the source server: only those given here."""
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **more: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take neither environment nor file: they speak of the upstream."""
+        """Ignore environment and file: their settings are for the upstream."""
         return (init_settings,)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for.
+    """What the options ask for.
 
     Attributes:
-        rdb: the file; "-" for standard input.
-        server: the server instead, with its settings.
+        rdb: the file, or "-" for standard input.
+        server: the settings of the source server, if there is no file.
         dry_run: whether to change nothing.
-        verify: whether to compare in the end.
+        verify: whether to compare all deadlines at the end.
     """
 
     rdb: str | None
@@ -75,7 +75,7 @@ class Order:
 
     @property
     def name(self) -> str:
-        """What the source is called."""
+        """The name of the source, for messages."""
         return "standard input" if self.rdb == "-" else self.rdb or "the RDB file of the server"
 
 
@@ -88,11 +88,11 @@ _FROM: Final = {
     "from_tls_key_file": "tls_key_file",
     "from_tls_verify": "tls_verify",
 }
-"""Option → the setting that means the same of the upstream."""
+"""Option → the setting with the same meaning for the upstream."""
 
 
 def options() -> list[click.Parameter]:
-    """Make the options that are not settings."""
+    """Create the options that are not settings."""
 
     def of(flag: str, text: str, **more: Any) -> click.Option:
         name = flag.split("/")[0].removeprefix("--").replace("-", "_")
@@ -126,10 +126,10 @@ def options() -> list[click.Parameter]:
 
 
 def take_order(given: dict[str, Any]) -> Order:
-    """Take what was asked for out of the options; what is left are settings.
+    """Extract the order from the options; what remains in `given` are settings.
 
     Raises:
-        SettingsError: it cannot be done.
+        SettingsError: the options contradict each other or are invalid.
     """
     of_server = {setting: given.pop(option) for option, setting in _FROM.items()}
     order = Order(given.pop("rdb"), None, given.pop("dry_run"), given.pop("verify"))
@@ -147,7 +147,7 @@ def take_order(given: dict[str, Any]) -> Order:
 
 
 def of_source(text: str) -> SettingsError:
-    """Tell of the source what was said of the settings that it has in common with the upstream."""
+    """Reword an error about an upstream setting as one about the source's option."""
     for option, setting in sorted(_FROM.items(), key=lambda pair: -len(pair[1])):
         text = text.replace(setting, "--" + option.strip("_").replace("_", "-").replace("from", "\0"))
     return SettingsError("import: " + text.replace("\0", "from"))

@@ -1,15 +1,15 @@
-"""Read the deadlines of members from KeyDB's RDB format, as its bytes come, and skip everything else. No I/O.
+"""Parse member deadlines from KeyDB's RDB format as bytes arrive, and skip everything else. No I/O.
 
 Its tests: tests/test_import_rdb.py.
 
-After a value KeyDB writes two auxiliary fields for each member that has a deadline: `keydb-subexpire-key`, the member,
-and `keydb-subexpire-when`, the deadline in Unix ms as text. Values are skipped without being held, whatever size they
-claim; of keys and members no more than `LARGEST` bytes are held.
+After a value KeyDB writes two auxiliary fields for each member with a deadline: `keydb-subexpire-key`, the member, and
+`keydb-subexpire-when`, the deadline in Unix ms as text. Values are skipped without buffering them, whatever size they
+claim to have; at most `LARGEST` bytes of a key or a member are buffered.
 
-In these fields KeyDB cuts a member off at its first NUL byte. So members that contain one are picked out of the values
-(`Cut`). If a deadline could belong to several of them it is left out, unless all have the same deadline.
+In these fields KeyDB cuts a member off at its first NUL byte. So the reader collects members with NUL bytes from the
+values (`Cut`). A deadline that could belong to several of them is left out, unless all have the same deadline.
 
-The last eight bytes are a checksum of all before: nothing that was read may be acted on until `Reader.finish` returns.
+The last eight bytes are a checksum of everything before: do not act on what was read until `Reader.finish` returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import anycrc
 from proxy.keydb import lzf, ziplist
 
 LARGEST: Final = 1 << 20
-"""Bytes of a key or a member that is held; the deadlines of larger ones are counted, and left out."""
+"""Longest key or member, in bytes; deadlines of longer ones are counted and left out."""
 
 OLDEST: Final = 5
 """The first version of the format with a checksum."""
@@ -32,33 +32,33 @@ NEWEST: Final = 9
 """The version that KeyDB writes."""
 
 LATEST_DEADLINE: Final = 1 << 53
-"""The latest deadline that the proxy keeps exactly, in Unix ms; later and equally early ones are left out."""
+"""The latest deadline that the proxy can store exactly, in Unix ms; those beyond ±this are left out."""
 
 CUT_AT_MOST: Final = 1 << 26
-"""Memory for the members of one collection that contain NUL bytes, about; with more, its deadlines are left out."""
+"""About how much memory a collection's members with NUL bytes may take; beyond it, its deadlines are left out."""
 
 _ENTRY: Final = 300
 
 HIGHEST_DATABASE: Final = (1 << 31) - 1
 NAMED: Final = 10
-"""How many names to keep of what is only counted."""
+"""How many names to keep of things that are otherwise only counted."""
 
 _BEGINNING: Final = 64
-"""Bytes of such a name."""
+"""How many bytes of such a name to keep."""
 
 _CANDIDATES: Final = 4
-"""How many members to name that a deadline may belong to."""
+"""How many candidates to name for an ambiguous deadline."""
 
 _MEMBER: Final = b"keydb-subexpire-key"
 _WHEN: Final = b"keydb-subexpire-when"
 _MEMBER_FIELD: Final = b"\xfa%c%b" % (len(_MEMBER), _MEMBER)
 _WHEN_FIELD: Final = b"\xfa%c%b" % (len(_WHEN), _WHEN)
 _SHORT: Final = 64
-"""Strings of fewer bytes have a length of one byte, which is that number."""
+"""The length of shorter strings is encoded in one byte, as that number."""
 _LONGEST_SHORT_ROW: Final = len(_MEMBER_FIELD) + len(_WHEN_FIELD) + 2 * _SHORT
 
 _INTEGERS: Final = {0xC0: 2, 0xC1: 3, 0xC2: 5}
-"""First byte → size of strings that are stored as integers."""
+"""First byte → size of strings encoded as integers."""
 
 _MODULE_AUX: Final = 0xF7
 _IDLE: Final = 0xF8
@@ -79,7 +79,7 @@ _CRC: Final = anycrc.Model("CRC64-REDIS")
 
 
 class DamagedError(Exception):
-    """The bytes are no RDB file that KeyDB has written whole; the text is one line, with the offset."""
+    """The bytes are not a complete RDB file from KeyDB; the text is one line, with the offset."""
 
 
 class Row(NamedTuple):
@@ -88,11 +88,11 @@ class Row(NamedTuple):
     Attributes:
         database: its number.
         key: the key.
-        member: the member.
+        database: the number of the database.
         deadline: in Unix ms.
         key_expires: when the whole key expires, in Unix ms; 0 for never.
-        cut: the member as the file has it, where that is only what precedes its first NUL byte: if the collection
-            contains that too, nobody knows which of the two is meant.
+        cut: the member as the file has it, if `member` contains a NUL byte and was cut off there. If the collection
+            contains a member of that name too, nobody can know which of the two is meant.
     """
 
     database: int
@@ -105,16 +105,16 @@ class Row(NamedTuple):
 
 @dataclass
 class Ambiguity:
-    """Deadlines of one key whose members cannot be told apart; all names may be shortened.
+    """Deadlines of one key whose members cannot be told apart. All names may be shortened.
 
     Attributes:
-        database: its number.
+        database: the number of the database.
         key: the key.
-        begin: the member as the file has it.
-        deadlines: how many there are.
-        same: whether they are all the same.
-        members: some of the members that begin so, without `begin` itself.
-        candidates: how many of these there are.
+        begin: the member as the file has it: the common beginning.
+        deadlines: the number of deadlines.
+        same: whether all deadlines are the same.
+        members: some of the members with this beginning, without `begin` itself.
+        candidates: the number of members with this beginning.
     """
 
     database: int
@@ -128,23 +128,23 @@ class Ambiguity:
 
 @dataclass
 class Findings:
-    """What a file turned out to contain.
+    """What a file contains.
 
     Attributes:
         version: the version of the format.
-        checked: whether there was a checksum (KeyDB can be told to write none).
-        keys: how many keys there were.
-        with_deadlines: how many of them have members with deadlines.
-        rows: how many deadlines were given out.
-        too_large: deadlines left out, as the key or the member has more than `LARGEST` bytes.
-        out_of_range: deadlines left out, as the proxy cannot keep them.
-        ambiguous: deadlines left out, as KeyDB cut their members off, and several begin like that.
-        ambiguities: which, the first `NAMED` of them.
-        untold: deadlines left out, as there are more members with NUL bytes beside them than are held.
-        untold_of: of which keys, the first `NAMED` of them.
-        cron_jobs: how many KEYDB.CRON jobs were skipped.
-        cron_names: their keys, the first `NAMED` of them.
-        modules: how many values of modules were skipped.
+        checked: whether there was a checksum (KeyDB can be configured to write none).
+        keys: number of keys.
+        with_deadlines: number of keys whose members have deadlines.
+        rows: number of deadlines returned.
+        too_large: deadlines left out because the key or the member is longer than `LARGEST`.
+        out_of_range: deadlines left out because the proxy cannot store them.
+        ambiguous: deadlines left out because KeyDB cut their members off and several have that beginning.
+        ambiguities: the first `NAMED` of these.
+        untold: deadlines left out because the collection has too many members with NUL bytes to buffer.
+        untold_of: the keys of the first `NAMED` of these.
+        cron_jobs: number of KEYDB.CRON jobs skipped.
+        cron_names: the keys of the first `NAMED` of these.
+        modules: number of module values skipped.
     """
 
     version: int = 0
@@ -164,20 +164,20 @@ class Findings:
 
 
 class Cut:
-    """The members of one collection that contain a NUL byte, by what precedes it."""
+    """The members of one collection that contain a NUL byte, by the bytes before it."""
 
     def __init__(self) -> None:
         self._whole: dict[bytes, list[bytes]] = {}
         self._room = CUT_AT_MOST
         self.unknown = False
-        """Whether there were too many, or too large ones: any member may be one of them."""
+        """Whether there were too many to collect: then any member may contain a NUL byte."""
 
     def __bool__(self) -> bool:
-        """Whether there may be any."""
+        """Whether any member may contain a NUL byte."""
         return self.unknown or bool(self._whole)
 
     def add(self, member: bytes) -> None:
-        """Take a member into account, if it contains a NUL byte; of one that is too large to be held, its beginning."""
+        """Record a member if it contains a NUL byte. Of one that is too long to buffer, pass the beginning."""
         begin, nul, _ = member.partition(b"\0")
         if nul and not self.unknown:
             self._room -= len(begin) + len(member) + _ENTRY
@@ -187,17 +187,17 @@ class Cut:
                 self._whole.setdefault(begin, []).append(member)
 
     def forget(self) -> None:
-        """Give up: there may be any."""
+        """Give up collecting: any member may contain a NUL byte."""
         self._whole.clear()
         self.unknown = True
 
     def whole(self, begin: bytes) -> list[bytes]:
-        """Return the members that begin so in front of their first NUL byte, each cut off after `LARGEST` + 1 bytes."""
+        """Return the members with `begin` before their first NUL byte, each shortened to `LARGEST` + 1 bytes."""
         return self._whole.get(begin, [])
 
 
 class _CutOff:
-    """The deadlines of members of which the file has the same beginning only."""
+    """Deadlines of members that share a beginning, which is all that the file has of them."""
 
     def __init__(self, deadline: int) -> None:
         self.deadline = deadline
@@ -210,38 +210,38 @@ class _CutOff:
 
 
 class Reader:
-    """Reads one file.
+    """Parses one file.
 
     Attributes:
-        found: what it contains, as far as it has been read.
-        offset: how many bytes have been understood.
+        found: what the file contains, as far as it was parsed.
+        offset: number of bytes parsed.
     """
 
     def __init__(self) -> None:
         self.found = Findings()
         self._bytes = bytearray()
-        self._at = 0  # where in them to go on
-        self._before = 0  # bytes of the file in front of them
-        self._crc = 0  # of these
+        self._at = 0  # position in `_bytes`
+        self._before = 0  # bytes of the file before `_bytes`
+        self._crc = 0  # checksum of the bytes before `_bytes`
         self._rows: list[Row] = []
         self._done = False
         self._broken: DamagedError | None = None
-        self._cut = Cut()  # of the value that was read last
+        self._cut = Cut()  # members with NUL bytes of the last value
         self._run = self._file()
 
     @property
     def offset(self) -> int:
-        """How many bytes have been understood."""
+        """Number of bytes parsed."""
         return self._before + self._at
 
     def feed(self, data: bytes) -> list[Row]:
-        """Take the next bytes of the file.
+        """Parse the next bytes of the file.
 
         Returns:
-            The deadlines that they complete.
+            The deadlines completed by these bytes.
 
         Raises:
-            DamagedError: they cannot be; it is raised again by whatever is called after that.
+            DamagedError: the bytes are invalid. All later calls raise it again.
         """
         if self._broken is not None:
             raise self._broken
@@ -254,10 +254,10 @@ class Reader:
         return rows
 
     def finish(self) -> Findings:
-        """Return what the file contains, now that all of it has been fed: it is whole, and the checksum is right.
+        """Check that the file is complete and its checksum correct, and return what it contains.
 
         Raises:
-            DamagedError: it is not.
+            DamagedError: the file is incomplete or damaged.
         """
         if self._broken is not None:
             raise self._broken
@@ -281,7 +281,7 @@ class Reader:
             self._advance(bytes(self._bytes))
 
     def _settle(self) -> None:
-        """Drop what has been understood, when it has been counted into the checksum."""
+        """Drop the bytes that were parsed, after adding them to the checksum."""
         if self._at:
             with memoryview(self._bytes)[: self._at] as understood:
                 self._crc = _CRC.calc(understood, self._crc)
@@ -292,7 +292,7 @@ class Reader:
     def _damaged(self, reason: str, begin: int | None = None) -> DamagedError:
         return DamagedError(f"offset {self.offset if begin is None else begin}: {reason}")
 
-    # What follows are the rules of the format. Each yields when it needs more bytes than there are.
+    # The grammar of the format. Each rule yields when it needs more bytes.
 
     def _file(self) -> _Need:
         magic = yield from self._take(9)
@@ -351,7 +351,7 @@ class Reader:
                 yield from self._skip_string()
 
     def _deadlines(self, database: int, key: bytes | None, key_expires: int, *, of_job: bool) -> _Need:
-        """Read what follows a value: the deadlines of its members, as long as there are such fields."""
+        """Parse the fields after a value that hold the deadlines of its members."""
         count = 0
         cut_off: dict[bytes, _CutOff] = {}
         while True:
@@ -365,7 +365,7 @@ class Reader:
                 raise self._damaged("member without a deadline", begin)
             deadline = yield from self._deadline()
             if of_job:
-                continue  # when the job runs next
+                continue  # a job's next run, not a deadline
             count += 1
             if key is None or member is None:
                 self.found.too_large += 1
@@ -382,9 +382,9 @@ class Reader:
             self._assign(database, key, key_expires, member, of_member)
 
     def _assign(self, database: int, key: bytes, key_expires: int, begin: bytes, cut_off: _CutOff) -> None:
-        """Give the deadlines of members that begin so to those that they belong to, if that can be told.
+        """Return deadlines of members with the same beginning, if it is certain which members have them.
 
-        It can where all of these members have one, and the same; `begin` itself may be one of them.
+        It is certain if all members with this beginning have the same deadline; `begin` itself may be one of them.
         """
         members = self._cut.whole(begin)
         with_begin = cut_off.count == len(members) + 1
@@ -406,7 +406,7 @@ class Reader:
         self.found.too_large += len(members) - len(held)
 
     def _leave_out(self, database: int, key: bytes) -> None:
-        """Count a deadline whose member may be any."""
+        """Count a deadline that may belong to any member."""
         found = self.found
         found.untold += 1
         name = (database, key[:_BEGINNING])
@@ -414,7 +414,7 @@ class Reader:
             found.untold_of.append(name)
 
     def _short_rows(self, database: int, key: bytes, key_expires: int) -> int:
-        """Read deadlines of short members that are there whole, nearly all, without a call for each of their parts."""
+        """Parse deadlines of short, fully buffered members, which nearly all are, without a call for each part."""
         data, at = self._bytes, self._at
         last = len(data) - _LONGEST_SHORT_ROW
         count = 0
@@ -455,7 +455,7 @@ class Reader:
             self.found.cron_names.append(key)
 
     def _value(self, kind: int, begin: int) -> _Need:
-        """Skip a value of this type, but for members that contain NUL bytes."""
+        """Skip a value of this type, but collect members with NUL bytes."""
         self._cut = Cut()
         if kind in (12, 13):
             yield from self._packed()
@@ -522,10 +522,10 @@ class Reader:
                 raise self._damaged(f"module value with a part of unknown type {part}", begin)
 
     def _packed(self) -> _Need:
-        """Read a small hash or sorted set, in which every other string is a member."""
+        """Skip a small hash or sorted set, in which every other string is a member."""
         begin = self.offset
         packed = yield from self._text()
-        # Only where deadlines follow does it matter what is in it.
+        # Unpack it only if deadlines follow.
         if packed is None:
             self._cut.forget()
         elif (yield from self._aux_comes()):
@@ -541,12 +541,12 @@ class Reader:
         return self._bytes[self._at] == _AUX
 
     def _skip_members(self, count: int, *, every: int = 1, behind: int = 0) -> _Need:
-        """Skip strings, but for members that contain NUL bytes; those that are there whole without a call for each.
+        """Skip strings, but collect members with NUL bytes. Loops over buffered strings, without a call for each.
 
         Args:
-            count: how many.
-            every: each how many of them is a member.
-            behind: how many other bytes stand behind each.
+            count: number of strings.
+            every: one in so many strings is a member.
+            behind: number of other bytes after each string.
         """
         data, cut = self._bytes, self._cut
         while count:
@@ -580,7 +580,7 @@ class Reader:
     def _skip_member(self) -> _Need:
         begin = self.offset
         size, encoding = yield from self._length()
-        # Too large to be named, its beginning may be taken for a smaller member all the same.
+        # Too long to be named in a deadline; but its beginning might be mistaken for a shorter member.
         if encoding is None and size > LARGEST:
             member = yield from self._take(LARGEST + 1)
             yield from self._skip(size - LARGEST - 1)
@@ -598,7 +598,7 @@ class Reader:
         self._cut.add(member)
 
     def _skip_strings(self, count: int) -> _Need:
-        """Skip strings; those that are there whole without a call for each."""
+        """Skip strings. Loops over buffered strings, without a call for each."""
         data = self._bytes
         while count:
             at, end = self._at, len(data) - 1
@@ -633,7 +633,7 @@ class Reader:
             yield from self._skip(1 << encoding)
 
     def _text(self) -> Generator[None, None, bytes | None]:
-        """Read a string; None, and it is skipped, if it is larger than `LARGEST`."""
+        """Parse a string; skip it and return None if it is longer than `LARGEST`."""
         begin = self.offset
         size, encoding = yield from self._length()
         return (yield from self._text_of(size, encoding, begin))
@@ -660,7 +660,7 @@ class Reader:
             raise self._damaged(f"invalid compressed string: {error}", begin) from None
 
     def _count(self) -> Generator[None, None, int]:
-        """Read a number, such as how many parts follow."""
+        """Parse a number, such as the number of parts that follow."""
         begin = self.offset
         number, encoding = yield from self._length()
         if encoding is not None:
@@ -668,7 +668,7 @@ class Reader:
         return number
 
     def _length(self) -> Generator[None, None, tuple[int, int | None]]:
-        """Read a size, or the encoding of a string that has no size of its own."""
+        """Parse a length, or the encoding of a string without one."""
         begin = self.offset
         (first,) = yield from self._take(1)
         if first < 0x40:
@@ -685,7 +685,7 @@ class Reader:
         raise self._damaged(f"invalid length, first byte {first:#x}", begin)
 
     def _comes(self, wanted: bytes) -> Generator[None, None, bool]:
-        """Return whether certain bytes come next, and take them if so."""
+        """Return whether these bytes come next, and skip them if so."""
         while True:
             there = bytes(self._bytes[self._at : self._at + len(wanted)])
             if not wanted.startswith(there):

@@ -1,4 +1,4 @@
-"""Read an RDB file: from a file, from standard input, or from a KeyDB, as its replicas do.
+"""Read an RDB file from a file, from standard input, or from a KeyDB as its replicas do.
 
 Its tests: tests/test_import.py.
 """
@@ -23,40 +23,40 @@ from proxy.wire.request import encode
 T = TypeVar("T")
 
 CHUNK: Final = 1 << 18
-"""Bytes that are read at once."""
+"""Maximum number of bytes per read."""
 
 SILENCE_SECONDS: Final = 60.0
-"""How long a server may send nothing, as long as replicas wait. While it makes the file it sends a sign every 10 s."""
+"""How long a server may send nothing, as for replicas. While it writes the file it sends an empty line every 10 s."""
 
 _LINE: Final = 4096
 _EMPTY_LINES: Final = 100_000
-"""How many such signs to accept before the file: eleven days' worth."""
+"""How many empty lines to accept before the file: eleven days' worth."""
 
 _MARK_SIZE: Final = 40
 
 
 class SourceError(Exception):
-    """The source cannot be read; the text is one line for people."""
+    """The source cannot be read; the text is one line for users."""
 
 
 class FileSource:
-    """A file, or standard input.
+    """Reads an RDB file, or standard input.
 
     Args:
         path: the file; None for standard input.
 
     Raises:
-        SourceError: it cannot be opened.
+        SourceError: the file cannot be opened.
 
     Attributes:
-        size: in bytes; None if it is not known.
+        size: in bytes; None if unknown.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._name = "standard input" if path is None else str(path)
         self.size: int | None = None
         try:
-            if path is None and sys.stdin is None:  # closed by whoever started this
+            if path is None and sys.stdin is None:  # closed by the parent process
                 raise SourceError("standard input is closed")
             self._file: IO[bytes] = sys.stdin.buffer if path is None else path.open("rb")
             about = os.fstat(self._file.fileno())
@@ -68,10 +68,10 @@ class FileSource:
             self.size = about.st_size
 
     def chunks(self) -> Iterator[bytes]:
-        """Give the bytes, as they come.
+        """Yield the bytes as they are read.
 
         Raises:
-            SourceError: they cannot be read.
+            SourceError: the file cannot be read.
         """
         try:
             with self._file as file:
@@ -82,30 +82,30 @@ class FileSource:
 
 
 class ServerSource:
-    """A KeyDB that is asked for an RDB file as its replicas ask (SYNC).
+    """Requests an RDB file from a KeyDB with SYNC, as its replicas do.
 
     Args:
         server: how to reach it.
 
     Attributes:
-        size: in bytes; None if it is not known (yet).
+        size: in bytes; None if unknown, or not known yet.
     """
 
     def __init__(self, server: Upstream) -> None:
         self._server = server
         self.size: int | None = None
         self._reader: asyncio.StreamReader
-        self._sent: tuple[str, ...] = ()  # what it was given to log in
+        self._sent: tuple[str, ...] = ()  # the credentials it logged in with
 
     def __str__(self) -> str:
         """The address, without credentials."""
         return str(self._server)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Give the bytes, as they come.
+        """Yield the bytes as they arrive.
 
         Raises:
-            SourceError: the server cannot be reached, refuses, or falls silent.
+            SourceError: the server cannot be reached, refuses, or stops sending.
         """
         self._reader = asyncio.StreamReader(limit=CHUNK)
         protocol = _Stream(self._reader)
@@ -133,11 +133,11 @@ class ServerSource:
         login = self._sent = self._server.login
         if login:
             await self._ask(transport, "AUTH", *login, must=True)
-        # A server that does not know one of these sends the file otherwise, which is just as well.
+        # A server that does not know this option sends the file in another format, which is read as well.
         await self._ask(transport, "REPLCONF", "capa", "eof")
         await self._ask(transport, "REPLCONF", "rdb-only", "1")
         transport.write(_request("SYNC"))
-        for _ in range(_EMPTY_LINES):  # it is still making the file
+        for _ in range(_EMPTY_LINES):  # it is still writing the file
             if head := await self._line():
                 break
         else:
@@ -158,7 +158,7 @@ class ServerSource:
             yield chunk
 
     async def _until(self, mark: bytes) -> AsyncIterator[bytes]:
-        """Give the bytes in front of the mark, whose size the server did not know beforehand."""
+        """Yield the bytes before the end mark of a file whose size the server did not announce."""
         held = b""
         while True:
             held += await self._some(CHUNK)
@@ -206,7 +206,7 @@ class ServerSource:
 
 
 class _Stream(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader, and has the transport to write to."""
+    """Feeds a stream reader, and keeps the transport for writing."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         super().__init__(reader)

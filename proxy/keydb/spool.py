@@ -1,9 +1,9 @@
-"""Keep the deadlines in a temporary file until it is known that the source was complete.
+"""Store the deadlines in a temporary file until the source is known to be complete.
 
 Its tests: tests/test_import_rdb.py.
 
-The file has no name and goes with the process. It takes the bytes of the members and keys with deadlines, and some 20
-for each; what else the source contains is not kept.
+The file has no name and disappears with the process. It holds the bytes of keys and members with deadlines, plus some
+20 bytes each, and nothing else from the source.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import IO, Final, Self
 from proxy.keydb.rdb import Row
 
 ROWS_AT_ONCE: Final = 250
-"""How many deadlines of a batch: the server serves no other client meanwhile."""
+"""Deadlines per batch: while the server runs one it serves no other client."""
 
 KEYS_AT_ONCE: Final = 64
-"""Keys of one batch: each costs more than a member does."""
+"""Keys per batch: a key costs more than a member."""
 
 BYTES_AT_ONCE: Final = 1 << 18
-"""Bytes of the keys and members of one batch, about."""
+"""Approximate limit for the bytes of keys and members per batch."""
 
 _KEY: Final = struct.Struct("<cIqI")
 _MEMBER: Final = struct.Struct("<cqI")
@@ -49,12 +49,12 @@ class OfKey:
 
 @dataclass(slots=True)
 class Batch:
-    """Deadlines in one database that go to the server together.
+    """Deadlines of one database that are sent to the server together.
 
     Attributes:
-        database: its number.
+        database: the number of the database.
         keys: the keys, each with some of its deadlines.
-        size: how many deadlines.
+        size: the number of deadlines.
     """
 
     database: int
@@ -63,7 +63,7 @@ class Batch:
 
 
 class SpoolError(Exception):
-    """There is no room for the deadlines; the text is one line for people."""
+    """There is no space for the deadlines; the text is one line for users."""
 
 
 @contextlib.contextmanager
@@ -78,13 +78,13 @@ def _writing() -> Iterator[None]:
 
 
 class Spool:
-    """The deadlines, in the order in which they came.
+    """Stores the deadlines, in the order in which they arrive.
 
     Raises:
-        SpoolError: there can be no temporary file.
+        SpoolError: no temporary file can be created.
 
     Attributes:
-        size: how many.
+        size: the number of deadlines.
     """
 
     def __init__(self) -> None:
@@ -99,23 +99,23 @@ class Spool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # what is left to be written is not needed
+        with contextlib.suppress(OSError):  # unwritten data is not needed any more
             self._file.close()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keep deadlines.
+        """Store deadlines.
 
         Raises:
-            SpoolError: there is no room for them.
+            SpoolError: there is no space for them.
         """
         with _writing():
             self._add(rows)
 
     def finish(self) -> None:
-        """Keep what has been added: no more will be.
+        """Write out what was added; no more may be added.
 
         Raises:
-            SpoolError: there is no room for it.
+            SpoolError: there is no space for it.
         """
         with _writing():
             self._file.flush()
@@ -133,7 +133,7 @@ class Spool:
             self.size += 1
 
     def batches(self) -> Iterator[Batch]:
-        """Give all of them, from the first on; not before `finish`."""
+        """Yield all deadlines from the beginning; only after `finish`."""
         self._file.seek(0)
         read = self._file.read
         batch: Batch | None = None

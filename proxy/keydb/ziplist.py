@@ -1,4 +1,4 @@
-"""The packed form of small hashes and sorted sets in RDB files: only its strings, which may be binary.
+"""Decode the packed form of small hashes and sorted sets in RDB files: only its strings, which may be binary.
 
 Its tests: tests/test_import_rdb.py.
 """
@@ -10,20 +10,20 @@ from typing import Final
 _HEADER: Final = 10
 _END: Final = 0xFF
 _INTEGERS: Final = {0xC0: 2, 0xD0: 4, 0xE0: 8, 0xF0: 3, 0xFE: 1}
-"""First byte of an integer → its size; those from 0xF1 to 0xFD have it in that byte."""
+"""First byte of an integer → its size; the bytes 0xF1 to 0xFD contain the integer themselves."""
 
 
 def members(packed: bytes) -> list[bytes]:
-    """Return every other entry, from the first on, that is a string: fields of a hash, members of a sorted set.
+    """Return every other entry, from the first, that is a string: the fields of a hash or members of a sorted set.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are not a packed hash or sorted set.
     """
     found: list[bytes] = []
     at, count = _HEADER, 0
     try:
         while packed[at] != _END:
-            at += 5 if packed[at] == 0xFE else 1  # how long the entry before is
+            at += 5 if packed[at] == 0xFE else 1  # skip the length of the previous entry
             first = packed[at]
             if first < 0x40:
                 begin, size = at + 1, first

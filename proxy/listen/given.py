@@ -78,7 +78,7 @@ def _listening(descriptor: int, name: str) -> socket.socket:
     except OSError as error:
         raise SettingsError(f"listen: file {descriptor} ({name}) from systemd: {error.strerror or error}") from None
     if not listens or one.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
-        raise SettingsError(f"listen: file {descriptor} ({name}) from systemd is no socket of ListenStream=")
+        raise SettingsError(f"listen: file {descriptor} ({name}) from systemd is not a stream socket (ListenStream=)")
     one.setblocking(False)
     return one
 

@@ -105,7 +105,7 @@ async def clear_socket(path: Path) -> None:
     """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+            raise FileExistsError(errno.EEXIST, "it is a file, not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX) as probe:

@@ -37,10 +37,10 @@ from proxy.signals import Signals
 log = structlog.get_logger("proxy.listen")
 
 STEP_SECONDS: Final = 3.0
-"""How long one that comes may take to ask for the next sockets. Others wait meanwhile: see MEET_SECONDS."""
+"""How long a new process may take to ask for the next sockets. Others wait meanwhile: see MEET_SECONDS."""
 
 SILENT_SECONDS: Final = 10.0
-"""How long it may give no sign while it starts: many times SIGN_SECONDS."""
+"""How long a new process may give no sign of life while it starts: many times SIGN_SECONDS."""
 
 _BACKLOG: Final = 8
 

@@ -1,1 +1,1 @@
-"""What the proxy counts: one table of metrics, each a plain number that its parts add to."""
+"""What the proxy counts: a table of metrics, each a plain number that other modules update."""

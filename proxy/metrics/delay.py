@@ -1,4 +1,4 @@
-"""Measure how late the event loop runs timers: every request waits about as long.
+"""Measure how late the event loop runs timers: requests wait about as long.
 
 Its tests: tests/test_metrics.py.
 """
@@ -15,7 +15,7 @@ EVERY_SECONDS: Final = 1.0
 
 
 async def watch_delay(histogram: Histogram) -> None:
-    """Set a timer each second and count how late it ran; ends when cancelled."""
+    """Set a timer each second and record its delay, until cancelled."""
     while True:
         due = time.monotonic() + EVERY_SECONDS
         await asyncio.sleep(EVERY_SECONDS)

@@ -1,4 +1,4 @@
-"""The proxy's section of INFO: what the table of metrics holds, in Redis's format.
+"""The proxy's section of INFO: the metrics in Redis's format.
 
 Its tests: tests/test_info.py.
 """
@@ -17,11 +17,11 @@ _TOLD_BY_FACTS: Final = frozenset(("build_info",))
 
 
 def section(metrics: Metrics, facts: Mapping[str, str | int]) -> bytes:
-    """Return the lines of the section.
+    """Format the section.
 
     Args:
-        metrics: the metrics; a line each, those with a label as `name:value=1,other=2`, as in Redis's `db0`.
-        facts: what stands before them.
+        metrics: the metrics, one line each; those with a label as `name:value=1,other=2`, like Redis's `db0`.
+        facts: fields to put first.
     """
     lines = ["# Expiremember"]
     lines += [f"{name}:{_UNFIT.sub('?', str(value))}" for name, value in facts.items()]

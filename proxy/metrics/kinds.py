@@ -1,4 +1,4 @@
-"""The kinds of metrics, and how a line of the table declares one.
+"""The kinds of metrics, and functions to declare one in the table.
 
 Its tests: tests/test_metrics.py.
 """
@@ -17,7 +17,7 @@ _DECLARED: Final = "metric"
 
 
 class Kind(Enum):
-    """What a metric's value means; the values are Prometheus's names."""
+    """The type of a metric; the values are Prometheus's names."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -26,14 +26,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What the table says of one metric.
+    """The table's entry for one metric.
 
     Attributes:
-        kind: what its value means.
-        help: what it counts, in one line.
-        label: the name of its label, if it has one.
-        values: the label's values that are told from the start; none where the label has one value for the whole
-            process, such as the address of the upstream.
+        kind: the type of the metric.
+        help: a one-line description.
+        label: the name of its label, if any.
+        values: the label's values to report from the start; none if the label has one value for the whole process, such
+            as the address of the upstream.
     """
 
     kind: Kind
@@ -43,13 +43,13 @@ class Declaration:
 
 
 class Histogram:
-    """How often a value was within each bound.
+    """A histogram: counts values by their upper bounds.
 
     Args:
-        bounds: the upper bounds, ascending; there is one more without a bound.
+        bounds: the upper bounds, ascending; one more class has no bound.
 
     Attributes:
-        counts: how many values were at most the bound at the same place, and more than the one before.
+        counts: number of values in each class: above the previous bound, at most this one.
         sum: the sum of all values.
     """
 
@@ -61,17 +61,17 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
+        """Record a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Return each bound as Prometheus writes it, with how many values were at most that; "+Inf" last."""
+        """Return each bound as Prometheus writes it, with the number of values up to it; "+Inf" last."""
         return list(zip([*map(str, self.bounds), "+Inf"], accumulate(self.counts), strict=True))
 
 
@@ -80,7 +80,7 @@ def _line(declaration: Declaration, **how: Any) -> Any:
 
 
 def counter(text: str) -> Any:
-    """Declare a number that only grows: an `int`."""
+    """Declare a number that only increases: an `int`."""
     return _line(Declaration(Kind.COUNTER, text), default=0)
 
 
@@ -102,11 +102,11 @@ def gauge(text: str, label: str | None = None) -> Any:
 
 
 def histogram(text: str, *bounds: float) -> Any:
-    """Declare the distribution of a value: a `Histogram`."""
+    """Declare a distribution of values: a `Histogram`."""
     return _line(Declaration(Kind.HISTOGRAM, text), default_factory=lambda: Histogram(bounds))
 
 
 def declared(line: Field[Any]) -> Declaration | None:
-    """Return what a field of the table declares; None for one that is no metric."""
+    """Return the declaration in a dataclass field; None if it is not a metric."""
     found: Mapping[str, Any] = line.metadata
     return found.get(_DECLARED)

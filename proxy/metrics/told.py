@@ -1,4 +1,4 @@
-"""Count the events about expired members that a script has written.
+"""Count the events about expired members that a script wrote.
 
 Its tests: tests/test_events.py.
 """
@@ -11,15 +11,15 @@ from proxy.metrics.table import Metrics
 
 
 def count_told(metrics: Metrics, told: Sequence[int | bytes]) -> bytes:
-    """Add the tally of a script that removes to the metrics.
+    """Add the counts returned by a removing script to the metrics.
 
     Args:
-        metrics: where to count.
-        told: entries written, messages published, entries and messages that could not be, the last error, elements
-            pushed, elements that could not be.
+        metrics: the metrics to update.
+        told: entries written, messages published, entries and messages refused, the last error, elements pushed,
+            elements refused.
 
     Returns:
-        The error; empty where there was none.
+        The error; empty if there was none.
     """
     for place, counter, what in (
         (0, metrics.expiry_events_total, "entry"),

@@ -1,1 +1,1 @@
-"""The asyncio side of a client's connection: transports, back-pressure, and an orderly end."""
+"""The asyncio side of a client's connection: transports, back-pressure and an orderly end."""

@@ -1,4 +1,4 @@
-"""Have done what a session asks for: when what was sent before has been answered, if need be, and then go on in turn.
+"""Have the engine answer a session's questions, after earlier replies if need be, and let the session go on in turn.
 
 Its tests: tests/test_states.py.
 """
@@ -18,44 +18,44 @@ from proxy.session.question import Question
 
 
 class Engine(Protocol):
-    """Who does it.
+    """Answers questions.
 
     Attributes:
         queue: gives connections their turns.
-        metrics: where to count.
+        metrics: the metrics to update.
     """
 
     queue: TurnQueue
     metrics: Metrics
 
     async def answer(self, question: Question) -> None:
-        """Do what a session asks for. Raises ConnectionError or TimeoutError, bounded in time."""
+        """Do what a question requires. Raises ConnectionError or TimeoutError, within a limited time."""
 
 
 class Asker(Protocol):
-    """The connection whose session asks."""
+    """The connection whose session asks questions."""
 
     @property
     def waits(self) -> bool:
         """Whether the answer still matters."""
 
     def ask_for_sign(self) -> bool:
-        """Ask for a sign that all that was sent has been answered; return False where none is to come."""
+        """Send a sign that shows that everything sent has been answered; return False if there will be none."""
 
     def regulate(self) -> None:
-        """Note that replies are awaited, or no more."""
+        """Update flow control: whether replies are awaited has changed."""
 
     def resume(self, *, answered: bool) -> None:
-        """Go on; `answered`: whether it has been done."""
+        """Go on with the held request; `answered`: whether the question was answered."""
 
 
 class Asking:
-    """What one session asks for, one question at a time.
+    """The questions of one session, one at a time.
 
     Args:
-        engine: does it.
+        engine: answers the questions.
         asker: the connection.
-        fail: ends it.
+        fail: closes the connection after an internal error.
     """
 
     __slots__ = ("_asker", "_engine", "_fail", "_replied", "_task")
@@ -65,31 +65,31 @@ class Asking:
         self._asker = asker
         self._fail = fail
         self._task: asyncio.Task[None] | None = None
-        self._replied: asyncio.Future[None] | None = None  # done when everything sent so far has been answered
+        self._replied: asyncio.Future[None] | None = None  # set when everything sent so far has been answered
 
     @property
     def awaits_replies(self) -> bool:
-        """Whether replies have to come first."""
+        """Whether a question waits for replies."""
         return self._replied is not None and not self._replied.done()
 
     def ask(self, question: Question) -> None:
-        """Begin with a question. What is asked next has a task, and so a turn, of its own."""
+        """Start with a question. A question that follows it has its own task, and so its own turn."""
         self._task = start(self._answer(question), self._fail)
 
     def note_replied(self) -> None:
-        """Note that the replies have come."""
+        """Note that the awaited replies have arrived."""
         if self._replied is not None and not self._replied.done():
             self._replied.set_result(None)
             self._asker.regulate()
 
     def cancel(self) -> None:
-        """Give up: the server has gone, or nobody waits any more."""
+        """Cancel the question: the server has gone, or nobody waits any more."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
 
     def end(self) -> None:
-        """Wait for no more replies, and let what is under way come to its end."""
+        """Stop waiting for replies, and let a running question finish."""
         if self._replied is not None and not self._replied.done():
             self._replied.set_result(None)
         self._task = None
@@ -106,7 +106,7 @@ class Asking:
             if asker.waits:
                 await engine.answer(question)
         except (OSError, TimeoutError):
-            answered = False  # the session goes on without
+            answered = False  # the session goes on without an answer
         engine.metrics.requests_held_total += 1
         engine.metrics.request_hold_seconds.observe(time.monotonic() - began)
         go_on: Callable[[], None] = partial(asker.resume, answered=answered)

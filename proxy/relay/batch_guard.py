@@ -1,4 +1,4 @@
-"""Guarded reads over a shared connection: one question for each batch, and late reads are sent again.
+"""Guarded reads over a shared connection: one question for each batch; late reads are sent again.
 
 Its tests: tests/test_sharing.py.
 """
@@ -15,25 +15,25 @@ from proxy.wire.guard import earliest_of, earliest_of_all, may_be_late
 
 
 class Line(Protocol):
-    """What the guard needs of the shared connection."""
+    """What the guard needs from the shared connection."""
 
     def has_come(self, count: int) -> bool:
-        """Return whether the next so many replies have come whole."""
+        """Return whether the next `count` replies have arrived completely."""
 
     def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
-        """Put other ports in the place of the next `count` ones."""
+        """Replace the next `count` ports."""
 
 
 class BatchGuard:
-    """Reads of covered keys that go over a shared connection together, behind a question for the next deadline.
+    """Guards the reads of covered keys in a batch, by a question for the next deadline in front of it.
 
-    Mostly all replies come together with the answer, and none is late. Then nothing is done for each reply.
+    Usually all replies arrive together with the answer and none is late. Then nothing needs to be done per reply.
 
     Args:
         guarded: the ports whose requests read covered keys.
-        count: how many requests the batch has.
+        count: the number of requests in the batch.
         line: the shared connection.
-        now: gives the server's clock, in Unix ms, the latest that it may be.
+        now: returns the latest time that the server's clock can show, in Unix ms.
     """
 
     def __init__(self, guarded: Collection[Port], count: int, line: Line, now: Callable[[], float]) -> None:
@@ -45,7 +45,7 @@ class BatchGuard:
         self._answers: list[bytes] = []
 
     def ask(self, questions: int) -> list[Port]:
-        """Return the ports for the questions about keys that go in front of the batch."""
+        """Return the ports for the questions that precede the batch."""
         asked = [Port(self._answers.append) for _ in range(questions)]
         asked[-1].settled = lambda: self._answered(min(map(earliest_of, frames(b"".join(self._answers)))))
         return asked
@@ -68,7 +68,7 @@ class BatchGuard:
             self._line.watch(self._count, self._watch)
 
     def _watch(self, port: Port) -> Port:
-        """Return a port in the place of a client's: it passes the reply on unless it is late."""
+        """Return a port that replaces a client's: it passes the reply on unless it is late."""
         if port not in self._guarded:
             return port
         watched, request = Port(drop), port.request

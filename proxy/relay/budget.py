@@ -1,4 +1,4 @@
-"""Bound the bytes of requests that the proxy buffers for all clients together.
+"""Limit the bytes of requests that the proxy buffers for all clients together.
 
 Its tests: tests/test_hostile.py.
 """
@@ -10,25 +10,25 @@ from collections.abc import Callable
 from typing import Final
 
 ALWAYS_ALLOWED: Final = 64 * 1024
-"""Bytes that each client may make the proxy hold, whatever others do: so ordinary requests always get through."""
+"""Bytes that the proxy buffers for a client even when the limit is reached: so ordinary requests always get through."""
 
 RECOUNT_SECONDS: Final = 0.1
-"""How often to see whether the server has taken what it was sent, where that is much."""
+"""How often to check whether the server has taken a large amount of data."""
 
 
 class HeldBudget:
-    """The bytes of held requests, over all connections.
+    """The bytes of held requests, summed over all connections.
 
     Args:
-        limit: how many there may be (`held_limit`).
-        request_limit: how many of a single request.
+        limit: bytes for all requests (`held_limit`).
+        request_limit: bytes for a single request.
 
     Attributes:
-        limit: the same.
-        largest: the size up to which a single request is buffered: the smaller of the two limits.
-        names: the setting that bounds it; both where they are equal.
-        total: how many there are.
-        on_freed: is called with the number of bytes that a connection has freed.
+        limit: bytes for all requests.
+        largest: the largest single request that is buffered: the smaller of the two limits.
+        names: the name of the setting with that limit; both names if the limits are equal.
+        total: the current number of bytes.
+        on_freed: called with the number of bytes that a connection has freed.
     """
 
     def __init__(self, limit: int, request_limit: int) -> None:
@@ -40,34 +40,34 @@ class HeldBudget:
         self.on_freed: Callable[[int], None] = lambda _: None
 
     def account(self, before: int, after: int, unsent: int = 0) -> bool:
-        """Take a connection's new figure into account.
+        """Record a connection's new number of bytes.
 
         Args:
-            before: bytes that it held when last accounted.
+            before: bytes it held when last recorded.
             after: bytes that it holds now.
-            unsent: how many of them are on their way to the server, and cannot be refused any more.
+            unsent: how many of these are on their way to the server, so that it is too late to refuse them.
 
         Returns:
-            Whether that is still allowed.
+            Whether the connection may hold that many.
         """
         self.note(before, after)
         return after - unsent <= ALWAYS_ALLOWED or after <= before or self.total <= self.limit
 
     def note(self, before: int, after: int) -> None:
-        """Update the total, and report what has become free."""
+        """Update the total, and report freed bytes."""
         self.total += after - before
         if before > after:
             self.on_freed(before - after)
 
 
 class Holding:
-    """What one connection holds of its requests, as last accounted.
+    """The bytes of requests that one connection holds.
 
     Args:
-        budget: of all connections.
+        budget: the budget shared by all connections.
 
     Attributes:
-        bytes: how many.
+        bytes: the number of bytes, as last recorded.
     """
 
     __slots__ = ("_budget", "_recount", "bytes")
@@ -75,20 +75,20 @@ class Holding:
     def __init__(self, budget: HeldBudget) -> None:
         self.bytes = 0
         self._budget = budget
-        self._recount: asyncio.TimerHandle | None = None  # sees whether the server has taken what it was sent
+        self._recount: asyncio.TimerHandle | None = None  # checks whether the server has taken what it was sent
 
     def account(self, waiting: int, unsent: int, again: Callable[[], object]) -> bool:
-        """Account for it; return whether that is still allowed.
+        """Record the connection's bytes; return whether it may hold that many.
 
         Args:
             waiting: bytes that wait in the proxy.
-            unsent: bytes that are on their way, and that the server has not taken.
-            again: accounts for it anew.
+            unsent: bytes on their way that the server has not taken yet.
+            again: records the bytes anew.
         """
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0
         elif self._recount is None:
-            # The loop tells when it has been taken only where it has told that it is much.
+            # The loop reports that data was taken only after it has reported that there is too much of it.
             self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count, again)
         before, self.bytes = self.bytes, waiting + unsent
         return self._budget.account(before, self.bytes, unsent)
@@ -98,7 +98,7 @@ class Holding:
         again()
 
     def end(self) -> None:
-        """Hold nothing any more."""
+        """Release all bytes."""
         self._budget.account(self.bytes, 0)
         self.bytes = 0
         if self._recount is not None:

@@ -1,4 +1,4 @@
-"""The client's side of a relayed connection: its transport, how it begins, and how it ends.
+"""The client's side of a relayed connection: its transport, its beginning and its end.
 
 Its tests: tests/test_states.py.
 """
@@ -28,7 +28,7 @@ log = structlog.get_logger("proxy.relay")
 
 
 class Surroundings(conversation.Surroundings, Protocol):
-    """What a connection needs of the server that it belongs to.
+    """What a connection needs from the proxy's server object.
 
     Attributes:
         traffic: counts bytes.
@@ -37,30 +37,30 @@ class Surroundings(conversation.Surroundings, Protocol):
     traffic: Traffic
 
     def orphan(self, pipeline: Pipeline) -> None:
-        """Note that the server has closed the connection of a client, whose requests have run."""
+        """Record that the server closed a client's connection, so that its pipeline has run."""
 
     async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
-        """Open a connection to the upstream server. Raises OSError or TimeoutError, bounded in time."""
+        """Connect to the upstream server. Raises OSError or TimeoutError, within a limited time."""
 
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream server cannot be reached."""
 
     def opened(self, connection: ClientConnection) -> None:
-        """Note a new connection."""
+        """Record a new connection."""
 
     def closed(self, connection: ClientConnection) -> None:
-        """Note that a connection has ended."""
+        """Record that a connection has ended."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """The client's side.
+    """A client's connection: connects it to the server, and closes both sides in order.
 
     Args:
-        surroundings: what it needs of the server that it belongs to.
-        overhear: looks at what the client sends before it can be served: another proxy, or this one, may be the client.
+        surroundings: the proxy's server object.
+        overhear: examines what the client sends before it is served: it may be another proxy, or this one.
 
     Attributes:
-        source: where the client comes from, if a load balancer has said so; as the log shows it.
+        source: the client's address for log lines, if a load balancer reported one.
     """
 
     def __init__(self, surroundings: Surroundings, overhear: Callable[[bytes], None] = drop) -> None:
@@ -70,37 +70,37 @@ class ClientConnection(asyncio.Protocol):
         self._course = Course()
         self._transport: asyncio.Transport
         self._connecting: asyncio.Task[None] | None = None
-        self._conversation: Conversation | None = None  # while the server is there, and its replies matter
+        self._conversation: Conversation | None = None  # while the server is connected and replies matter
         self._pipeline: Pipeline | None = None
-        self._early = b""  # came before upstream was there
+        self._early = b""  # received before the server was connected
         self._holding = Holding(surroundings.held)
-        self._leaves = False  # upstream is still to come to the end of what it was sent
+        self._leaves = False  # the server has not yet read everything it was sent
         self._made = False
-        self._is_fresh = True  # it has asked for nothing yet
-        self._parts = False  # it is to end when it has been answered
+        self._is_fresh = True  # the client has sent no request yet
+        self._parts = False  # close once the first request has been answered
 
     @property
     def who(self) -> dict[str, str]:
-        """What log lines about this client say of it."""
+        """Fields that identify the client in log lines."""
         return {} if self.source is None else {"client": self.source}
 
     def fail(self, error: BaseException) -> None:
-        """End both sides: nothing may go on half alive."""
+        """Close both sides after an internal error."""
         log.error("connection closed: internal error", state=self._course.state.name, exc_info=error, **self.who)
         self.abandon()
 
     # The client's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to connect upstream."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        """Start connecting to the server."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         self._made = True
         self._surroundings.traffic.opened("client", transport)
         self._surroundings.opened(self)
         self._connecting = start(self._connect(), self.fail)
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes first, before or after upstream is there."""
+        """Handle the first bytes, before or after the server is connected."""
         self._is_fresh = False
         self.rebind()
         vars(self).get("data_received", self._take)(data)
@@ -114,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
             self._keep(data)
 
     def _keep(self, data: bytes) -> None:
-        """Keep what comes before upstream is there: the loop reads once before it can be told to pause."""
+        """Buffer bytes until the server is connected: the loop reads once more before it can be told to pause."""
         self._early += data
         if not self._holding.account(len(self._early), 0, nothing):
             line = reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._holding.bytes, self.who)
@@ -125,28 +125,28 @@ class ClientConnection(asyncio.Protocol):
         set_reading(self._transport, False)
 
     def receive_by(self, receiver: Callable[[bytes], None]) -> None:
-        """Have what comes taken by something."""
-        # On the instance, and looked up by the loop when the protocol is set: a few per cent of what a request costs.
+        """Set the function that takes received bytes."""
+        # Set on the instance, and looked up when the protocol is set: that saves a few percent of a request's cost.
         self.data_received = receiver  # type: ignore[method-assign,assignment]
         if not self._transport.is_closing():
             self._transport.set_protocol(self)
 
     def ignore(self) -> None:
-        """Read on, and drop what comes: the client is told its last."""
+        """Go on reading but drop the bytes: the client gets no more replies to new requests."""
         self.receive_by(drop)
 
     def rebind(self) -> None:
-        """Judge what comes by the check that is right now."""
+        """Use the check that applies now for received bytes."""
         if self._conversation is not None and not self._is_fresh:
             self._conversation.rebind()
 
     def pause_writing(self) -> None:
-        """The client does not read fast enough: let upstream wait."""
+        """The client does not read fast enough: pause reading from the server."""
         if self._conversation is not None:
             self._conversation.pause_replies()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The client has caught up: resume."""
         if self._conversation is not None:
             self._conversation.resume_replies()
 
@@ -166,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
         return UpstreamConnection(self, self._transport.write, self._surroundings.traffic, fence)
 
     def attach(self, upstream: UpstreamConnection) -> bool:
-        """Take the upstream connection, which is there now; return False when the client has gone meanwhile."""
+        """Attach the connected upstream side; return False if the client has gone meanwhile."""
         if self._course.state not in (State.CONNECTING, State.FINISHING, State.ORPHANED):
             return False
         try:
@@ -177,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _begin(self, upstream: UpstreamConnection) -> None:
-        self._connecting = None  # it is about to end: to cancel it now would close upstream without a word
+        self._connecting = None  # nearly done: cancelling it now would close upstream without notice
         self._conversation = talk = Conversation(
             self, self._surroundings, self._course, self._transport, upstream, self._holding
         )
@@ -189,8 +189,8 @@ class ClientConnection(asyncio.Protocol):
             self.part()
 
     def upstream_lost(self, refusal: Exception | None) -> None:
-        """The server has closed: pass on what is left, then close the client's connection."""
-        pipeline, self._pipeline = self._pipeline, None  # else a ring that keeps both sides until the collector comes
+        """Handle the server's close: pass on what is left, then close the client's connection."""
+        pipeline, self._pipeline = self._pipeline, None  # breaks a reference cycle with both sides
         if pipeline is not None:
             self._surroundings.orphan(pipeline)
         self._leaves = False
@@ -204,10 +204,10 @@ class ClientConnection(asyncio.Protocol):
             return
         self.say_farewell(last_words if refusal is None else self._surroundings.upstream_error(refusal))
 
-    # The proxy is about to stop.
+    # The proxy is stopping.
 
     def part(self) -> None:
-        """Finish, once there is something to answer: another process serves those that come from now on."""
+        """Finish after the next request: another process serves new clients from now on."""
         talk = self._conversation
         waits = self._course.state in (State.CONNECTING, State.RELAYING) and not self._course.input_ended
         if waits and (self._is_fresh or (self._parts and (talk is None or talk.has_begun_request))):
@@ -219,12 +219,12 @@ class ClientConnection(asyncio.Protocol):
             self.finish()
 
     def _take_rest(self, data: bytes) -> None:
-        """Take what comes of the first request, and finish behind it."""
+        """Receive the rest of the first request, then finish."""
         self._take(data)
         self.part()
 
     def finish(self) -> None:
-        """Take no more requests; close when all that have come have been answered."""
+        """Take no more requests; close when all that arrived have been answered."""
         if self._conversation is not None:
             self._conversation.finish()
         elif self._course.state is State.CONNECTING and not self._early:
@@ -236,21 +236,21 @@ class ClientConnection(asyncio.Protocol):
     # The end.
 
     def eof_received(self) -> bool:
-        """Let the client's half close reach upstream behind its last request; replies may still come."""
+        """Forward the client's half close to the server after its last request; replies may still arrive."""
         self._course.input_ended = True
         self._surroundings.traffic.look(self._transport)
         if self._conversation is not None:
             self._conversation.note_half_close()
-        # TLS has no half close: the loop closes whatever is returned.
+        # TLS has no half close: the loop closes the connection whatever this returns.
         return self._course.state is not State.FAREWELL and self._transport.can_write_eof()
 
     def dropped(self) -> None:
-        """The loop has closed the transport, made or not, without a word to its protocol."""
+        """The loop closed the transport without notifying the protocol."""
         if self._made:
             self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone: what it sent before still reaches upstream, as it would without a proxy."""
+        """Handle the client's end: what it sent before still reaches the server, as without a proxy."""
         self._surroundings.traffic.closed(self._transport)
         if self._course.state in (State.ORPHANED, State.CLOSED):
             return
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
             talk.note_orphaned()
 
     def say_farewell(self, line: bytes) -> None:
-        """Say something, or nothing, and close so that the client can read it: an unread request would reset it."""
+        """Send last words, possibly none, and close so that the client can read them, without a reset."""
         self._course.move(State.FAREWELL)
         set_reading(self._transport, not self._course.input_ended)
         self._let_go()
@@ -284,14 +284,14 @@ class ClientConnection(asyncio.Protocol):
             self._conversation.abandon()
         self._transport.abort()
         if self._course.state in (State.CONNECTING, State.ORPHANED):
-            self.close()  # now: what connects could still attach, and the loop would close it without a word
+            self.close()  # now: a new connection could still attach, and the loop would close it silently
 
     def _give_up_connecting(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
 
     def close(self) -> None:
-        """Close: nothing more is to be sent for a client that has gone."""
+        """Close: there is nothing more to send for a client that has gone."""
         self._course.move(State.CLOSED)
         set_reading(self._transport, False)
         self._let_go()
@@ -301,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
             self._surroundings.closed(self)
 
     def _let_go(self) -> None:
-        """Keep nothing that the client has sent; the server comes to the end of what it was sent."""
+        """Drop buffered requests; let the server read everything it was sent."""
         self._holding.end()
         self._early = b""
         talk, self._conversation = self._conversation, None

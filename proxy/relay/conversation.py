@@ -1,4 +1,4 @@
-"""One client's conversation with the server: its requests are judged and sent, and the replies to them come back.
+"""One client's conversation with the server: judges and sends its requests, and returns the replies.
 
 Its tests: tests/test_states.py.
 """
@@ -34,17 +34,17 @@ from proxy.session.session import Session
 from proxy.session.streams import LONG
 
 LARGE: Final = 32 * 1024
-"""Bytes of a chunk behind which others are served before the client is read again: the loop would read on, many times,
-from a client that sends without pause, and judging takes longer than passing on."""
+"""Size of a chunk after which other clients are served before this one is read again: the loop would read many times
+from a client that sends without pause, and judging takes longer than forwarding."""
 
 
 class Surroundings(asking.Engine, Protocol):
-    """What a conversation needs of the server.
+    """What a conversation needs from the proxy's server object.
 
     Attributes:
-        held: the bytes that all connections hold.
-        lanes: the shared connections, if there are any.
-        ground: what all sessions stand on.
+        held: the budget of held bytes.
+        lanes: the shared connections, if any.
+        ground: what all sessions share.
     """
 
     held: HeldBudget
@@ -52,46 +52,46 @@ class Surroundings(asking.Engine, Protocol):
     ground: Ground
 
     def new_session(self) -> Session:
-        """Return a session for a new client, once `connect_upstream` has succeeded."""
+        """Create a session for a new client, after `connect_upstream` has succeeded."""
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """Returns whether a chunk of an ordinary session can go as it came. `rebind` tells when it is another one."""
+        """A function that returns whether a chunk of an ordinary session can go unchanged. `rebind` updates it."""
 
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
 
     async def round_trip(self) -> None:
-        """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
+        """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, in limited time."""
 
 
 class Client(ending.Client, Protocol):
-    """What a conversation needs of the client's side."""
+    """What a conversation needs from the client's side."""
 
     @property
     def who(self) -> dict[str, str]:
-        """What log lines about this client say of it."""
+        """Fields that identify the client in log lines."""
 
     def receive_by(self, receiver: Callable[[bytes], None]) -> None:
-        """Have what comes from the client taken by something."""
+        """Set the function that takes bytes from the client."""
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come from the client, by what takes it now."""
+        """Process bytes from the client with the current function."""
 
 
 class Conversation:
-    """What is between one client and the server, from when the server is there until the client is told its last.
+    """Connects one client with the server, from when the server is connected until the client gets its last words.
 
     Args:
         client: the client's side.
-        surroundings: what it needs of the server.
-        course: where the connection stands.
-        transport: the client's.
+        surroundings: the proxy's server object.
+        course: the connection's state.
+        transport: the client's transport.
         upstream: the server's side.
-        holding: what is held of the client's requests.
+        holding: counts the held bytes of the client's requests.
 
     Attributes:
-        pipeline: stands for the connection where others wait for what the client has sent.
+        pipeline: represents what the client has sent, for others that wait until it has run.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Conversation:
         course.moved = self.regulate
 
     def begin(self, early: bytes) -> None:
-        """Begin with what has come before the server was there."""
+        """Begin with the bytes received before the server was connected."""
         if self._course.state is State.CONNECTING:
             self._course.move(State.RELAYING)
         elif self._course.state is State.ORPHANED:
@@ -140,7 +140,7 @@ class Conversation:
     # Requests.
 
     def rebind(self) -> None:
-        """Judge what comes by the check that is right now."""
+        """Use the check that applies now for received bytes."""
         if self._course.state not in (State.RELAYING, State.HELD):
             return
         session, is_plain = self._session, self._surroundings.is_plain
@@ -164,7 +164,7 @@ class Conversation:
         self._client.receive_by(receive if self._sharing is None else self._sharing.receiver(receive))
 
     def receive(self, data: bytes) -> None:
-        """Pass requests on that may need more than that."""
+        """Process requests that may need more than forwarding."""
         if self._course.state not in (State.RELAYING, State.HELD, State.FINISHING):
             return
         session = self._session
@@ -176,7 +176,7 @@ class Conversation:
             self._rest()
 
     def _rest(self) -> None:
-        """Let others be served before this client is read again."""
+        """Let other clients be served before this one is read again."""
         if self._flow.rest():
             self._surroundings.queue.join(guarded(self._go_on, self._client.fail))
 
@@ -193,10 +193,10 @@ class Conversation:
         self.regulate()
 
     def _pass_on(self, judge: Callable[[], bytes]) -> None:
-        """Send upstream what a session makes of its input, and see to what it asks for."""
+        """Send the session's output to the server, and handle its question."""
         surroundings, session = self._surroundings, self._session
         if surroundings.lanes is not None:
-            surroundings.lanes.flush()  # a key's first deadline goes behind what was judged without it
+            surroundings.lanes.flush()  # a key's first deadline must follow requests that were judged without it
         asked = session.question
         try:
             out = judge()
@@ -224,18 +224,18 @@ class Conversation:
             if not relays or session.unfinished or session.replies.crowded:
                 self._proceed()
         elif question is asked:
-            self.regulate()  # more has come while it is being answered
+            self.regulate()  # more requests arrived during the answer
         else:
             if self._course.state is State.RELAYING:
                 self._course.move(State.HELD)
             self._asking.ask(question)
 
     def _no_room(self) -> bytes:
-        """Return why the client is turned away: more is held of requests than `held_limit` allows."""
+        """Return the error for a client when held requests exceed `held_limit`."""
         return reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._flow.held, self._client.who)
 
     def _proceed(self) -> None:
-        """Do what is next where no question is open: judge on, take more, or see to the end."""
+        """When no question is open: judge what is buffered, resume reading, or handle the end."""
         if self._course.state is State.HELD:
             self._course.move(State.RELAYING)
         if self._session.unfinished:
@@ -250,27 +250,27 @@ class Conversation:
             self.regulate()
 
     def regulate(self) -> None:
-        """Read from the client exactly while its bytes are wanted, and have it looked after while it waits."""
+        """Read from the client exactly while its bytes are wanted, and keep a vigil while it waits."""
         if self._course.state not in OVER:
             self._waiting.look()
             self._flow.regulate()
 
     @property
     def has_begun_request(self) -> bool:
-        """Whether a request has come in part."""
+        """Whether a request has arrived in part."""
         return self._session.intake.has_begun
 
     # Questions (relay.asking.Asker).
 
     @property
     def waits(self) -> bool:
-        """Whether the answer still matters: else the client has been turned away."""
+        """Whether the answer still matters; it does not after the client was turned away."""
         return self._course.state in WAITING
 
     def ask_for_sign(self) -> bool:
-        """Ask for a sign that everything that the client has sent so far has been answered."""
+        """Send a sign that shows that everything the client has sent so far has been answered."""
         if self._course.state in OVER or self._upstream.closing or self._session.replies.unheard:
-            return False  # nothing comes any more
+            return False  # there will be no more replies
         sign = self._session.drain()
         if sign is None and not self._session.replies.outstanding:
             return False
@@ -278,14 +278,14 @@ class Conversation:
         return True
 
     def resume(self, *, answered: bool) -> None:
-        """Go on with the request that has waited."""
+        """Go on with the held request."""
         if self.waits:
             self._pass_on(lambda: self._session.resume(self._surroundings.now(), answered=answered))
 
     # Shared connections (relay.sharing.Host).
 
     def come_back(self, kept: bytes) -> None:
-        """Go on over the client's own connection, with what has come and has not been sent."""
+        """Continue over the client's own connection, with bytes that were received but not sent."""
         self.rebind()
         if kept and self._course.state in (State.RELAYING, State.HELD):
             self._client.data_received(kept)
@@ -298,21 +298,21 @@ class Conversation:
             self._proceed()
 
     def note_kept(self) -> None:
-        """Count what is kept of the client's requests, and read no more of them for now."""
+        """Record the buffered bytes, and pause reading."""
         self._flow.account()
         self.regulate()
 
-    # What upstream tells (relay.upstream.Audience).
+    # From upstream (relay.upstream.Audience).
 
     def logged_in(self) -> None:
-        """Note that the server's replies show the client to be logged in."""
+        """Note that the server's replies show that the client is logged in."""
         waits = self._session.waits_for_login
         self._session.login()
         if waits:
             self._asking.note_replied()
 
     def replies_passed(self) -> None:
-        """Take replies while some have to be replaced."""
+        """Pass on replies while some must be replaced."""
         session, course = self._session, self._course
         if self._sharing is not None:
             self._sharing.begun()
@@ -336,15 +336,15 @@ class Conversation:
             self._proceed()
 
     async def _read_again(self, session: Session, late: list[Late]) -> None:
-        """Send reads once more whose replies have come too late, when what was due has been removed."""
+        """Remove due members, and resend reads whose replies were late."""
         keys = tuple({key: None for read in late for key in read.keys})
-        with suppress(OSError, TimeoutError):  # else the client's own connection does it alone
+        with suppress(OSError, TimeoutError):  # on failure the client's own connection does it
             await self._surroundings.answer(Question(due=keys))
         if self._course.sends or self._course.state is State.DRAINING:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
 
     def _refuse_at_once(self) -> None:
-        """Turn the client away: replies wait for another one in front, and to await that would be to take in more."""
+        """Turn the client away at once: replies wait for a late one, and waiting would buffer more."""
         line = self._no_room()
         if self._course.state is State.ORPHANED:
             self._client.close()
@@ -353,31 +353,31 @@ class Conversation:
         self._client.say_farewell(line)
 
     def set_clogged(self, clogged: bool) -> None:
-        """Note whether upstream takes no more at present."""
+        """Record whether the server's connection is full."""
         self._flow.clogged = clogged
         self._flow.account()
         self._relieved()
 
     def _relieved(self) -> None:
-        """Go on, if nothing is in the way any more, when upstream has taken or answered something."""
+        """Go on if nothing prevents it any more, after the server has taken or answered something."""
         if self._course.state in JUDGING and self._session.unfinished and not self._flow.is_stuffed:
             self._rest()
         self.regulate()
 
-    # What the client's side tells.
+    # From the client's side.
 
     def pause_replies(self) -> None:
-        """The client does not read fast enough: let upstream wait."""
+        """The client does not read fast enough: pause reading from the server."""
         if self._sharing is not None:
             self._sharing.leave()
         self._upstream.pause(Hold.FULL)
 
     def resume_replies(self) -> None:
-        """The client has caught up."""
+        """The client has caught up: resume."""
         self._upstream.resume(Hold.FULL)
 
     def note_half_close(self) -> None:
-        """Let the client's half close reach upstream behind its last request."""
+        """Forward the client's half close to the server after its last request."""
         if self._course.state is State.RELAYING:
             self._ending.end_input()
         elif self._course.state is State.REFUSED:
@@ -387,12 +387,12 @@ class Conversation:
 
     @property
     def has_left_something(self) -> bool:
-        """Whether something that the client has sent is still to be sent on."""
+        """Whether something that the client has sent is still to be forwarded."""
         kept = self._sharing is not None and bool(self._sharing.kept)
         return kept or self._session.question is not None or self._session.unfinished
 
     def note_orphaned(self) -> None:
-        """Drop the replies: the client has gone, and what it sent before still goes upstream."""
+        """Drop the replies: the client has gone, but what it sent before still goes to the server."""
         if self._sharing is not None:
             self._sharing.silence()
         self._upstream.silence()
@@ -400,7 +400,7 @@ class Conversation:
         self._waiting.note_left()
 
     def finish(self) -> None:
-        """Take no more requests; close when all that have come have been answered."""
+        """Take no more requests; close when all that arrived have been answered."""
         if self._course.state is State.HELD:
             self._course.move(State.FINISHING)
         elif self._course.state is State.RELAYING:
@@ -408,10 +408,10 @@ class Conversation:
             self._proceed()
         elif self._course.state is State.REFUSED:
             self._ending.drain_refused()
-        # Else no more requests come anyway, and upstream closes after the last reply.
+        # In the other states no more requests arrive, and the server closes after the last reply.
 
     def break_off(self) -> bytes:
-        """Ask for nothing more, as the server has closed; return the last words for a client that is turned away."""
+        """Ask no more questions, because the server has closed; return the error for a client that is turned away."""
         self._asking.cancel()
         return self._ending.last_words
 
@@ -421,12 +421,12 @@ class Conversation:
         self._upstream.abort()
 
     def end(self) -> bool:
-        """Let the server come to the end of what it was sent, and keep nothing that the client has sent.
+        """Let the server read everything it was sent, and drop buffered requests.
 
-        The session goes at once, by its last reference: until the collector finds it others may need what it holds.
+        The session must be freed now, by its last reference: others would wait for what it holds until it is collected.
 
         Returns:
-            Whether the server has still to come to that end.
+            Whether the server has not read everything yet.
         """
         upstream = self._upstream
         if self._sharing is not None:

@@ -1,4 +1,4 @@
-"""The end of one client's requests: what the server is told of it, and when the client is told its last.
+"""The end of a client's requests: how the server is notified, and when the client gets its last words.
 
 Its tests: tests/test_states.py.
 """
@@ -20,44 +20,44 @@ from proxy.session.session import Session
 from proxy.wire.framing import framed_end, is_beginning
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a client that is turned away waits for the replies to what it has sent before."""
+"""How long a client that is turned away waits for replies to its earlier requests."""
 
 
 class Client(Protocol):
-    """The client's side of the connection."""
+    """What the end needs from the client's side."""
 
     def ignore(self) -> None:
-        """Read on, and drop what comes: the client is told its last."""
+        """Go on reading but drop the bytes: the client gets no more replies to new requests."""
 
     def close(self) -> None:
-        """Close: nothing more is to be sent for a client that has gone."""
+        """Close: there is nothing more to send for a client that has gone."""
 
     def say_farewell(self, line: bytes) -> None:
-        """Say something, or nothing, and close so that the client can read it."""
+        """Send last words, possibly none, and close so that the client can read them."""
 
     def abandon(self) -> None:
         """Close without waiting for replies."""
 
     def fail(self, error: BaseException) -> None:
-        """End both sides."""
+        """Close both sides after an internal error."""
 
 
 class Ending:
-    """How one client's requests come to their end.
+    """Brings one client's requests to an orderly end.
 
     Args:
         client: the client's side.
-        course: where the connection stands.
-        session: what judges the requests.
-        upstream: where they go.
-        outbound: sends them.
-        sharing: the client's use of shared connections, if there are any.
-        progress: tells how far the server has come.
-        flow: counts what is held.
+        course: the connection's state.
+        session: judges the requests.
+        upstream: the server's side.
+        outbound: sends the requests.
+        sharing: the client's use of shared connections, if any.
+        progress: tells how far the server has got.
+        flow: counts the held bytes.
 
     Attributes:
-        untold: whether the client has ended, and the server been told of no end that it heeds for certain.
-        last_words: for a client that is turned away, when its requests have been answered.
+        untold: whether the client has ended, but it is uncertain that the server will notice.
+        last_words: the error for a client that is turned away, sent after the replies.
     """
 
     __slots__ = (
@@ -98,23 +98,23 @@ class Ending:
     # The client ends.
 
     def end_input(self) -> None:
-        """Let the client's half close reach upstream, behind all that it has sent."""
+        """Forward the client's half close to the server, after everything that it has sent."""
         session, upstream = self._session, self._upstream
         if session.unfinished or session.reads.under_way or self._comes_back_first():
-            return  # not yet: see `Conversation._proceed`; meanwhile the client is looked after
+            return  # not yet: see `Conversation._proceed`; until then the vigil watches the client
         waits = self._progress.waits_for_others and upstream.end_beneath()
         sign = None if upstream.ends_by_halves or waits else session.drain()
         if sign is None and not (upstream.ends_by_halves or waits):
-            upstream.end_beneath()  # a request has been sent in part: its rest will not come
+            upstream.end_beneath()  # a request was sent in part: the rest will not come
         rest = session.intake.rest()
         self._flow.account()
-        # What stands between may not heed an end beneath TLS; behind a request that was cut off there is no sign.
+        # A middlebox may ignore a half close below TLS, and no sign can follow a request that was cut off.
         self.untold = not upstream.ends_by_halves
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
         if upstream.ends_by_halves:
-            # A server that has to read more first gives what others bring to a client that waits no more. What is only
-            # the beginning of a request means nothing to it.
+            # A server that must read more before it notices the end could hand over others' data to this client. The
+            # mere beginning of a request is meaningless to it, so leave that out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
         elif sign is not None and not session.replies.unheard:
             self._outbound.send(sign)
@@ -122,7 +122,7 @@ class Ending:
             upstream.leave()
 
     def end_refused(self) -> None:
-        """Let it reach the server, which may wait for that, as it has nothing to say, or be blocked."""
+        """Forward the half close: the server may wait for it, because it is silent or blocked."""
         if self._upstream.ends_by_halves:
             self.untold = True
             self._upstream.end()
@@ -130,7 +130,7 @@ class Ending:
             self._after(PATIENCE_SECONDS, lambda: self._lose_patience(b""))
 
     def give_up(self) -> None:
-        """Tell the server of the end: it does not come to what the client has sent since, be it sent on or not."""
+        """Notify the server of the client's end: it will not get to the requests that the client has sent since."""
         state, upstream = self._course.state, self._upstream
         if state is State.ORPHANED:
             self._client.close()
@@ -147,17 +147,17 @@ class Ending:
         else:
             upstream.leave()
 
-    # The client is turned away.
+    # Turning the client away.
 
     def turn_away(self, line: bytes) -> None:
-        """Send the client the error after the replies to what it sent before, and close."""
+        """Send the client an error after the replies to its earlier requests, and close."""
         session, upstream = self._session, self._upstream
         sign = session.drain(line) if session.answers and not upstream.closing else None
         if sign is None:
             self._outbound.send(session.intake.take_out())
         self._discard()
         if self._course.state is State.ORPHANED:
-            self._outbound.send(sign or b"")  # behind what was judged before
+            self._outbound.send(sign or b"")  # after what was judged before
             self._client.close()
             return
         if sign is not None:
@@ -172,7 +172,7 @@ class Ending:
         self._after(PATIENCE_SECONDS, lambda: self._client.say_farewell(line))
 
     def let_refuse(self, error: RefusedAtItsHeadError) -> None:
-        """Show the server the beginning of a request at which it closes, and nothing after it."""
+        """Send the server the beginning of a request at which it closes, and nothing after it."""
         self._outbound.send(error.beginning)
         self._discard()
         if self._course.state is State.ORPHANED:
@@ -184,31 +184,31 @@ class Ending:
         if self._course.input_ended:
             self.end_refused()
         if error.reply:
-            # Should it have changed its mind about logins it waits for the rest, which must not come unjudged.
+            # If it no longer requires a login, it waits for the rest, which must not be sent unjudged.
             self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
         elif stops:
             self.drain_refused()
         # A server that refuses silently keeps the connection until the client closes it.
 
     def _lose_patience(self, line: bytes) -> None:
-        """Say the server's last word for it, unless replies to earlier requests are still to come."""
+        """Send the error in the server's place, unless replies to earlier requests are outstanding."""
         if self._session.owes:
             self._after(PATIENCE_SECONDS, lambda: self._lose_patience(line))
         else:
             self._client.say_farewell(line)
 
-    # The proxy is about to stop.
+    # The proxy is stopping.
 
     def drain(self) -> None:
-        """Close when all that was sent has been answered."""
+        """Close when everything that was sent has been answered."""
         session, upstream = self._session, self._upstream
         if self._comes_back_first():
             return
         if upstream.closing:
             self._client.abandon()
             return
-        # No sign is answered after CLIENT REPLY OFF or SKIP, and none can follow a half-sent request: then wait for the
-        # replies to what came before it, and for the server to close.
+        # After CLIENT REPLY OFF or SKIP no sign is answered, and none can follow a request sent in part: then wait for
+        # the earlier replies, and for the server to close.
         sign = session.drain() if session.answers else None
         if sign is not None:
             self._let_answer(State.DRAINING)
@@ -219,18 +219,18 @@ class Ending:
             self.end_input()
 
     def drain_refused(self) -> None:
-        """Close when all has been answered that stands in front of what the server says nothing to."""
+        """Close when everything before the request that the server ignores has been answered."""
         if self._session.answers:
-            return  # upstream closes after its word
+            return  # the server replies with an error and closes
         if self._session.owes:
             self._let_answer(State.YIELDING)
         else:
             self._client.say_farewell(b"")
 
-    # Replies come.
+    # Replies arrive.
 
     def note_replies(self) -> bool:
-        """End where only the replies that have come were waited for; return False where there is more to be done."""
+        """End if only these replies were awaited; return False if there is more to do."""
         state, session = self._course.state, self._session
         if state is State.YIELDING and not session.owes:
             self._client.say_farewell(self.last_words)
@@ -245,18 +245,18 @@ class Ending:
         return True
 
     def _let_answer(self, state: State, last_words: bytes = b"") -> None:
-        """Take no more requests while those that were sent are being answered."""
+        """Take no more requests while those that were sent are answered."""
         self.last_words = last_words
         self._course.move(state)
         self._client.ignore()
 
     def _discard(self) -> None:
-        """Keep nothing of what has come and not been sent."""
+        """Drop requests that were received but not sent."""
         self._session.discard()
         self._flow.account()
 
     def _comes_back_first(self) -> bool:
-        """Return whether replies to what was sent over shared connections are to come first; `Conversation` goes on."""
+        """Return whether replies on shared connections must arrive first; `Conversation` then goes on."""
         if self._sharing is None or not self._sharing.away:
             return False
         self._sharing.leave()

@@ -1,4 +1,4 @@
-"""The end of the connection of a client that has been told its last: it gets the time to read that.
+"""Close a client's connection after its last words, leaving it time to read them.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -14,33 +14,33 @@ from proxy.relay.hangup import undelivered
 from proxy.relay.upstream import LINGER_SECONDS
 
 FAREWELL_SECONDS: Final = 1.0
-"""How often to look whether a client that has been told its last has taken it: then its connection is closed."""
+"""How often to check whether a client has taken its last words, after which its connection is closed."""
 
 
 class Farewell:
-    """Closes a connection so that the client can read what was said: an unread request would reset it.
+    """Closes a connection so that the client can read its last words: unread requests would cause a reset.
 
     Args:
-        transport: the connection's.
-        after: has something done so many seconds later.
+        transport: the connection's transport.
+        after: runs a function after so many seconds.
     """
 
     def __init__(self, transport: asyncio.Transport, after: Callable[[float, Callable[[], None]], None]) -> None:
         self._transport = transport
         self._after = after
-        self._undelivered = sys.maxsize  # bytes that the client has still to take, as last looked at
+        self._undelivered = sys.maxsize  # bytes not taken by the client at the last look
         self._looks_in_vain = 0
 
     def say(self, line: bytes, *, ended: bool) -> None:
-        """Say something, or nothing, and end; `ended`: whether the client has ended its side."""
+        """Send last words, possibly none, and close; `ended`: whether the client has ended its side."""
         transport = self._transport
         if line:
             transport.write(line)
-        has_written = not transport.get_write_buffer_size()  # else a slow client may take longer than it lingers
+        has_written = not transport.get_write_buffer_size()  # else a slow client may exceed the linger time
         if transport.can_write_eof():
             transport.write_eof()
         elif has_written:
-            transport.close()  # TLS says so, and reads on until the other side has
+            transport.close()  # TLS announces the close, and reads on until the peer closes
         if ended and has_written:
             transport.close()
             self._after(LINGER_SECONDS, transport.abort)
@@ -48,7 +48,7 @@ class Farewell:
             self._after(FAREWELL_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Close when everything has been delivered, or the client takes no more of it."""
+        """Close when everything has been delivered, or if the client takes no more."""
         transport = self._transport
         left, before = undelivered(transport), self._undelivered
         self._undelivered = left
@@ -58,6 +58,6 @@ class Farewell:
             return
         transport.close()
         if not transport.can_write_eof() and not transport.get_write_buffer_size():
-            transport.abort()  # TLS would wait for the other side's word, and that may never come
+            transport.abort()  # TLS would wait for the peer's close, which may never come
             return
         self._after(LINGER_SECONDS, transport.abort)

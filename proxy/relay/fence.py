@@ -1,4 +1,4 @@
-"""Track the connections to one server, so that all can be closed at once when another server becomes the upstream.
+"""Track the connections to one server, so that all can be closed when another server becomes the upstream.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -36,11 +36,11 @@ class Fence:
         return not self.closed
 
     def dismiss(self, connection: Fenced) -> None:
-        """Note that a connection has ended."""
+        """Record that a connection has ended."""
         self._connections.discard(connection)
 
     def close(self) -> int:
-        """Close all connections, and refuse new ones; return how many there were."""
+        """Close all connections and refuse new ones; return how many there were."""
         self.closed = True
         count = len(self._connections)
         for connection in list(self._connections):
@@ -49,14 +49,14 @@ class Fence:
 
 
 class Membership:
-    """One connection's place among those within a fence, with its bytes counted.
+    """One connection's membership in a fence, which also counts its bytes.
 
     Args:
         fence: keeps the connections to one server together.
         traffic: counts bytes.
 
     Attributes:
-        admitted: whether it has one.
+        admitted: whether the connection is in the fence.
     """
 
     __slots__ = ("_fence", "_traffic", "admitted")
@@ -68,11 +68,11 @@ class Membership:
 
     @property
     def closed(self) -> bool:
-        """Whether the server is the upstream no more."""
+        """Whether the server is no longer the upstream."""
         return self._fence.closed
 
     def begin(self, connection: Fenced, transport: asyncio.Transport) -> bool:
-        """Take it in; return False, with its transport closed, when it comes too late."""
+        """Add the connection; if the fence is closed, close the transport and return False."""
         self.admitted = self._fence.admit(connection)
         if self.admitted:
             self._traffic.opened("upstream", transport)
@@ -81,10 +81,10 @@ class Membership:
         return self.admitted
 
     def look(self, transport: asyncio.Transport) -> None:
-        """Count what has come and gone so far."""
+        """Count the bytes up to now."""
         self._traffic.look(transport)
 
     def end(self, connection: Fenced, transport: asyncio.Transport) -> None:
-        """Note that it has ended."""
+        """Remove the connection."""
         self._traffic.closed(transport)
         self._fence.dismiss(connection)

@@ -1,4 +1,4 @@
-"""Read from a client exactly while its bytes are wanted, and count those that the proxy holds of it.
+"""Read from a client exactly while its bytes are wanted, and count the held ones.
 
 Its tests: tests/test_states.py.
 """
@@ -17,25 +17,25 @@ from proxy.session.intake import TAIL_LIMIT
 from proxy.session.session import Session
 
 READ_WHILE_HELD: Final = 64 * 1024 * 1024
-"""Bytes that are taken from a client while the replies to what it has sent before are awaited."""
+"""Bytes to read from a client while it waits for earlier replies."""
 
 
 class Flow:
-    """What comes from one client.
+    """Flow control for one client.
 
     Args:
-        transport: the client's.
-        course: where its connection stands.
-        session: what judges its requests.
-        upstream: where they go.
-        sharing: its use of shared connections, if there are any.
-        asking: what its session asks for.
-        holding: what is held of it.
+        transport: the client's transport.
+        course: the connection's state.
+        session: judges the requests.
+        upstream: the server's side.
+        sharing: the client's use of shared connections, if any.
+        asking: the session's questions.
+        holding: counts the held bytes.
 
     Attributes:
-        clogged: whether upstream takes no more at present.
+        clogged: whether the server's connection is full.
         rests: whether others are served first.
-        reads_on: whether to read from a client that is held up, as its requests seem to block: its end stands behind.
+        reads_on: whether to read from a client held up by a request that may block: its end comes after the data.
     """
 
     __slots__ = (
@@ -72,12 +72,12 @@ class Flow:
 
     @property
     def is_stuffed(self) -> bool:
-        """Whether upstream takes no more requests, or has to answer some first."""
+        """Whether the server's connection is full, or the server must answer some requests first."""
         return self.clogged or self._session.replies.crowded
 
     @property
     def is_held_up(self) -> bool:
-        """Whether requests wait only for upstream to take or to answer what it has: as long as it likes."""
+        """Whether requests wait only for the server to read or answer earlier ones, without a time limit."""
         return self._course.state in JUDGING and self.is_stuffed
 
     def regulate(self) -> None:
@@ -88,18 +88,18 @@ class Flow:
             wanted = wanted and self.reads_on and not (self.rests or self.clogged)
             wanted = wanted and self._holding.bytes < self._most()
         elif self._sharing is not None and self._sharing.leaving:
-            wanted = False  # what has come already is kept; the loop reads once before it can be told to pause
+            wanted = False  # received bytes stay buffered; the loop reads once more before it can be told to pause
         elif state in (State.HELD, State.FINISHING):
-            # A client may send all that it has before it reads a reply; those that are awaited must not wait for that.
+            # A client may send everything before it reads a reply; awaited replies must not depend on that.
             wanted = self._asking.awaits_replies and not ended and self._holding.bytes < self._most()
         set_reading(self._transport, wanted)
 
     def _most(self) -> int:
-        """Return how many bytes are taken from the client while replies are awaited."""
+        """Return how many bytes to read from the client while replies are awaited."""
         return TAIL_LIMIT if self._session.waits_for_login else READ_WHILE_HELD
 
     def rest(self) -> bool:
-        """Pause while others are served; return False where that is so already. `rests` ends it."""
+        """Pause while others are served; return False if already paused. Setting `rests` to False ends it."""
         if self.rests:
             return False
         self.rests = True
@@ -108,17 +108,17 @@ class Flow:
 
     @property
     def held(self) -> int:
-        """How many bytes are held of the client's requests, as last counted."""
+        """Bytes of the client's requests that are held, as last counted."""
         return self._holding.bytes
 
     def account(self) -> bool:
-        """Count what is held of the client's requests; return whether that is still allowed."""
+        """Count the held bytes of the client's requests; return whether it may hold that many."""
         kept = len(self._sharing.kept) if self._sharing is not None else 0
         return self._holding.account(self._session.held + kept, self._upstream.unsent, self.account)
 
 
 def set_reading(transport: asyncio.Transport, wanted: bool) -> None:
-    """Read from a connection, or not, if it is not closing."""
+    """Pause or resume reading from a connection, unless it is closing."""
     if not transport.is_closing() and wanted != transport.is_reading():
         if wanted:
             transport.resume_reading()

@@ -1,4 +1,4 @@
-"""The first words on a shared connection: it logs in, and the server says whose it is.
+"""Open a shared connection: log in, and check which user, database and protocol the server reports.
 
 Its tests: tests/test_sharing.py.
 """
@@ -14,19 +14,19 @@ from proxy.wire.replies import Replies
 from proxy.wire.request import encode
 
 NAME: Final = b"expiremember-proxy:shared"
-"""What CLIENT LIST shows."""
+"""The name shown in CLIENT LIST."""
 
 
 class Greeting:
-    """What is said, and what has been answered.
+    """The first requests on a shared connection, and their replies.
 
     Args:
-        identity: whose the connection is to be.
-        login: what AUTH is given; nothing where there is no need to log in.
+        identity: the required identity of the connection.
+        login: the arguments of AUTH; empty if no login is needed.
 
     Attributes:
-        over: whether all has been answered.
-        refusal: why the connection cannot be used, for people; empty while nothing speaks against it.
+        over: whether all requests have been answered.
+        refusal: why the connection cannot be used; empty if nothing is wrong so far.
     """
 
     def __init__(self, identity: Identity, login: Iterable[str]) -> None:
@@ -44,11 +44,11 @@ class Greeting:
 
     @property
     def requests(self) -> bytes:
-        """What is sent."""
+        """The requests to send."""
         return b"".join(self._requests)
 
     def receive(self, data: bytes, replies: Replies) -> None:
-        """Take bytes that the server answers; look at `over` and `refusal` afterwards. `replies` cuts them."""
+        """Process replies of the server; then check `over` and `refusal`. `replies` splits the bytes."""
         try:
             for piece, ends in replies.cut(data):
                 self._answers[-1] += piece

@@ -1,4 +1,4 @@
-"""See, without reading from a connection, whether it has ended, and how much is undelivered.
+"""Check without reading whether a connection has ended, and how many bytes are undelivered.
 
 Its tests: tests/test_ends.py.
 """
@@ -21,22 +21,22 @@ _UNSENT: Final = 0x894B if sys.platform.startswith("linux") else termios.TIOCOUT
 
 
 def has_hung_up(transport: asyncio.BaseTransport) -> bool:
-    """Return whether the other side has closed, or the connection has been reset or closed here."""
+    """Return whether the peer has closed, or the connection was reset or closed here."""
     return _shows(transport, _GONE)
 
 
 def has_failed(transport: asyncio.BaseTransport) -> bool:
-    """Return whether the connection has been reset, given up or closed here.
+    """Return whether the connection was reset, timed out or closed here.
 
-    A mere close by the other side is none of these: what is still to be read stands before it.
+    A mere close by the peer does not count: there may still be data to read.
     """
     return _shows(transport, _FAILED)
 
 
 def undelivered(transport: asyncio.Transport) -> int:
-    """Return how many bytes have not reached the other side's system yet (tcp(7)).
+    """Return how many bytes have not reached the peer's system yet (tcp(7)).
 
-    For a Unix socket these are the transport's only: what has left it can be read even after this side has closed.
+    For a Unix socket, these are the transport's bytes: all others can be read even after this side has closed.
     """
     left = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
@@ -50,9 +50,9 @@ def undelivered(transport: asyncio.Transport) -> int:
 
 
 def untaken(transport: asyncio.Transport) -> int:
-    """Return how many bytes are still to be sent, by the transport and by this system.
+    """Return how many bytes the transport and the system still have to send.
 
-    For a Unix socket: those that the other side has not read. What TCP has sent arrives within a round trip.
+    For a Unix socket: those that the peer has not read. TCP delivers sent bytes within a round trip.
     """
     left, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:

@@ -1,4 +1,4 @@
-"""Give memory of large requests back to the system: the allocator might keep it for ever.
+"""Return memory of large requests to the system: the allocator might keep it forever.
 
 Its tests: tests/test_memory.py.
 """
@@ -10,22 +10,22 @@ import ctypes
 from typing import Final
 
 LARGE: Final = 8 * 1024 * 1024
-"""Bytes that must have become free before it is worth the time."""
+"""Minimum number of freed bytes for which that is worth the time."""
 
 _SOON: Final = 0.1
-"""Seconds to wait, until the objects that held them have gone too."""
+"""Seconds to wait until the objects that held the bytes are gone too."""
 
 
 class Heap:
-    """Returns free memory to the system. Does nothing except with GNU's C library, which alone keeps so much."""
+    """Returns free memory to the system. Does nothing unless the C library is GNU's: only that keeps so much."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._is_due = False
-        self._freed = 0  # since it was last done
+        self._freed = 0  # bytes freed since the last time
 
     def freed(self, size: int) -> None:
-        """Note that so many bytes are about to become free."""
+        """Record that bytes are about to be freed."""
         self._freed += size
         if self._freed >= LARGE and self._trim is not None and not self._is_due:
             self._is_due = True

@@ -1,4 +1,4 @@
-"""Close clients that have been idle for too long: the kernel knows when they last sent or received data.
+"""Close clients that have been idle for too long, by the kernel's record of when they last sent or received data.
 
 Its tests: tests/test_limits.py.
 """
@@ -18,10 +18,10 @@ from proxy.logs import Seldom
 log = structlog.get_logger("proxy.idle")
 
 _AT_ONCE: Final = 200
-"""Connections that are looked at before others get their turn: 0.3 ms."""
+"""Connections to check before others get their turn: 0.3 ms."""
 
 _TCP_INFO: Final = struct.Struct("=44xI4xI")
-"""The two times that count in Linux's `struct tcp_info`: ms since data was last sent, and last received."""
+"""Two fields of Linux's `struct tcp_info`: ms since data was last sent, and since it was last received."""
 
 
 class Abandonable(Protocol):
@@ -32,15 +32,15 @@ class Abandonable(Protocol):
 
 
 class IdleWatch:
-    """Close connections on which no byte has moved for a time.
+    """Closes connections that have had no traffic for a time.
 
-    One timer serves all of them, and none of what it needs is done per request: the kernel notes the times of the last
-    data sent and received on every TCP connection. A connection is closed between one and one and a quarter timeouts
-    after its last byte. Connections on Unix sockets have no such notes and are not closed.
+    One timer serves all of them, at no cost per request: for every TCP connection the kernel records when data was last
+    sent and received. A connection is closed between one and one and a quarter timeouts after its last byte. For Unix
+    sockets there is no such record, so they are not closed.
 
     Args:
-        timeout: seconds.
-        clients: returns the clients' connections with their sockets, as they are at that moment.
+        timeout: in seconds.
+        clients: returns the current client connections with their sockets.
     """
 
     def __init__(self, timeout: float, clients: Callable[[], Sequence[tuple[Abandonable, socket.socket]]]) -> None:
@@ -61,12 +61,12 @@ class IdleWatch:
 
 
 def silence(client: socket.socket) -> float | None:
-    """Return for how many seconds no data has moved on a TCP connection; None where that is not known."""
+    """Return the seconds without data on a TCP connection; None if unknown."""
     if client.family == socket.AF_UNIX:
         return None
     try:
         info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except OSError:
-        return None  # it has ended
+        return None  # the connection has ended
     sent, received = _TCP_INFO.unpack(info)
     return min(sent, received) / 1000  # type: ignore[no-any-return]

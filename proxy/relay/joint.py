@@ -1,9 +1,9 @@
-"""Requests about members that go over a shared connection together: one call of a script for those of many clients.
+"""Joint calls: requests of several clients about members go over a shared connection as one call of a script.
 
 Its tests: tests/test_joint.py.
 
-The call names its script by digest, as the lane has sent the text before. Where the server has not got it any more, or
-the proxy's user may run none by digest, nothing has run, and the text is sent.
+A call refers to its script by digest, because the lane has sent the text before. If the server no longer has it, or the
+proxy's user may not run scripts by digest, nothing has run, and the text is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from proxy.wire.request import bulks
 log = structlog.get_logger("proxy.relay")
 
 MOST: Final = MOST_PARTS
-"""Requests of a call: the replies to so many are cut at once."""
+"""Maximum number of requests per call: their replies are split in one go."""
 
 _NO_SUCH_SCRIPT: Final = b"-NOSCRIPT"
 _NOT_BY_DIGEST: Final = b"-NOPERM", b"-ERR unknown command"
@@ -36,8 +36,8 @@ class Taken(NamedTuple):
     """A request of one client.
 
     Attributes:
-        port: whose it is.
-        operation: what it asks for.
+        port: the client's port.
+        operation: what the request asks for.
     """
 
     port: Port
@@ -45,7 +45,7 @@ class Taken(NamedTuple):
 
 
 def in_calls(taken: Iterable[Taken]) -> list[list[Taken]]:
-    """Return some requests in groups, each of which one call does."""
+    """Group requests into calls."""
     kinds: dict[str, list[Taken]] = {}
     for one in taken:
         kinds.setdefault(one.operation.form.alike, []).append(one)
@@ -53,7 +53,7 @@ def in_calls(taken: Iterable[Taken]) -> list[list[Taken]]:
 
 
 def sort_out(coverage: Coverage, taken: Sequence[Taken]) -> tuple[list[Taken], list[Port]]:
-    """Return which requests can still go, and the clients of those that would set a first deadline."""
+    """Return the requests that can still be sent, and the ports of those that would set a first deadline."""
     setting = [one.operation.key for one in taken if one.operation.delay]
     if not (unconfirmed := set(coverage.unconfirmed(setting))):
         return list(taken), []
@@ -62,12 +62,12 @@ def sort_out(coverage: Coverage, taken: Sequence[Taken]) -> tuple[list[Taken], l
 
 
 class Joint:
-    """One call.
+    """One joint call.
 
     Args:
-        ground: what requests are judged by.
-        taken: the requests, alike in what they need of the server.
-        lane: over which it goes.
+        ground: what all sessions share.
+        taken: the requests, which all need the same kind of script.
+        lane: the lane to send it over.
     """
 
     __slots__ = ("_by_digest", "_encode", "_ground", "_keys", "_lane", "_left", "_pieces", "_script", "port")
@@ -87,15 +87,15 @@ class Joint:
         self._by_digest = lane.has_script(self._script)
         self.port = port = Port(self._pieces.append)
         port.busy = True
-        port.request = self._left[0].request  # whatever it is: that there is one lets the lane give it back
+        port.request = self._left[0].request  # any request: its presence lets the lane give the call back
         port.settled, port.lost, port.unsent, port.broke = self._settle, self._lose, self._give_back, self._break
 
     def request(self) -> bytes:
-        """Return the call as it is to be sent."""
+        """Return the call as it is sent."""
         return self._encode(self._by_digest)
 
     def _settle(self) -> None:
-        """Give each client its reply; or send the text, where the digest was of no use."""
+        """Pass each client its reply, or send the text if the digest did not work."""
         said = b"".join(self._pieces)
         self._pieces.clear()
         if self._by_digest and said.startswith((_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST)):
@@ -116,7 +116,7 @@ class Joint:
                 port.broke(error)
 
     def _cut(self, said: bytes) -> list[bytes]:
-        """Return the replies to the requests. Raises ValueError where there are not as many."""
+        """Split the reply into those of the requests. Raises ValueError if their number is wrong."""
         count = len(self._left)
         head, *lines, _ = said.split(b"\r\n")
         size = int(head[1:])
@@ -131,7 +131,7 @@ class Joint:
         return replies
 
     def _send_text(self, said: bytes) -> None:
-        """Send the call once more, by its text: it has not run."""
+        """Send the call again with the script's text: it has not run."""
         self._by_digest = False
         self._lane.lack_script(self._script, for_good=said.startswith(_NOT_BY_DIGEST))
         if self._lane.state is not State.OPEN:
@@ -141,7 +141,7 @@ class Joint:
         self._lane.send([self.port], self.request())
 
     def _lose(self) -> None:
-        """The reply will not come."""
+        """Handle the loss of the reply."""
         ports, self._left = self._left, []
         for port in ports:
             port.busy = False
@@ -154,7 +154,7 @@ class Joint:
             port.give_back(port.request)
 
     def _break(self, error: Exception) -> None:
-        """What has come is not the reply to the call: nobody can tell any more which reply belongs to whom."""
+        """Close the lane after a wrong reply: replies can no longer be assigned to clients."""
         log.error("shared connection closed: stray reply", reply=repr(error))
         self._lane.abort()
         self._lose()

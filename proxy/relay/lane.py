@@ -1,4 +1,4 @@
-"""A shared connection to the server: the requests of many clients go over it, and each reply to whom it belongs.
+"""A shared connection to the server: carries requests of many clients, and passes each reply to its client.
 
 Its tests: tests/test_sharing.py.
 """
@@ -32,33 +32,33 @@ _PING: Final = b"*1\r\n$4\r\nPING\r\n"
 
 
 class State(Enum):
-    """Where a lane stands."""
+    """The state of a lane."""
 
-    OPENING = "it logs in, and the server says whose it is"
-    OPEN = "requests can go"
+    OPENING = "it logs in, and the server reports its identity"
+    OPEN = "requests can be sent"
     ENDING = "the proxy closes it"
     LOST = "it has ended"
 
 
 class Obstacle(Enum):
-    """What keeps a lane from taking requests for a while."""
+    """A temporary reason why a lane takes no requests."""
 
     CLOGGED = "the server does not read fast enough"
-    STALLED = "it has said nothing of late, though it should"
+    STALLED = "the server has not replied for some time, though it should"
     SLOW_CLIENT = "a client does not read its long reply"
 
 
 class Load:
-    """How much is under way over a lane.
+    """How much is under way on a lane.
 
     Args:
-        ran: is called when what was sent while it `is_long` has run, or never will.
+        ran: called when what was sent while `is_long` was set has run, or never will.
 
     Attributes:
-        is_long: whether so much is that others may have to wait for it.
-        unanswered: bytes that have been sent since nothing was: a busy server reads them in pieces.
-        replied: how many chunks of replies have come.
-        pipeline: stands for what has been sent, where others wait for that to run.
+        is_long: whether so much is under way that others may have to wait for it.
+        unanswered: bytes sent since nothing was under way: a busy server reads them in pieces.
+        replied: number of chunks of replies received.
+        pipeline: represents what was sent, for others that wait until it has run.
     """
 
     def __init__(self, ran: Callable[[Pipeline], None]) -> None:
@@ -76,24 +76,24 @@ class Load:
 
 
 class Lane(Droppable):
-    """A connection that belongs to no client.
+    """A shared connection, which belongs to no client.
 
     Args:
-        identity: whose requests go over it.
-        login: what AUTH is given; nothing where there is no need to log in.
+        identity: the identity of the clients that use it.
+        login: the arguments of AUTH; empty if no login is needed.
         traffic: counts bytes.
         fence: keeps the connections to one server together.
-        room: bounds what waits for clients.
-        changed: is called when it can take requests, or can no more.
-        ran: as of `Load`.
-        repeats: whether its requests may be sent once more: they change nothing.
-        retires: whether who gets replies of many parts is to go back to its own connection.
+        room: limits the replies that wait for clients.
+        changed: called when the lane can take requests, or no longer can.
+        ran: as in `Load`.
+        repeats: whether its requests may be sent again, because they change nothing.
+        retires: whether a client that gets replies of many parts should return to its own connection.
 
     Attributes:
         load: how much is under way.
-        state: where it stands.
-        repeats: as given.
-        obstacles: what keeps it from taking requests.
+        state: the state of the lane.
+        repeats: as the argument.
+        obstacles: why it takes no requests at present.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Lane(Droppable):
         self._changed = changed
         self._membership = Membership(fence, traffic)
         self._greeting = Greeting(identity, login)
-        self._scripts: set[str] | None = set()  # of which the text has been sent; None: none can be named by digest
+        self._scripts: set[str] | None = set()  # those whose text was sent; None: scripts cannot be called by digest
         self._transport: asyncio.Transport
         self._replies = Replies()
         self._find = whole_replies(MUCH)
-        self._ports: deque[Port] = deque()  # whose requests are unanswered, in order
+        self._ports: deque[Port] = deque()  # those with unanswered requests, in order
         self._unheard = 0  # ports whose replies are not in the chunk that is being distributed
         self._long = LongReply(self, room, MANY_LINES if retires else sys.maxsize)
         self.load = Load(ran)
@@ -127,8 +127,8 @@ class Lane(Droppable):
         self.data_received = self._greet  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Log in."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        """Start logging in."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         if self._membership.begin(self, self._transport):
             self._transport.write(self._greeting.requests)
 
@@ -139,46 +139,46 @@ class Lane(Droppable):
         elif self._greeting.over:
             self.state = State.OPEN
             self.data_received = self._distribute  # type: ignore[method-assign]
-            self._transport.set_protocol(self)  # the loop looks the method up then
+            self._transport.set_protocol(self)  # makes the loop look up the method again
             self._changed()
 
     @property
     def refusal(self) -> str:
-        """Why it cannot be used, for people, where the server has said that."""
+        """Why the lane cannot be used, if the server has said so; for log lines."""
         return self._greeting.refusal
 
     @property
     def usable(self) -> bool:
-        """Whether requests can go now, and are likely to be answered soon."""
+        """Whether requests can be sent now, and are likely to be answered soon."""
         return self.state is State.OPEN and not (self.obstacles or self.is_within_a_long_reply)
 
     @property
     def is_within_a_long_reply(self) -> bool:
-        """Whether such a reply has come in part."""
+        """Whether a long reply has arrived in part."""
         return self._long.come > LARGE or self._replies.left > LARGE
 
     @property
     def waits(self) -> bool:
-        """Whether replies are to come."""
+        """Whether replies are outstanding."""
         return bool(self._ports)
 
     def send(self, ports: list[Port], data: bytes) -> None:
-        """Send requests, one of each port."""
+        """Send requests, one for each port."""
         self._ports.extend(ports)
-        self._unheard += len(ports)  # where it is something that has come which sends them
+        self._unheard += len(ports)  # in case a reply that is being distributed caused this
         self._transport.write(data)
 
     def has_come(self, count: int) -> bool:
-        """Return whether the next so many replies have come whole, in the chunk that is being distributed."""
+        """Return whether the next `count` replies are completely in the chunk that is being distributed."""
         return len(self._ports) - count >= self._unheard
 
     def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
-        """Have what `watch` returns stand for each of the next so many ports."""
+        """Replace each of the next `count` ports with what `watch` returns for it."""
         ports = self._ports
         ports.extendleft([watch(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
 
     def has_script(self, script: str) -> bool:
-        """Return whether a call may name a script by its digest; note that its text is sent, if not."""
+        """Return whether a script can be called by digest; if not, assume that its text is sent now."""
         if self._scripts is None:
             return False
         there = script in self._scripts
@@ -186,15 +186,15 @@ class Lane(Droppable):
         return there
 
     def lack_script(self, script: str, *, for_good: bool) -> None:
-        """Note that the server does not have the text of a script, which is sent now; or `for_good` that digests are of
-        no use here."""
+        """Note that the server lacks the text of a script, which is sent now; or with `for_good`, that digests do not
+        work here."""
         if for_good:
             self._scripts = None
         elif self._scripts is not None:
             self._scripts.add(script)
 
     def sign(self) -> Passed:
-        """Send a request of the proxy's own behind all others; return what tells whether it has been answered."""
+        """Send a sign after all requests; return a function that tells whether it was answered."""
         port = Port(drop)
         port.busy = True
         self.send([port], _PING)
@@ -270,7 +270,7 @@ class Lane(Droppable):
             self._changed()
 
     def _rest(self) -> None:
-        """Let clients be served before more is read: the loop would read on, many times, and to cut takes long."""
+        """Let clients be served before reading more: the loop would read many times, and splitting replies is slow."""
 
         def go_on() -> None:
             if Obstacle.SLOW_CLIENT not in self.obstacles:
@@ -288,26 +288,26 @@ class Lane(Droppable):
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended."""
+        """Whether the lane has ended."""
         return self.state is State.LOST
 
     @property
     def others_wait(self) -> bool:
-        """Whether replies are to come behind the next one."""
+        """Whether replies follow the next one."""
         return len(self._ports) > 1
 
     def stop_reading(self) -> None:
-        """Read no more, as a client has to read its reply first."""
+        """Pause reading: a client must read its reply first."""
         self.obstacles.add(Obstacle.SLOW_CLIENT)
         self._transport.pause_reading()
 
     def read_on(self) -> None:
-        """Go on reading."""
+        """Resume reading."""
         self._resume()
         self._overcome(Obstacle.SLOW_CLIENT)
 
     def rescue(self) -> None:
-        """Let those behind a long reply ask again over their own connections; what comes here for them is dropped."""
+        """Let clients behind a long reply resend their requests over their own connections; drop the replies here."""
         if self.state is not State.OPEN:
             return
         behind = {port: None for port in islice(self._ports, 1, None) if port.request}
@@ -333,13 +333,13 @@ class Lane(Droppable):
             self._changed()
 
     def dropped(self) -> None:
-        """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
+        """The loop closed the transport without notice, because connecting was cancelled at that moment."""
         if self._membership.admitted:
             self.abort()
             self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server has closed: requests without a reply get none, except those that may run again."""
+        """Handle the server's close: unanswered requests get no reply, except those that may run again."""
         if self.state is State.LOST:
             return
         self.state = State.LOST
@@ -358,11 +358,11 @@ class Lane(Droppable):
 
 
 MUCH: Final = 32 * 1024
-"""Bytes of replies behind which others are served before more is read."""
+"""Bytes of replies after which clients are served before more is read."""
 
 
 class _Signs(Sender):
-    """Puts signs behind what has been sent over a lane."""
+    """Sends signs over a lane."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane

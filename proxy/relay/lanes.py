@@ -1,4 +1,4 @@
-"""The shared connections (lanes) of a proxy: what clients send in one turn of the event loop goes in one write.
+"""The shared connections (lanes) of a proxy: requests of one turn of the event loop are sent in one write.
 
 Its tests: tests/test_sharing.py.
 """
@@ -35,36 +35,36 @@ from proxy.wire.request import bulk, encode, second
 log = structlog.get_logger("proxy.relay")
 
 MOST_LANES: Final = 3
-"""Lanes of one kind: if one is held up, the others go on."""
+"""Lanes of one kind: if one is held up, the others still work."""
 
 AGAIN_SECONDS: Final = 1.0
-"""How long after a failure another lane is opened."""
+"""How long after a failure to open another lane."""
 
 REFUSED_SECONDS: Final = 60.0
-"""The same after the server has refused to make a connection a lane: mostly it has another user."""
+"""The same after the server has refused to make a connection a lane, usually because its user is another."""
 
 TICK_SECONDS: Final = 0.1
-"""How often lanes are checked. One that has answered nothing for so long although it should is held up."""
+"""How often to check the lanes. One that has answered nothing for this long although it should is held up."""
 
 MOST_WOKEN: Final = 1000
-"""How many clients to wake at one check: each takes some µs, and other clients wait meanwhile."""
+"""Maximum number of clients to wake per check: each takes some µs, while other clients wait."""
 
 MOST_GROUPS: Final = 32
-"""Kinds of lanes, at most: users, databases and protocols whose clients share. Others use their own connections."""
+"""Maximum number of kinds of lanes, by user, database and protocol. Other clients use their own connections."""
 
 SPARSE: Final = 1.75
-"""Average requests of a batch below which sharing does not pay: it saves neither the proxy nor the server any work."""
+"""Average requests per batch below which sharing does not pay: it saves no work for the proxy or the server."""
 
 PING_TICKS: Final = 5
-"""Checks at which a lane is unused before a sign is sent over it, so that the server does not close it as idle."""
+"""Checks for which a lane is unused before a sign is sent over it, so that the server does not close it as idle."""
 
 IDLE_TICKS: Final = 600
-"""Checks at which a lane is unused before it is closed."""
+"""Checks for which a lane is unused before it is closed."""
 
 _ZMSCORE: Final = bulk(b"ZMSCORE")
 
 Tally = tuple[int, int]
-"""Requests, and the batches in which they were sent."""
+"""Number of requests, and of the batches in which they were sent."""
 
 OpenUpstream = Callable[[Callable[[Fence], asyncio.Protocol]], Awaitable[None]]
 
@@ -73,18 +73,18 @@ class Sharer(Protocol):
     """A client that shares."""
 
     def wake(self) -> None:
-        """Go on: the time that was asked for has passed."""
+        """Go on: the requested time has passed."""
 
     def fail(self, error: Exception) -> None:
-        """End, because `wake` has raised something."""
+        """Close the connection, because `wake` has raised an exception."""
 
 
 class HasLogin(Protocol):
-    """What the proxy logs in with."""
+    """The credentials of the proxy."""
 
     @property
     def user(self) -> bytes:
-        """As whom."""
+        """The proxy's user."""
 
     @property
     def login(self) -> Iterable[str]:
@@ -95,13 +95,13 @@ class Lanes:
     """The shared connections, grouped by identity.
 
     Args:
-        coverage: the covered keys.
-        ground: what requests are judged by.
-        connect: opens a connection to the server; raises OSError or TimeoutError.
-        credentials: what the proxy itself logs in with.
+        coverage: the covered prefixes.
+        ground: what all sessions share.
+        connect: connects to the server; raises OSError or TimeoutError.
+        credentials: the proxy's own login.
         traffic: counts bytes.
-        metrics: where to count.
-        after: how many small requests a client sends in a row before the server is asked whose its connection is.
+        metrics: the metrics to update.
+        after: how many small requests in a row a client sends before the server is asked for its identity.
     """
 
     def __init__(
@@ -122,19 +122,19 @@ class Lanes:
         self.metrics = metrics
         self.after = after
         self.room = Room()
-        self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → who is to be woken so long after when
+        self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → client to wake → start of that time
         self._groups: dict[tuple[Identity, bool], Group] = {}
-        self._refused: dict[Identity, float] = {}  # refused by the server → not to be tried again before
-        self._dirty: list[Group] = []  # that have something to send
-        self._rests = False  # whether nothing has to be looked at soon
-        self._wanted = asyncio.Event()  # set when something has to be looked at
+        self._refused: dict[Identity, float] = {}  # refused by the server → time before which not to try again
+        self._dirty: list[Group] = []  # those with something to send
+        self._rests = False  # whether no lane needs frequent checks
+        self._wanted = asyncio.Event()  # set when lanes need frequent checks
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
 
     def groups(self, identity: Identity) -> tuple[Group, Group] | None:
-        """Return the two groups of an identity: for writes, and for reads, which also run while CLIENT PAUSE WRITE
-        lasts.
+        """Return the two groups of an identity: one for writes, and one for reads, which also run during CLIENT PAUSE
+        WRITE.
 
-        None if there are too many groups already, or if the server has refused such lanes.
+        None if there are too many groups, or if the server has refused such lanes.
         """
         if identity in self._refused:
             return None
@@ -147,7 +147,7 @@ class Lanes:
         return self._groups[identity, False], self._groups[identity, True]
 
     def note(self, group: Group) -> None:
-        """Note that a group has something to send by the end of this turn."""
+        """Note that a group has something to send at the end of this turn."""
         if not self._dirty:
             if self._rests:
                 self._wanted.set()
@@ -155,31 +155,31 @@ class Lanes:
         self._dirty.append(group)
 
     def flush(self) -> None:
-        """Send what has been collected: at the end of a turn, and before anything is judged that may give a key a
+        """Send what was collected. Called at the end of a turn, and before judging anything that may give a key a
         deadline."""
         dirty = self._dirty
         if dirty:
             self._dirty = []
-            # What is given back is judged at once, with what has come behind it, which may set a first deadline.
+            # What is given back is judged at once, with what follows it, which may set a first deadline.
             for port, request in [unsent for group in dirty for unsent in group.flush()]:
                 port.give_back(request)
 
     def refuse(self, identity: Identity) -> None:
-        """Note that the server has refused lanes of an identity."""
+        """Note that the server refused lanes of an identity."""
         self._refused[identity] = asyncio.get_running_loop().time() + REFUSED_SECONDS
         self._wanted.set()
 
     def say_refused(self, identity: Identity, refusal: str) -> None:
-        """Say that clients of a user cannot share."""
+        """Log that clients of a user cannot share."""
         self._say_refused(user=identity.user.decode("utf-8", "replace"), error=refusal)
 
     def wake_after(self, seconds: float, sharer: Sharer, *, together: bool = False) -> None:
-        """Wake a client some time from now.
+        """Wake a client after a time.
 
         Args:
-            seconds: one of few different numbers.
+            seconds: the time; only few different values are in use.
             sharer: the client.
-            together: whether to wake all such clients in one moment, up to half of that time earlier or later.
+            together: whether to wake all such clients at once, each up to half of that time earlier or later.
         """
         now = asyncio.get_running_loop().time()
         alarms = self._alarms.setdefault(seconds, {})
@@ -188,7 +188,7 @@ class Lanes:
         self._wanted.set()
 
     def let_sleep(self, sharer: Sharer) -> None:
-        """Wake it no more."""
+        """Cancel waking a client."""
         for alarms in self._alarms.values():
             alarms.pop(sharer, None)
 
@@ -199,14 +199,14 @@ class Lanes:
                 if since + seconds > now:
                     break
                 if alarms.pop(sharer, None) is None:
-                    continue  # it has ended, by what another did as it woke
+                    continue  # it ended because another client woke
                 try:
                     sharer.wake()
                 except Exception as error:  # noqa: BLE001 - one client's defect is not another's
                     sharer.fail(error)
 
     async def run(self) -> None:
-        """Check the lanes until cancelled; seldom while none is used and no client is to be woken."""
+        """Check the lanes until cancelled; rarely while none is used and no client must be woken."""
         while True:
             ticks = 1
             if not any(self._alarms.values()) and all(group.rests for group in self._groups.values()):
@@ -242,13 +242,13 @@ class Opener:
 
     Args:
         lanes: the shared connections.
-        identity: whose a lane is.
-        reads: whether it is for reads.
-        opened: takes a lane that may be open soon, or be lost.
+        identity: the lanes' identity.
+        reads: whether the lanes are for reads.
+        opened: called with a lane that is being opened.
         changed: called when the state of a lane has changed.
 
     Attributes:
-        refused: whether the server has refused a lane of this identity.
+        refused: whether the server refused a lane of this identity.
     """
 
     def __init__(
@@ -265,16 +265,16 @@ class Opener:
         self._opened = opened
         self._changed = changed
         self._opening: asyncio.Task[None] | None = None
-        self._again = 0.0  # not before
+        self._again = 0.0  # earliest time to open another
         self.refused = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether a lane is being opened, or has just been."""
+        """Whether a lane is being opened, or has just been opened."""
         return self._opening is not None
 
     def open(self) -> None:
-        """Begin to open one, unless one has been begun of late."""
+        """Start opening a lane, unless one was started recently."""
         now = asyncio.get_running_loop().time()
         if self._opening is None and now >= self._again:
             self._again = now + AGAIN_SECONDS
@@ -322,45 +322,45 @@ class Group:
         self._all = lanes
         self._opener = Opener(lanes, identity, reads, self._add, self._choose)
         self._lanes: list[Lane] = []
-        self._lane: Lane | None = None  # takes what comes
+        self._lane: Lane | None = None  # for new requests
         self._ports: list[Port] = []
         self._requests: list[bytes] = []
-        self._guarded: dict[Port, bytes] = {}  # whose reads are of covered keys → the read
+        self._guarded: dict[Port, bytes] = {}  # reads of covered keys
         self._outlook = Outlook()
-        self._joint: list[Taken] = []  # what goes as calls of scripts
-        self._heard: dict[Lane, int] = {}  # chunks of replies that had come at the last look
+        self._joint: list[Taken] = []  # requests for joint calls
+        self._heard: dict[Lane, int] = {}  # number of reply chunks at the last look
         self._used = False
         self._unused = 0
         self._batches = self._taken = 0
 
     @property
     def ready(self) -> bool:
-        """Whether there is a lane. If not, begin to open one."""
+        """Whether there is a usable lane. If not, start opening one."""
         if self._lane is None:
             self._open()
         return self._lane is not None
 
     @property
     def tally(self) -> Tally:
-        """What has been sent so far: how many requests, in how many batches."""
+        """How many requests were sent so far, and in how many batches."""
         return self._taken, self._batches
 
     def has_paid(self, since: Tally) -> bool:
-        """Return whether what has been sent since a tally was worth sharing."""
+        """Return whether sharing has paid since a tally was taken."""
         taken, batches = since
         return self._taken - taken >= max(1, SPARSE * (self._batches - batches)) or self._all.after == 1
 
     @property
     def open_lanes(self) -> int:
-        """How many lanes are open."""
+        """Number of open lanes."""
         return sum(lane.state is State.OPEN for lane in self._lanes)
 
     def take(self, port: Port, request: bytes) -> bool:
-        """Take a request, to be sent at the end of this turn; return False if there is no lane.
+        """Accept a request, to be sent at the end of this turn; return False if there is no lane.
 
         Args:
-            port: whose it is; it must not be busy.
-            request: one whole request.
+            port: the client's port, which must not be busy.
+            request: one complete request.
         """
         if not self._begin(port, request):
             return False
@@ -378,9 +378,9 @@ class Group:
         return True
 
     def take_joint(self, port: Port, request: bytes, operation: Operation) -> bool:
-        """As `take`, for a request that goes in a joint call.
+        """Like `take`, for a request that becomes part of a joint call.
 
-        `operation`: what it asks for.
+        `operation`: what the request asks for.
         """
         if not self._begin(port, request):
             return False
@@ -388,14 +388,14 @@ class Group:
         return True
 
     def take_guarded(self, port: Port, request: bytes) -> bool:
-        """Take a read of a covered key, which is its first argument, as `take` does."""
+        """Like `take`, for a read of a covered key, which is its first argument."""
         if not self.take(port, request):
             return False
         self._guarded[port] = request
         return True
 
     def flush(self) -> list[tuple[Port, bytes]]:
-        """Send what has been taken; return what cannot be sent because the lane is lost or the proxy has become
+        """Send what was accepted; return what cannot be sent because the lane is lost or the proxy has become
         blind."""
         coverage = self._all.coverage
         coverage.look()
@@ -432,7 +432,7 @@ class Group:
     def _guard(
         self, guarded: dict[Port, bytes], ports: list[Port], requests: list[bytes], lane: Lane
     ) -> tuple[list[Port], list[bytes]]:
-        """Put a question for the next deadline of guarded reads' keys in front of a batch.
+        """Put a question for the next deadline of the guarded reads' keys in front of a batch.
 
         A client whose read was late sends it again over its own connection.
         """
@@ -456,14 +456,14 @@ class Group:
 
     @property
     def rests(self) -> bool:
-        """Whether it has not been used lately, and nothing is outstanding."""
+        """Whether the group was not used lately, and nothing is outstanding."""
         return self._unused > 0 and not self._requests and not any(lane.waits for lane in self._lanes)
 
     def look(self, ticks: int) -> bool:
-        """Check which lanes are held up; return whether the group can be dropped: unused or refused, and without lanes.
+        """Check which lanes are held up; return whether to drop the group: it is unused or refused, and has no lanes.
 
         Args:
-            ticks: how many have passed since the last look.
+            ticks: number of ticks since the last check.
         """
         for lane in self._lanes:
             if not lane.waits:
@@ -492,7 +492,7 @@ class Group:
         )
 
     def _choose(self) -> None:
-        """Choose the lane that takes the next requests, and open another if none can."""
+        """Choose the lane for the next requests; if none is usable, open another."""
         self._lanes = [lane for lane in self._lanes if lane.state is not State.LOST]
         if self._lane is None or not self._lane.usable:
             self._lane = next((lane for lane in self._lanes if lane.usable), None)

@@ -1,4 +1,4 @@
-"""Do work later, or beside, so that whatever it raises is told: a connection must not stay half alive.
+"""Run work later or in a task so that its exceptions are handled: a connection must not stay half open.
 
 Its tests: tests/test_states.py.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def guarded(work: Callable[[], None], fail: Callable[[BaseException], None]) -> Callable[[], None]:
-    """Return work that the loop can call: what it raises goes to `fail`."""
+    """Wrap work for the loop to call; exceptions go to `fail`."""
 
     def run() -> None:
         try:
@@ -23,7 +23,7 @@ def guarded(work: Callable[[], None], fail: Callable[[BaseException], None]) -> 
 
 
 def start(work: Coroutine[Any, Any, None], fail: Callable[[BaseException], None]) -> asyncio.Task[None]:
-    """Start work as a task: what it raises goes to `fail`."""
+    """Start work as a task; exceptions go to `fail`."""
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

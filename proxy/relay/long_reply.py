@@ -1,4 +1,4 @@
-"""A long reply that comes over a shared connection: what is held up for it, and for how long.
+"""A long reply on a shared connection: decide what waits for it, and for how long.
 
 Its tests: tests/test_sharing.py.
 """
@@ -16,61 +16,61 @@ from proxy.wire.replies import MOST_PARTS
 log = structlog.get_logger("proxy.relay")
 
 MANY_LINES: Final = 2 * MOST_PARTS + 1
-"""Lines of a reply beyond which to cut it costs the proxy more than sharing saves it: it is not taken whole."""
+"""Lines of a reply beyond which splitting it costs the proxy more than sharing saves: then it is not buffered whole."""
 
 RESCUE_SECONDS: Final = 0.1
-"""How long those behind a long reply wait before they ask again elsewhere."""
+"""How long requests behind a long reply wait before they are sent elsewhere."""
 
 LOOK_SECONDS: Final = 0.02
 PATIENT_LOOKS: Final = 3000
-"""How often in a row a client may be seen not to have read anything: for 60 s, as nobody has to wait for it. (Of one
-that reads slowly the system takes more only now and then.)"""
+"""How many consecutive looks may find that a client has read nothing, if nobody waits for it: 60 s. (For a slow reader
+the system takes more data only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The same where others may wait behind it whose requests must not run twice: for 5 s. Where others do wait, also how
-often in all that may be seen, whatever it reads."""
+"""The same if others may be waiting behind it whose requests must not run twice: 5 s. While others do wait, also the
+limit for all such looks together, whatever the client reads."""
 
 
 class Host(Protocol):
-    """The connection over which it comes."""
+    """The connection over which the reply arrives."""
 
     @property
     def repeats(self) -> bool:
-        """Whether its requests may be sent once more."""
+        """Whether its requests may be sent again."""
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended."""
+        """Whether the connection has ended."""
 
     @property
     def others_wait(self) -> bool:
-        """Whether replies are to come behind this one."""
+        """Whether replies follow this one."""
 
     @property
     def is_within_a_long_reply(self) -> bool:
-        """Whether such a reply has come in part."""
+        """Whether a long reply has arrived in part."""
 
     def stop_reading(self) -> None:
-        """Read no more, as a client has to read its reply first."""
+        """Pause reading: a client must read its reply first."""
 
     def read_on(self) -> None:
-        """Go on reading."""
+        """Resume reading."""
 
     def rescue(self) -> None:
-        """Let those behind the reply ask again over their own connections."""
+        """Have clients behind the reply resend their requests over their own connections."""
 
 
 class LongReply:
-    """The one that is coming over a connection, if one is.
+    """Tracks the long reply that is arriving on a connection, if there is one.
 
     Args:
         host: the connection.
-        room: bounds what waits for clients.
-        most_lines: of a reply, beyond which to share it does not pay.
+        room: limits the replies that wait for clients.
+        most_lines: lines of a reply beyond which sharing does not pay.
 
     Attributes:
-        come: bytes that have come of it.
-        waits_for: the client that has to read more of it before more is read from the server.
+        come: bytes of the reply received so far.
+        waits_for: the client that must read more of it before the server is read again.
     """
 
     def __init__(self, host: Host, room: Room, most_lines: int) -> None:
@@ -79,11 +79,11 @@ class LongReply:
         self._host = host
         self._room = room
         self._most_lines = most_lines
-        self._kept_waiting = 0  # looks, since it began, at which others waited behind such a client
+        self._kept_waiting = 0  # looks since its beginning at which others waited behind such a client
         self._rescue_comes = False
 
     def grow(self, piece: bytes, *, ends: bool) -> bool:
-        """Note that a piece of it has come; return whether that `ends` it, and to share it did not pay."""
+        """Record a piece of the reply; return whether it was the last (`ends`) and sharing did not pay."""
         come = self.come + len(piece)
         if not ends:
             self.come = come
@@ -92,18 +92,18 @@ class LongReply:
         return come > LARGE or piece.count(b"\n") > self._most_lines
 
     def is_too_much_for(self, port: Port) -> bool:
-        """Return whether so much of it waits for its client that no more is to be read."""
+        """Return whether so much of the reply waits for its client that reading must pause."""
         return self.come > LARGE and port.backlog() > self._room.of(port)
 
     def hold_up(self, port: Port) -> None:
-        """Read no more until its client has read more of it."""
+        """Pause reading until the client has read more of it."""
         if self.waits_for is None:
             self.waits_for = port
             self._host.stop_reading()
             self._look_again(port, port.backlog(), 0)
 
     def plan_rescue(self) -> None:
-        """See before long whether it has come whole: others may wait behind it, and their requests may run twice."""
+        """Check soon whether the reply is complete: requests may wait behind it that can be sent again elsewhere."""
         if not self._rescue_comes:
             self._rescue_comes = True
             asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)

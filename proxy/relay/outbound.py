@@ -1,4 +1,4 @@
-"""Send one client's requests over its own connection to the server, and see to what the replies have to pass through.
+"""Send one client's requests over its own connection to the server, and prepare for replies that need processing.
 
 Its tests: tests/test_states.py.
 """
@@ -11,11 +11,11 @@ from proxy.session.streams import LONG
 
 
 class Outbound:
-    """The way of one client's requests.
+    """Sends one client's requests.
 
     Args:
-        session: the client's.
-        upstream: where they go.
+        session: the client's session.
+        upstream: the server's side.
     """
 
     __slots__ = ("_session", "_upstream")
@@ -25,13 +25,13 @@ class Outbound:
         self._upstream = upstream
 
     def send(self, out: bytes) -> None:
-        """Send requests to the server, which takes them as long as it has not been told that there come no more."""
+        """Send requests to the server, unless it was told that there are no more."""
         session, upstream = self._session, self._upstream
         if session.replies.active:
             upstream.substitute(session.replies)
             if session.replies.wants_probe:
                 out += session.probe() or b""
         if not upstream.closing:
-            if len(out) > LONG or session.unfinished:  # a short turn's part of what is long
+            if len(out) > LONG or session.unfinished:  # a short turn's part of a long pipeline
                 session.lengthen()
             upstream.write(out)

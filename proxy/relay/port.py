@@ -1,4 +1,4 @@
-"""One client's access to shared connections, and the bound on long replies that wait in the proxy.
+"""One client's access to shared connections, and the limits on long replies that wait in the proxy.
 
 Its tests: tests/test_sharing.py.
 """
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from typing import Final
 
 LARGE: Final = 16 * 1024
-"""A reply of so many bytes is long: its lane takes nothing more until it is complete, and its client goes back to its
+"""Replies of this size are long: the lane takes no requests until the reply is complete, and the client returns to its
 own connection."""
 
 BACKLOG: Final = 16 * 1024 * 1024
-"""No more of a long reply is read from the server while so many bytes wait for its client."""
+"""Bytes waiting for a client above which no more of its long reply is read from the server."""
 
 ALL_BACKLOGS: Final = 64 * 1024 * 1024
 """The same for all clients together."""
 
 LEAST_BACKLOG: Final = 256 * 1024
-"""What each client may have even if the others use all of that."""
+"""Bytes that each client may have waiting even if the limit for all is used up."""
 
 
 class Port:
-    """One client's access to lanes. It has at most one request under way, so a client's requests stay in order.
+    """One client's access to lanes. At most one request is under way, so a client's requests stay in order.
 
     Args:
         deliver: takes bytes of replies.
@@ -32,13 +32,13 @@ class Port:
         busy: whether a request is under way.
         used: whether a request has been sent since this was set to False.
         deliver: takes bytes of replies.
-        request: the last one.
-        settled: is called when the request has been answered, if it is set.
-        retire: is called if sharing does not pay for this client: it got a long reply, or one of many parts.
-        lost: is called if the reply will not come.
-        unsent: takes a request back that could not be sent.
+        request: the last request.
+        settled: if set, called when the request has been answered.
+        retire: called if sharing does not pay for this client: it got a long reply, or one of many parts.
+        lost: called if the reply will not come.
+        unsent: takes back a request that could not be sent.
         backlog: returns how many bytes of replies wait for the client to read them.
-        broke: is called with an exception that `deliver` or `settled` raised.
+        broke: called with an exception that `deliver` or `settled` raised.
     """
 
     __slots__ = (
@@ -75,10 +75,10 @@ class Port:
 
 
 class Room:
-    """Bounds the parts of long replies that wait in the proxy, for all clients together."""
+    """Limits the parts of long replies that wait in the proxy, for all clients together."""
 
     def __init__(self) -> None:
-        self._ports: set[Port] = set()  # that have got part of one
+        self._ports: set[Port] = set()  # those that received part of a long reply
 
     def of(self, port: Port) -> int:
         """Return how many bytes may wait for one client now."""

@@ -1,9 +1,9 @@
-"""One client's use of shared connections: when it may share, and how it goes back to its own without losing order.
+"""One client's use of shared connections: when it may share, and how it returns to its own without losing order.
 
 Its tests: tests/test_sharing.py.
 
-A client begins to share when nothing of it is under way on its own connection, and goes back when everything sent over
-shared ones has been answered. So its requests run, and are answered, in their order.
+A client starts to share when nothing of it is under way on its own connection, and returns when everything sent over
+shared ones has been answered. So its requests run, and are answered, in order.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from proxy.session.plain import SMALL, Shared
 from proxy.session.session import Session
 
 ANEW_SECONDS: Final = 3.0
-"""How long a client shares before its next request goes over its own connection, and the server is asked again. So a
-server that closes idle connections (`timeout`) does not close that of an active client."""
+"""How long a client shares before its next request goes over its own connection, and its identity is checked again. So
+a server that closes idle connections (`timeout`) does not close that of an active client."""
 
 TOUCH_SECONDS: Final = 0.25
-"""How long to wait for that next request. Then something else goes over the client's own connection."""
+"""How long to wait for that next request before the proxy sends its own over the client's connection."""
 
 DOZE_SECONDS: Final = 1.0
-"""How long to pause eligibility checks of a client that sends no small requests."""
+"""How long to pause checks of a client that sends no small requests."""
 
 TRIAL_SECONDS: Final = 0.25
 """How long a client shares before the proxy checks whether that pays."""
 
 RETIRE_SECONDS: Final = 10.0
-"""About how long to pause when sharing does not pay. All such clients try again in one moment, because a client that
-tries alone cannot see that many would share."""
+"""About how long to pause if sharing does not pay. All such clients try again at the same time, because a client that
+tries alone cannot find out that many would share."""
 
 DOZE_AFTER: Final = 64
 """Chunks that could not be shared, since the server was last asked, before checks pause."""
 
 MOST_PATIENCE: Final = 1024
-"""Most small requests in a row to wait for before the server is asked."""
+"""Maximum number of small requests in a row to wait for before the server is asked."""
 
 SELDOM_FROM: Final = 64
-"""From so many on only one request in `SELDOM` is checked."""
+"""From this many on, only one request in `SELDOM` is checked."""
 
 SELDOM: Final = 8
-"""How many requests one that is checked counts for."""
+"""How many requests a checked one counts for."""
 
 
 class State(Enum):
-    """Where a client stands."""
+    """The state of a client."""
 
     OWN = "everything goes over its own connection"
     DOZING = "own connection; checks are paused, because requests or a reply were large, or few others shared"
-    ASKED = "own connection; behind the last request the server has been asked for its identity"
+    ASKED = "own connection; after the last request the server was asked for its identity"
     SHARED = "its small requests go over shared connections"
-    STALE = "the next request goes over its own connection, and behind it the server is asked again"
-    LEAVING = "what has come waits for the reply to a request on a shared connection"
+    STALE = "the next request goes over its own connection, and after it the server is asked again"
+    LEAVING = "new requests wait for the reply to one on a shared connection"
     NEVER = "it does not share"
 
 
@@ -69,39 +69,39 @@ _AWAY: Final = frozenset((State.SHARED, State.STALE, State.LEAVING))
 
 
 class Host(Protocol):
-    """What sharing needs of the client's conversation over its own connection."""
+    """What sharing needs from the client's conversation over its own connection."""
 
     def rebind(self) -> None:
-        """Use the receiver that the current state needs."""
+        """Use the receiver for the current state."""
 
     def come_back(self, kept: bytes) -> None:
-        """Go on over the client's own connection, with what has come and has not been sent."""
+        """Continue over the client's own connection, with bytes that were received but not sent."""
 
     def note_kept(self) -> None:
-        """Count what is kept, and read no more from the client for now."""
+        """Record the buffered bytes, and pause reading from the client."""
 
 
 class Client(Protocol):
-    """What sharing needs of the client's side."""
+    """What sharing needs from the client's side."""
 
     def abandon(self) -> None:
         """Close without waiting for replies."""
 
     def fail(self, error: BaseException) -> None:
-        """End both sides."""
+        """Close both sides after an internal error."""
 
 
 class Patience:
-    """How long a client is watched before the server is asked whether it may share.
+    """How long to observe a client before the server is asked whether it may share.
 
-    Each time that sharing was not worth it, wait for twice as many small requests in a row. From `SELDOM_FROM` on,
-    check only one in `SELDOM`.
+    Each time that sharing did not pay, wait for twice as many small requests in a row. From `SELDOM_FROM` on, check
+    only one in `SELDOM`.
 
     Attributes:
         left: how many more small requests to wait for.
-        large: chunks that could not be shared, since the server was asked.
+        large: chunks that could not be shared since the server was asked.
         unlooked: how many of the next chunks not to check.
-        retires: whether to pause after coming back, as sharing does not pay.
+        retires: whether to pause after returning, because sharing does not pay.
     """
 
     __slots__ = ("_after", "_most", "large", "left", "retires", "unlooked")
@@ -114,15 +114,15 @@ class Patience:
 
     @property
     def weight(self) -> int:
-        """How many chunks one that is checked counts for."""
+        """How many chunks a checked one counts for."""
         return SELDOM if self._most >= SELDOM_FROM else 1
 
     def renew(self) -> None:
-        """Begin to count again."""
+        """Start counting again."""
         self.left = self._most
 
     def reset(self) -> None:
-        """Begin as with a client of which nothing is known."""
+        """Start as with a new client."""
         self._most = self.left = self._after
 
     def grow(self) -> None:
@@ -133,21 +133,21 @@ class Patience:
 
 
 class Sharing:
-    """Decides, for one client, what goes over shared connections.
+    """Decides for one client what goes over shared connections.
 
     Args:
-        host: the conversation that it is part of.
+        host: the client's conversation.
         client: the client's side.
         transport: takes replies.
-        session: what judges the requests.
+        session: judges the requests.
         upstream: the client's own connection to the server.
-        outbound: sends requests over that.
-        ground: what all sessions stand on.
+        outbound: sends requests over that connection.
+        ground: what all sessions share.
         lanes: the shared connections.
 
     Attributes:
-        state: where it stands.
-        kept: bytes that wait for the reply to what was sent before them.
+        state: the state of the client.
+        kept: bytes that wait for the reply to earlier requests.
     """
 
     __slots__ = (
@@ -188,9 +188,9 @@ class Sharing:
         self._patience = Patience(lanes.after)
         self._late = b""  # a push from the client's own connection that waits for the end of a reply
         self._questions = 0
-        self._since = 0.0  # when it began to share
+        self._since = 0.0  # when sharing began
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
-        self._tallies: tuple[tuple[Group, Tally], ...] = ()  # the groups' when it began to share
+        self._tallies: tuple[tuple[Group, Tally], ...] = ()  # the groups' tallies when sharing began
         self._port = port = Port(transport.write)
         port.lost = client.abandon
         port.unsent = self._take_back
@@ -202,19 +202,19 @@ class Sharing:
 
     @property
     def away(self) -> bool:
-        """Whether something may be under way, or may go, over a shared connection."""
+        """Whether something is or may be under way over a shared connection."""
         return self.state in _AWAY
 
     @property
     def leaving(self) -> bool:
-        """Whether new requests have to wait."""
+        """Whether new requests must wait."""
         return self.state is State.LEAVING
 
     def receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Return what takes bytes from the client.
+        """Return the function that takes bytes from the client.
 
         Args:
-            own: takes them where they go over the client's own connection.
+            own: takes them while they go over the client's own connection.
         """
         if self.state is State.SHARED:
             return self._shared_receiver()
@@ -262,7 +262,7 @@ class Sharing:
 
     def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def receive(data: bytes) -> None:
-            # The client has not waited for the reply, so the answer will not show that everything has been answered.
+            # The client did not wait for the reply, so the answer will not show that everything was answered.
             self._patience.grow()
             self.state = State.OWN
             self._host.rebind()
@@ -276,8 +276,8 @@ class Sharing:
         self._lanes.wake_after(DOZE_SECONDS, self)
 
     def _ask(self) -> None:
-        """Ask the server for the identity, behind what has just been sent. If the client waits for its reply, the
-        answer comes with it."""
+        """Ask the server for the identity, after what was just sent. If the client waits for its reply, the answer
+        arrives with it."""
         if self._session.user != self._lanes.credentials.user:
             self._doze()
             return
@@ -290,7 +290,7 @@ class Sharing:
             self._outbound.send(asked)
 
     def _hear(self, question: int, identity: Identity | None) -> None:
-        """Take the answer. If it is the answer to the last question, everything sent before has been answered."""
+        """Handle the answer. If it is to the last question, everything sent before has been answered."""
         if self.state is not State.ASKED or question != self._questions:
             return
         self.state = State.OWN
@@ -315,7 +315,7 @@ class Sharing:
         self._host.rebind()
 
     def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
-        """Return the function that takes requests for joint calls, while this client's may go so."""
+        """Return the function that takes requests for joint calls, if this client's may use them."""
         ground, may_go = self._ground, self._session.may_go_jointly
         latest = ground.checks.latest
 
@@ -330,7 +330,7 @@ class Sharing:
 
         return take
 
-    # The way back.
+    # Returning.
 
     def wake(self) -> None:
         """Resume checks, or have the server asked again."""
@@ -339,7 +339,7 @@ class Sharing:
             self.state = State.OWN
             self._host.rebind()
         elif self.state is State.STALE:
-            # The client was active and is idle now: let the server count its idle time from now on.
+            # The client was active and is idle now: make the server count its idle time from now on.
             self._outbound.send(self._session.ask_who(lambda _: None) or b"")
             self._leave(b"")
         elif self.state is State.SHARED:
@@ -367,7 +367,7 @@ class Sharing:
             self.leave()
 
     def leave(self) -> None:
-        """Go back to the client's own connection."""
+        """Return to the client's own connection."""
         if self.state in (State.SHARED, State.STALE):
             self._leave(b"")
 
@@ -382,7 +382,7 @@ class Sharing:
             return
         self._port.settled = None
         if data and self.state is State.STALE and self._ground.checks.shareable(data) is not Shared.NONE:
-            self._patience.left = 1  # it goes, and the question behind it
+            self._patience.left = 1  # one more request, then the question
         elif asyncio.get_running_loop().time() < self._since + 1 and not self._patience.retires:
             self._patience.grow()
         else:
@@ -395,7 +395,7 @@ class Sharing:
         self._come_back(b"")
 
     def _take_back(self, request: bytes) -> None:
-        """Take back a request that could not be sent, in front of what has come since."""
+        """Take back a request that could not be sent, and put it before those received since."""
         self.kept = request + self.kept
         self._port.settled = None
         self._leave(b"")
@@ -418,18 +418,18 @@ class Sharing:
         self.kept += data
 
     def begun(self) -> None:
-        """Note that all replies on the client's own connection have come: what comes there now is a push."""
+        """Note that all replies on the client's own connection have arrived: anything that follows there is a push."""
         if self.state is not State.SHARED:
             return
-        if self._session.replies.trailed:  # a push has begun behind the answer, and may not have come whole
+        if self._session.replies.trailed:  # a push began after the answer, and may be incomplete
             self._session.share_no_more()
             self.leave()
         else:
             self._upstream.deliver_by(self._hear_own)
 
     def _hear_own(self, data: bytes) -> None:
-        """Take a push that others have redirected to this client, which then stops sharing: a push and a reply must not
-        be mixed."""
+        """Handle a push that others redirected to this client, which then stops sharing: pushes and replies must not be
+        mixed."""
         self._session.share_no_more()
         if self._port.busy:
             self._late += data
@@ -439,15 +439,15 @@ class Sharing:
         self.leave()
 
     def fail(self, error: Exception) -> None:
-        """End both sides of the client's connection."""
+        """Close both sides of the client's connection."""
         self._port.broke(error)
 
     def silence(self) -> None:
-        """Drop replies: the client has gone, and what it has sent is still being delivered."""
+        """Drop replies: the client has gone, but what it sent is still being delivered."""
         self._port.deliver = drop
 
     def end(self) -> None:
-        """Stop for good: send nothing more for the client, and drop what comes for it."""
+        """Stop for good: send nothing more for the client, and drop its replies."""
         self._lanes.let_sleep(self)
         port = self._port
         port.deliver = port.broke = port.unsent = drop
@@ -459,5 +459,5 @@ class Sharing:
 
 
 def _refuse(_port: Port, _data: bytes) -> bool:
-    """Take nothing."""
+    """Refuse every request."""
     return False

@@ -1,4 +1,4 @@
-"""Puts signs behind what a client has sent: requests of the proxy's own, whose replies tell that all before has run.
+"""Put signs after what a client has sent: requests of the proxy whose replies show that everything before has run.
 
 Its tests: tests/test_signs.py.
 """
@@ -15,16 +15,16 @@ from proxy.session.pipeline import Passed, Sender
 from proxy.session.session import Session
 
 UNHEARD_SECONDS: Final = 10.0
-"""How long requests may take to be run whose replies the client does not want (CLIENT REPLY OFF)."""
+"""How long to assume that requests run whose replies the client does not want (CLIENT REPLY OFF)."""
 
 
 class Signs(Sender):
-    """Those behind a connected client's requests.
+    """Sends signs after a connected client's requests.
 
     Args:
-        session: the client's.
-        upstream: where its requests go.
-        course: tells whether requests still go.
+        session: the client's session.
+        upstream: the server's side.
+        course: tells whether requests can still be sent.
         send: sends them.
     """
 
@@ -37,14 +37,14 @@ class Signs(Sender):
         self._send = send
 
     def ask(self) -> Passed | None:
-        """Put a sign behind all that has been sent."""
+        """Send a sign after everything that was sent."""
         session, upstream, loop = self._session, self._upstream, asyncio.get_running_loop()
         if session.replies.silenced or self._course.refused:
-            # No reply may come: give the requests their time.
+            # There may be no reply: give the requests time to run.
             enough = loop.time() + UNHEARD_SECONDS
             return lambda: loop.time() >= enough
         if self._course.ended:
-            return lambda: upstream.lost  # the server closes when it has come to the end
+            return lambda: upstream.lost  # the server closes when it has read everything
         if not self._course.sends:
             return None
         passed: list[bool] = []
@@ -56,19 +56,19 @@ class Signs(Sender):
         return lambda: bool(passed) or not replies.outstanding
 
     def before(self) -> Passed | None:
-        """See whether what was sent before the open transaction has been answered."""
+        """Return a check whether what was sent before the open transaction has been answered."""
         return self._session.has_begun_transaction
 
     def heard(self) -> int | None:
-        """Count what the server says, unless nothing is read of it: the client may not read its replies either."""
+        """Return a number that changes with the server's replies; None while they are not read."""
         return None if self._course.ended or not self._upstream.is_reading else self._upstream.heard()
 
 
 class Departed(Sender):
-    """The sign of a client that has gone: what it sent has run when the server has come to the end of it, and closes.
+    """The sign of a client that has gone: what it sent has run when the server has read everything and closes.
 
     Args:
-        upstream: where its requests went.
+        upstream: the server's side.
     """
 
     def __init__(self, upstream: UpstreamConnection) -> None:
@@ -80,4 +80,4 @@ class Departed(Sender):
         return lambda: upstream.lost
 
     def heard(self) -> None:
-        """Nobody looks at what the server says to it."""
+        """Return None: replies are not read."""

@@ -1,4 +1,4 @@
-"""Where a client's connection stands: its states, which may follow which, and what is due while one lasts.
+"""The state of a client's connection: which states there are, how they may follow each other, and timers within them.
 
 Its tests: tests/test_states.py.
 """
@@ -14,18 +14,18 @@ from proxy.relay.port import nothing
 
 
 class State(Enum):
-    """Where a client's connection stands."""
+    """The state of a client's connection."""
 
-    CONNECTING = "upstream is not there yet; what the client sends is kept"
-    RELAYING = "requests go upstream as they come"
-    HELD = "a request waits for the engine, and so does what follows it"
-    FINISHING = "the proxy is about to stop: what has come still goes upstream, and no requests are taken afterwards"
-    ORPHANED = "the client has gone: what it sent before still goes upstream"
-    ENDED = "the client has sent its last request; replies still come"
+    CONNECTING = "the server is not connected yet; what the client sends is buffered"
+    RELAYING = "requests are judged and sent as they arrive"
+    HELD = "a request is held, and so is what follows it"
+    FINISHING = "the proxy is stopping: requests received so far are still sent, and no more are taken"
+    ORPHANED = "the client has gone: what it sent before is still sent to the server"
+    ENDED = "the client has sent its last request; replies still arrive"
     DRAINING = "no more requests are taken; those that were sent are being answered"
-    YIELDING = "likewise, but for the last, behind which no sign can stand: it is given up then"
-    REFUSED = "the server has been shown a request at which it closes, when those before it have been answered"
-    FAREWELL = "the client has been told everything, and has a moment to read it"
+    YIELDING = "like DRAINING, but no sign can follow the last request, which is given up"
+    REFUSED = "a request was sent at which the server closes, after answering those before it"
+    FAREWELL = "the client was sent its last words, and has a moment to read them"
     CLOSED = "the client has gone"
 
 
@@ -44,44 +44,44 @@ MOVES: Final[dict[State, frozenset[State]]] = {
     State.FAREWELL: frozenset((State.CLOSED,)),
     State.CLOSED: frozenset(),
 }
-"""Which states may follow which."""
+"""Which states may follow each state."""
 
 WAITING: Final = (State.HELD, State.FINISHING, State.ORPHANED)
-"""Where a question may be open."""
+"""States in which a question may be open."""
 
 JUDGING: Final = (State.RELAYING, State.FINISHING, State.ORPHANED)
-"""Where what has come and waits for its turn is judged."""
+"""States in which buffered requests are judged."""
 
 BEGUN: Final = (State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING)
-"""Where what has come, and has not been sent on, is still to run."""
+"""States in which requests that were received but not sent will still run."""
 
 READING: Final = (State.RELAYING, *_LAST)
-"""While it drains and says farewell it reads on, and drops what it reads: unread bytes would reset the connection."""
+"""While draining and saying farewell, bytes are read and dropped: unread ones would reset the connection."""
 
 SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
-"""What the client has sent goes to the server, which has not been told that this was the last."""
+"""States in which the client's requests go to the server, which has not been told that there are no more."""
 
 COLLECTING: Final = (*SENDING, State.ENDED, State.DRAINING, State.YIELDING)
-"""Replies may wait for another one that is asked for once more."""
+"""States in which replies may wait for one that is requested again."""
 
 ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING, State.REFUSED)
-"""All has been sent that will be, and replies still come."""
+"""States in which everything has been sent, and replies still arrive."""
 
 OVER: Final = (State.FAREWELL, State.CLOSED)
-"""Neither requests nor replies matter any more."""
+"""States in which neither requests nor replies matter any more."""
 
 
 class IllegalMoveError(Exception):
-    """A state was to follow another that it cannot follow: a defect of the proxy."""
+    """A state would follow one that it must not follow: a defect of the proxy."""
 
 
 class Course:
-    """The course of one connection through its states.
+    """The state of one connection, with the rules for its changes.
 
     Attributes:
-        state: the present one.
-        input_ended: whether the client is known to have ended its side; replies may still reach it.
-        moved: is called after each move.
+        state: the current state.
+        input_ended: whether the client has ended its side; replies may still reach it.
+        moved: called after each change.
     """
 
     __slots__ = ("_due", "input_ended", "moved", "state")
@@ -93,10 +93,10 @@ class Course:
         self._due: asyncio.TimerHandle | None = None
 
     def move(self, state: State) -> None:
-        """Go over to another state: the only place where it changes.
+        """Change the state; this is the only place that does.
 
         Raises:
-            IllegalMoveError: it cannot follow the present one.
+            IllegalMoveError: the new state must not follow the current one.
         """
         if state not in MOVES[self.state]:
             raise IllegalMoveError(f"from {self.state.name} to {state.name}")
@@ -107,25 +107,25 @@ class Course:
         self.moved()
 
     def after(self, seconds: float, work: Callable[[], None]) -> None:
-        """Do something after a time, unless the state changes before."""
+        """Run something after a time, unless the state changes before."""
         self._due = asyncio.get_running_loop().call_later(seconds, work)
 
     @property
     def sends(self) -> bool:
-        """Whether what the client has sent goes to the server, which has not been told that this was the last."""
+        """Whether the client's requests go to the server, which has not been told that there are no more."""
         return self.state in SENDING
 
     @property
     def ended(self) -> bool:
-        """Whether the server has been told so."""
+        """Whether the server has been told that there are no more requests."""
         return self.state is State.ENDED
 
     @property
     def refused(self) -> bool:
-        """Whether the server has been shown a request at which it closes."""
+        """Whether a request was sent at which the server closes."""
         return self.state is State.REFUSED
 
     @property
     def has_left(self) -> bool:
-        """Whether the client has ended its side, as far as is known without a look at its socket."""
+        """Whether the client has ended its side, as far as known without looking at its socket."""
         return self.input_ended or self.state is State.ORPHANED

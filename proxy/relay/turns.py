@@ -1,4 +1,4 @@
-"""Give connections with more to judge their turns one after another, and serve the sockets in between.
+"""Give connections with more to judge their turns one after another, and serve sockets in between.
 
 Its tests: tests/test_turns.py.
 """
@@ -14,14 +14,14 @@ from typing import Final
 from proxy.session.turns import Turns
 
 _SECONDS: Final = 0.01
-"""How long turns go on before the sockets are served: about so long a client with few requests waits."""
+"""How long turns last before sockets are served: about how long a client with few requests waits."""
 
 
 class TurnQueue:
-    """The connections that wait for their turn.
+    """The queue of connections that wait for their turn.
 
     Args:
-        turns: is told how many they are.
+        turns: gets the length of the queue.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -33,14 +33,14 @@ class TurnQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any connection waits."""
         return bool(self._queue or self._answered)
 
     def join(self, work: Callable[[], None], *, answered: bool = False) -> None:
-        """Call something after those in front have had their turns.
+        """Call a function after those in front have had their turns.
 
-        `answered`: whether it goes on with a request for which the engine has just worked. Every second turn is for
-        those, so that the work does not become stale.
+        `answered`: whether the function continues a request that the engine has just answered. Every second turn is for
+        those, so that the answer does not become outdated.
         """
         (self._answered if answered else self._queue).append(work)
         self._turns.waiting += 1
@@ -52,7 +52,7 @@ class TurnQueue:
         turns, end = self._turns, time.monotonic() + _SECONDS
         first, second = self._lanes
         try:
-            for _ in range(len(first) + len(second)):  # nobody gets two turns
+            for _ in range(len(first) + len(second)):  # one turn for each
                 turns.waiting -= 1
                 work = (first or second).popleft()
                 self._lanes = first, second = second, first

@@ -1,4 +1,4 @@
-"""The server's side of a relayed connection: its transport, and what its replies pass through.
+"""The server's side of a relayed connection: its transport, and the processing of replies.
 
 Its tests: tests/test_states.py.
 """
@@ -27,42 +27,42 @@ from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesErr
 log = structlog.get_logger("proxy.relay")
 
 LINGER_SECONDS: Final = 30.0
-"""How long a connection whose other side has gone may take to deliver what was left for it."""
+"""How long a connection whose client has gone may take to deliver what was left for the server."""
 
 SALVAGED: Final = 64 * 1024
-"""Bytes that are read at once of what is left in a connection that was reset."""
+"""Bytes to read at a time of what is left in a connection that was reset."""
 
 
 class Hold(Enum):
-    """Why no replies are read from the server."""
+    """Why replies are not read from the server."""
 
-    FULL = "the client has to read what it has"
-    MIDWAY = "what has come waits for the end of a reply that comes over a shared connection"
+    FULL = "the client must read earlier replies first"
+    MIDWAY = "received replies wait for the end of one on a shared connection"
 
 
 class Holds:
-    """What is in the way of reading from a server, and whether that still makes sense."""
+    """The reasons not to read from a server, and whether waiting still makes sense."""
 
     def __init__(self) -> None:
         self._reasons: set[Hold] = set()
-        self._count = 0  # how often there has come a reason
+        self._count = 0  # number of reasons added so far
         self._watch: asyncio.TimerHandle | None = None
 
     def add(self, why: Hold, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
-        """Add a reason. `abort` is called once the connection has failed and the client has read nothing for long:
-        while nothing is read from the server, nothing tells."""
+        """Add a reason. `abort` is called once the connection has failed and the client has read nothing for a long
+        time: while the server is not read, nothing else reveals that."""
         self._reasons.add(why)
         self._count += 1
         if self._watch is None:
             self._look_after(transport, abort)
 
     def remove(self, why: Hold) -> bool:
-        """Drop a reason; return whether there is none left."""
+        """Remove a reason; return whether none is left."""
         self._reasons.discard(why)
         return not self._reasons
 
     def end(self) -> None:
-        """Look after the connection no more."""
+        """Stop watching the connection."""
         if self._watch is not None:
             self._watch.cancel()
 
@@ -82,45 +82,45 @@ class Holds:
 
 
 class Downstream(Protocol):
-    """What a connection to the server needs of the client's side."""
+    """What a connection to the server needs from the client's side."""
 
     @property
     def who(self) -> dict[str, str]:
-        """What log lines about this client say of it."""
+        """Fields that identify the client in log lines."""
 
     def attach(self, upstream: UpstreamConnection) -> bool:
-        """Take the connection, which is there now; return False when the client has gone meanwhile."""
+        """Attach the connected upstream side; return False if the client has gone meanwhile."""
 
     def upstream_lost(self, refusal: Exception | None) -> None:
-        """Note that the server has closed; `refusal` says why it would not even begin."""
+        """Handle the server's close; `refusal` says why it refused the connection."""
 
 
 class Audience(Protocol):
-    """Who wants to know what happens on a connection to the server."""
+    """Gets events of a connection to the server."""
 
     def set_clogged(self, clogged: bool) -> None:
-        """Note whether the server takes no more at present."""
+        """Record whether the server's connection is full."""
 
     def logged_in(self) -> None:
-        """Note that the server's replies show the client to be logged in."""
+        """Note that the server's replies show that the client is logged in."""
 
     def replies_passed(self) -> None:
-        """Take replies while some have to be replaced."""
+        """Pass on replies while some must be replaced."""
 
 
 class UpstreamConnection(Droppable):
-    """The server's side.
+    """A connection to the server that belongs to one client.
 
     Args:
         client: the client's side.
-        deliver: takes replies for the client; the loop calls it directly, as long as there is nothing to look for.
+        deliver: takes replies for the client; called directly by the loop while replies need no processing.
         traffic: counts bytes.
         fence: keeps the connections to one server together.
 
     Attributes:
-        audience: is told what happens, from when it is attached until the client is told its last.
+        audience: gets events, from when it is attached until the client gets its last words.
         lost: whether the connection has ended.
-        ended_beneath: whether `end_beneath` has told the server that no more will come.
+        ended_beneath: whether `end_beneath` has told the server that no more requests will come.
         write: sends requests.
     """
 
@@ -134,16 +134,16 @@ class UpstreamConnection(Droppable):
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._holds = Holds()
-        self._unheard = False  # a TLS connection on which nothing has come
-        self._heard = 0  # how many chunks have been looked at
+        self._unheard = False  # a TLS connection on which nothing has been received
+        self._heard = 0  # number of chunks processed
         self.lost = self.ended_beneath = False
         self.write: Callable[[bytes], None]
-        # Set on the instance: one frame of Python less for every chunk of replies.
+        # Set on the instance: saves a Python call for every chunk of replies.
         self.data_received = deliver  # type: ignore[method-assign,assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Attach to the client, if it is still there."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop derives its own from none
+        """Attach to the client, if it is still connected."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         self.write = self._transport.write
         if not self._membership.begin(self, self._transport):
             return
@@ -169,7 +169,7 @@ class UpstreamConnection(Droppable):
         return 0 if self.closing else untaken(self._transport)
 
     def counts(self) -> tuple[int, int]:
-        """Return how many bytes have come, and been sent. Of a Unix socket none: `untaken` tells all there."""
+        """Return the numbers of bytes received and sent. Zero for a Unix socket, where `untaken` is exact."""
         connection = self._transport.get_extra_info("socket")
         if self.closing or connection is None or not IS_LINUX or connection.family == socket.AF_UNIX:
             return 0, 0
@@ -177,27 +177,27 @@ class UpstreamConnection(Droppable):
 
     @property
     def is_reading(self) -> bool:
-        """Whether replies are taken from the server at present."""
+        """Whether replies are being read."""
         return not self.closing and self._transport.is_reading()
 
     @property
     def ends_by_halves(self) -> bool:
-        """Whether `end` leaves the replies coming. TLS knows no such end."""
+        """Whether replies still arrive after `end`. TLS has no half close."""
         return self._transport.can_write_eof()
 
     def substitute(self, replies: ReplySubstitution) -> None:
-        """Pass replies through a substitution until it has nothing outstanding."""
+        """Pass replies through a substitution until nothing is outstanding in it."""
         self._replies = replies
         self._receive_by(self._look)
 
     def watch_for_login(self) -> None:
-        """Look for the first reply that only a logged-in client gets, if that is not done already."""
+        """Watch for the first reply that only a logged-in client gets, unless already watching."""
         if self._evidence is None:
             self._evidence = LoginEvidence()
             self._receive_by(self._look)
 
     def heard(self) -> int:
-        """Return a number that changes when the server says something: the next that it says counts."""
+        """Return a number that changes when the server sends something; start counting if necessary."""
         self._receive_by(self._look)
         return self._heard
 
@@ -231,42 +231,42 @@ class UpstreamConnection(Droppable):
             self._receive_by(self._deliver)
 
     def deliver_by(self, deliver: Callable[[bytes], None]) -> None:
-        """Have replies taken by something else."""
+        """Set the function that takes replies."""
         direct = self.data_received == self._deliver
         self._deliver = deliver
         if direct:
             self._receive_by(deliver)
 
     def silence(self) -> None:
-        """Drop what comes for the client from now on: it has gone, or been told its last."""
+        """Drop everything for the client from now on: it has gone, or got its last words."""
         direct = self.data_received == self._deliver
         self._deliver = _drop
         if direct:
             self._receive_by(_drop)
         for hold in Hold:
-            self.resume(hold)  # such a client holds nothing up any more
+            self.resume(hold)  # such a client no longer holds anything up
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         if self.closing or self.data_received == receiver:
             return
         self.data_received = receiver  # type: ignore[method-assign,assignment]
-        # The loop looks the method up when the protocol is set.
+        # Makes the loop look up the method again.
         self._transport.set_protocol(self)
 
     def pause(self, why: Hold) -> None:
-        """Read no replies for now."""
+        """Pause reading replies."""
         if self.closing:
             return
         self._holds.add(why, self._transport, self.abort)
         self._transport.pause_reading()
 
     def resume(self, why: Hold) -> None:
-        """Read replies again, if nothing else is in the way."""
+        """Resume reading replies, if there is no other reason to pause."""
         if self._holds.remove(why) and not self.closing:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """The server does not read fast enough: let the client wait."""
+        """The server does not read fast enough: make the client wait."""
         if self.audience is not None:
             self.audience.set_clogged(True)
 
@@ -276,9 +276,9 @@ class UpstreamConnection(Droppable):
             self.audience.set_clogged(False)
 
     def end(self, rest: bytes = b"") -> None:
-        """Say that no more requests will come, and go on reading replies: only where `ends_by_halves`.
+        """Send a half close, and go on reading replies; only if `ends_by_halves`.
 
-        `rest`: the beginning of a request that goes before.
+        `rest`: the beginning of a request to send first.
         """
         if self.closing:
             return
@@ -287,17 +287,17 @@ class UpstreamConnection(Droppable):
         if self._transport.get_write_buffer_size():
             self._transport.write_eof()
         else:
-            # The loop would do so when others have written: a job of theirs would go to a client that waits no more.
+            # The loop would do so later, after other writes: meanwhile this ended client could get others' data.
             self._shut()
 
     def end_beneath(self) -> bool:
-        """Say so where TLS cannot: the connection beneath ends by halves, as a client's own would.
+        """Half-close the TCP connection below TLS, which has no half close.
 
-        What stands between may take that for the end of both sides, and drop replies. So it is for a client that waits
-        for what others bring, and would be given that for nothing.
+        A middlebox may take that for the end of both sides, and drop replies. So use it only for a client that waits
+        for others' data, which would otherwise be handed over to it in vain.
 
         Returns:
-            Whether the server is told: not while something is still to be sent.
+            Whether the server was told; not if something is still to be sent.
         """
         if self.ends_by_halves or self.closing or self._transport.get_write_buffer_size():
             return False
@@ -308,7 +308,7 @@ class UpstreamConnection(Droppable):
         return True
 
     def _send_at_once(self, data: bytes) -> bytes:
-        """Send what the system takes, where nothing waits before it; return the rest."""
+        """Send what the system takes at once, if nothing is waiting before it; return the rest."""
         waiting = self._transport.get_write_buffer_size()
         if waiting:
             return data
@@ -321,10 +321,10 @@ class UpstreamConnection(Droppable):
             connection.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
-        """Close when the server has read all that was sent; what it says to it is dropped.
+        """Close when the server has read everything that was sent; drop its replies.
 
-        To close at once, with a reply unread or still to come, would reset the connection, and the server would read no
-        further.
+        Closing at once, with a reply unread or still to come, would reset the connection, and the server would stop
+        reading.
         """
         if self.lost:
             return
@@ -334,7 +334,7 @@ class UpstreamConnection(Droppable):
         self._replies = self._evidence = None
         if self.ends_by_halves:
             self.end()
-        elif not self.ended_beneath:  # else TLS's own word of the end cannot be written any more
+        elif not self.ended_beneath:  # otherwise TLS's close alert cannot be written any more
             self._transport.close()
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
@@ -346,9 +346,9 @@ class UpstreamConnection(Droppable):
             self._transport.abort()
 
     def _salvage(self) -> None:
-        """Deliver what the server said before it closed and a request that it had not read reset the connection.
+        """Deliver the server's last reply after it closed and a request that it had not read reset the connection.
 
-        The loop gives up at the failed write; the reason (too many clients, a protocol error) is still to be read.
+        The loop gives up at the failed write; the reason (too many clients, a protocol error) can still be read.
         """
         said = []
         try:
@@ -357,43 +357,43 @@ class UpstreamConnection(Droppable):
                 while part := rest.recv(SALVAGED):
                     said.append(part)
         except OSError:
-            pass  # that was all: no more than the system had received
+            pass  # no more had been received
         if said:
             self.data_received(b"".join(said))
 
     def _socket(self) -> socket.socket:
-        """Return the connection's socket for what the loop does not do, as a descriptor of its own, to be closed.
+        """Return a duplicate of the connection's socket for operations that the loop lacks; the caller closes it.
 
         Raises:
-            OSError: it has been closed.
+            OSError: the socket is closed.
         """
         return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
 
     def eof_received(self) -> None:
-        """The server says no more."""
+        """Handle the end of the server's replies."""
         self._membership.look(self._transport)
 
     def dropped(self) -> None:
-        """The loop has closed the transport, made or not, without a word: the opening was given up in that moment."""
+        """The loop closed the transport without notice, because connecting was cancelled at that moment."""
         if self._membership.admitted:
             self.abort()
             self._lose(None, None if self._membership.closed else TimeoutError())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server has closed."""
-        # In TLS 1.3 a server refuses a certificate when the handshake is over for the other side.
+        """Handle the server's close."""
+        # With TLS 1.3 a server refuses a certificate after this side has finished the handshake.
         refused = self._unheard and not self.ended_beneath and isinstance(exc, ssl.SSLError)
         self._lose(exc, exc if refused else None)
 
     def _lose(self, exc: Exception | None, refusal: Exception | None) -> None:
         if not self._membership.admitted or self.lost:
-            return  # the client is being connected to another server, or has been told
+            return  # the client is being connected to another server, or has got an error
         self._membership.end(self, self._transport)
         self._holds.end()
         if self._linger is not None:
             self._linger.cancel()
         try:
-            # Another error is the proxy's own, met in what the server said: to read on would be to meet it again.
+            # Other errors are defects of the proxy in processing a reply: reading on would repeat them.
             if isinstance(exc, OSError) and self._transport.get_extra_info("sslcontext") is None:
                 self._salvage()
         finally:
@@ -403,4 +403,4 @@ class UpstreamConnection(Droppable):
 
 
 def _drop(_: bytes) -> None:
-    """Take replies that nobody waits for."""
+    """Drop replies."""

@@ -1,4 +1,4 @@
-"""Watch a client while something waits for replies: the client may end while the server never gets to its requests.
+"""Watch a client while something waits for replies: it may end while the server never gets to its requests.
 
 Its tests: tests/test_vigil.py.
 """
@@ -14,26 +14,26 @@ from proxy.relay.progress import Progress
 from proxy.relay.state import Course
 
 LOOK_SECONDS: Final = 1.0
-"""How often to look whether the client has gone: its socket may not be read."""
+"""How often to check whether the client has gone: its socket may not be being read."""
 
 FIRST_LOOK_SECONDS: Final = 0.02
-"""How long to wait before looking again at a client that has ended; twice as long each time, up to `LOOK_SECONDS`."""
+"""How long to wait before checking a client again that has ended; doubled each time, up to `LOOK_SECONDS`."""
 
 PATIENT_SECONDS: Final = 30.0
 """How long the server may be silent to a client that has ended and has no blocking request, while it answers others: it
 may be in CLIENT PAUSE."""
 
 READ_AT_ONCE: Final = 16 * 1024
-"""Bytes that a server reads of a connection in each of its turns, at least."""
+"""Minimum number of bytes that a server reads from a connection in each of its turns."""
 
 MOST_UNREAD: Final = 8 * 1024 * 1024
-"""Bytes that a system keeps of a connection which nobody has read, at most."""
+"""Maximum number of unread bytes that a system buffers for a connection."""
 
 LITTLE: Final = 256 * 1024
 SLOW: Final = 128 * 1024
 SLOWEST: Final = 8 * 1024 * 1024
-"""How slowly, in bytes a second, something on the way may still deliver what it has taken: the first `LITTLE` bytes at
-`SLOW`, and then all at `SLOWEST`."""
+"""The slowest rate, in bytes per second, at which a middlebox may deliver what it has buffered: the first `LITTLE`
+bytes at `SLOW`, then all others at `SLOWEST`."""
 
 
 class Host(Protocol):
@@ -41,31 +41,31 @@ class Host(Protocol):
 
     @property
     def awaits(self) -> bool:
-        """Whether something of the client waits for replies, without a bound in time."""
+        """Whether something of the client waits for replies without a time limit."""
 
     def has_gone(self) -> bool:
         """Return whether the client has ended its side."""
 
     async def round_trip(self) -> None:
-        """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, bounded in time."""
+        """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, in limited time."""
 
     def note_silence(self, *, silent: bool) -> None:
-        """Note whether the server has said nothing since the last look."""
+        """Record whether the server has been silent since the last look."""
 
     def vigil_ended(self) -> None:
         """Note that the vigil is over."""
 
     def give_up(self) -> None:
-        """Close the server's side, even if requests are still to be sent: the server will not get to them."""
+        """Close the server's side, even if there are unsent requests: the server will not get to them."""
 
 
 class Vigil:
-    """Watches one client until it no longer waits for any reply.
+    """Watches one client until it no longer waits for a reply.
 
     Args:
         host: the client's connection.
-        course: where it stands.
-        progress: tells how far the server has come.
+        course: the connection's state.
+        progress: tells how far the server has got.
         start: starts a task of the connection.
     """
 
@@ -83,21 +83,21 @@ class Vigil:
         self._task: asyncio.Task[None] | None = start(self._keep())
 
     def note_end(self) -> None:
-        """Note that the client has ended, and stop waiting for the next look."""
+        """Note that the client has ended, and look at once."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     def end(self) -> None:
         """Stop watching."""
-        task, self._task = self._task, None  # else a ring, as its traceback refers to this
+        task, self._task = self._task, None  # breaks a reference cycle by way of the traceback
         if task is not None:
             task.cancel()
 
     async def _keep(self) -> None:
         host, course, progress = self._host, self._course, self._progress
         now = asyncio.get_running_loop().time
-        looks = int(course.ended)  # which the server may heed by itself
-        before, since = -1, 0.0  # since when it has answered nothing
+        looks = int(course.ended)  # the server may notice by itself
+        before, since = -1, 0.0  # when it last answered something
         try:
             while host.awaits:
                 heard = progress.heard()
@@ -119,18 +119,18 @@ class Vigil:
             host.vigil_ended()
 
     async def _rest(self, looks: int) -> None:
-        """Wait until the next look; `looks`: how many there have been since the client ended."""
+        """Wait until the next look; `looks`: their number since the client ended."""
         if looks:
             await asyncio.sleep(min(LOOK_SECONDS, FIRST_LOOK_SECONDS * 2 ** min(looks - 1, 10)))
         else:
             await asyncio.wait((self._ended,), timeout=LOOK_SECONDS)
 
     async def _is_idle(self) -> bool:
-        """Return whether a request of this client blocks in the server, rather than the server being busy or still
+        """Return whether a request of this client blocks in the server, as opposed to a server that is busy or still
         reading.
 
-        A server with a blocked client goes on answering others, once in each of its turns, and in each turn it reads a
-        part of what its system has received.
+        A server with a blocked client still answers others, once in each of its turns, and in each turn it reads part
+        of what its system has received.
         """
         host, progress = self._host, self._progress
         if not (progress.is_heard and progress.is_taken):
@@ -139,7 +139,7 @@ class Vigil:
         if progress.drops:
             await asyncio.sleep(min(min(behind, LITTLE) / SLOW + behind / SLOWEST, PATIENT_SECONDS))
         with suppress(OSError, TimeoutError):
-            # What came before the first question has been read when the second is answered.
+            # What arrived before the first question has been read when the second is answered.
             for _ in range(2 + min(behind, MOST_UNREAD) // READ_AT_ONCE):
                 if not host.awaits or progress.answered() != before:
                     return False

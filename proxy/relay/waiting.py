@@ -1,4 +1,4 @@
-"""A client that waits for replies: whether it does, and the vigil that is kept over it meanwhile.
+"""Decide whether a client waits for replies, and keep a vigil over it meanwhile.
 
 Its tests: tests/test_vigil.py.
 """
@@ -24,19 +24,19 @@ class Waiting:
     """What one client waits for; the host of its vigil (relay.vigil.Host).
 
     Args:
-        transport: the client's.
-        course: where its connection stands.
-        session: what judges its requests.
-        upstream: where they go.
-        asking: what the session asks for.
-        flow: what comes from the client.
-        progress: tells how far the server has come.
-        ending: tells the server of the end.
+        transport: the client's transport.
+        course: the connection's state.
+        session: judges the requests.
+        upstream: the server's side.
+        asking: the session's questions.
+        flow: flow control for the client.
+        progress: tells how far the server has got.
+        ending: notifies the server of the end.
         round_trip: waits until the server has answered the proxy.
         start: starts a task of the connection.
 
     Attributes:
-        round_trip: the same.
+        round_trip: as the argument.
     """
 
     __slots__ = (
@@ -79,28 +79,28 @@ class Waiting:
         self._vigil: Vigil | None = None
 
     def look(self) -> None:
-        """Have the client looked after from now on, if it waits."""
+        """Start a vigil if the client waits."""
         if self._vigil is None and self.awaits:
             self._vigil = Vigil(self, self._course, self._progress, self._start)
 
     def note_left(self) -> None:
-        """Look after a client that has just ended."""
+        """Watch a client that has just ended."""
         if self._vigil is not None:
             self._vigil.note_end()
         else:
             self.look()
 
     def end(self) -> None:
-        """Look after it no more."""
+        """End the vigil."""
         if self._vigil is not None:
             self._vigil.end()
             self._vigil = None
 
-    # The vigil's host.
+    # For the vigil.
 
     @property
     def awaits(self) -> bool:
-        """Whether something of the client's waits for replies, which take as long as the server likes."""
+        """Whether something of the client waits for replies without a time limit."""
         state, ended = self._course.state, self._course.input_ended
         if state in OVER or self._upstream.closing:
             return False
@@ -111,19 +111,19 @@ class Waiting:
         return ended and state in JUDGING and self._session.reads.under_way > 0
 
     def has_gone(self) -> bool:
-        """Return whether the client has ended its side, which the loop does not see while it does not read."""
+        """Return whether the client has ended its side, which the loop does not notice while it does not read."""
         return self._course.has_left or has_hung_up(self._transport)
 
     def note_silence(self, *, silent: bool) -> None:
-        """Read from a client that is held up, while the server says nothing: its end stands behind what it has sent."""
+        """While the server is silent, read from a client that is held up: its end comes after what it has sent."""
         self._flow.reads_on = silent and self._flow.is_held_up
         self._flow.regulate()
 
     def vigil_ended(self) -> None:
-        """Note that the client is looked after no more."""
+        """Note that the vigil is over."""
         self._vigil, self._flow.reads_on = None, False
 
     def give_up(self) -> None:
-        """Tell the server of the end: it does not come to what the client has sent since."""
+        """Notify the server of the client's end: it will not get to the requests that the client has sent since."""
         self._asking.cancel()
         self._ending.give_up()

@@ -79,8 +79,8 @@ class Operation(NamedTuple):
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
 
 _ALIKE: Final = "aAeo", "rp", "t"
-"""The forms that one call may mix. The server runs requests that take memory, that take none, and that only read, on
-different terms."""
+"""The forms that one call may mix. Others may not be mixed, because the server's terms differ for requests that take
+memory, that take none, and that only read."""
 
 _OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
 """Other commands of one key that a call may run, with their number of arguments: they take memory, and a script can

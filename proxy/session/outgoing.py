@@ -74,7 +74,7 @@ class Outgoing:
         return out
 
     def bind(self) -> None:
-        """Note that what goes next has to stand directly behind what went last, which speaks of it."""
+        """Keep the next request directly after the last one, such as CLIENT CACHING, which refers to it."""
         self._bound = len(self._parts)
 
     @property

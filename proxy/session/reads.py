@@ -46,7 +46,7 @@ _LONGEST_REST: Final = 1024
 """Maximum number of bytes after the reads of a chunk: the beginning of one more read, or a few other requests."""
 
 _MOST_UNNAMED: Final = 64
-"""How many chunks of reads may be under way before their names are collected."""
+"""How many chunks of reads may be under way before their arguments are collected in `_named`."""
 
 _MOST_NAMED: Final = 10_000
 """Maximum number of names in reads under way. Beyond that, reads are not guarded until all have been answered."""
@@ -120,7 +120,7 @@ class _Batch:
 
     @property
     def keys(self) -> set[bytes]:
-        """The covered keys that they name."""
+        """The covered keys that the requests name."""
         if self._keys is None:
             self._keys = self._covered(self.requests)
         return self._keys

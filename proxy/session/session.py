@@ -124,7 +124,7 @@ class Session:
 
     @property
     def may_block(self) -> bool:
-        """Whether a request sent may still block later ones: no sign after it has been answered."""
+        """Whether a request may still block later ones, because no sign sent after it has been answered."""
         return self.blocker >= self.replies.settled or self._standing.is_link
 
     @property
@@ -282,14 +282,14 @@ class Session:
         if self.intake.is_in_part or self._standing.end is End.MUTE:
             return None
         if self._standing.next is _SKIPPED:
-            self._out.append(self._out.expect(b"", fails=True))  # of which the server tells nothing
+            self._out.append(self._out.expect(b"", fails=True))  # the server skips its reply
             self._standing.next = _FREE
-        joined = self._standing.next is not _FREE  # behind CLIENT CACHING or ASKING only a loud one may stand
+        joined = self._standing.next is not _FREE  # after CLIENT CACHING or ASKING only a loud sign is possible
         return self._take_out() + self._out.expect(last_words, fails=joined or bool(last_words))
 
     @property
     def owes(self) -> bool:
-        """Whether a sign in front of a request after which no sign is possible has not been answered yet."""
+        """Whether a sign is unanswered that was sent before a request after which no sign is possible."""
         return self._out.fenced >= self.replies.settled
 
     def probe(self) -> bytes | None:

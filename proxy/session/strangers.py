@@ -63,7 +63,7 @@ class Strangers:
             self._standing.end = End.QUIT if has_quit else End.OPEN
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
-            concerns = True  # no sign is possible after it, or not a stranger's
+            concerns = True  # no sign can follow it, or none before login
         elif command.effect in (Effect.MULTI, Effect.DESCRIBE) or is_own(command, request):
             concerns = True
         else:

@@ -103,7 +103,7 @@ class Together:
             now: the server's clock, in Unix ms.
 
         Returns:
-            Their end; `begin` if there are none.
+            The position after them; `begin` if there are none.
         """
         self._left = 0
         run = REPEATED_REQUESTS.at(data, begin) if self._standing.transaction is None else None
@@ -156,7 +156,7 @@ class Together:
 
     @staticmethod
     def _beginning(run: Run, keys: list[bytes], count: int) -> tuple[Run, list[bytes]]:
-        """Return the first so many of some requests, and their keys; no keys if there are too few requests."""
+        """Return a run of the first `count` requests, and their keys; no keys if there are too few requests."""
         return (run.beginning(count), keys[:count]) if count >= LEAST else (run, [])
 
     def _note_deadlines(self, form: Form, run: Run, names: list[bytes], now: float) -> bool:
@@ -175,7 +175,7 @@ class Together:
         return True
 
     def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
-        """Send the requests of several forms that can go together; return their end."""
+        """Send the requests of several forms that can go together; return the position after them."""
         name = _NAME(data, begin)
         if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
             return begin
@@ -211,7 +211,7 @@ class Together:
         return position
 
     def _queue(self, requests: list[list[bytes]], begin: int, now: float) -> int:
-        """Queue the first of some requests together in the open transaction; return their end."""
+        """Queue the first group of requests together in the open transaction; return the position after it."""
         groups, count = self._groups(requests, mixes=False)
         ahead = 0
         for group in groups:

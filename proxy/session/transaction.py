@@ -90,7 +90,7 @@ class Transaction:
 
     @property
     def follows_writes(self) -> bool:
-        """Whether a request that writes was queued before the last request, and may remove members."""
+        """Whether a request queued before the last one writes, and so may remove members."""
         return self._writes > 1
 
     def queue(

@@ -1,1 +1,1 @@
-"""The status page of the admin port: its figures, as JSON, as a page and in a terminal."""
+"""The status page of the admin port: its figures as JSON, as a web page and in a terminal."""

@@ -1,4 +1,4 @@
-"""Say in one line how the proxy is, and what to do if something is wrong.
+"""Sum up the proxy's state in one line, and say what to do if something is wrong.
 
 Its tests: tests/test_status_page.py.
 """
@@ -10,20 +10,20 @@ from typing import Final
 from proxy.status.shape import State, Upstream
 
 LATE_SECONDS: Final = 10.0
-"""How long ago the earliest deadline may have passed."""
+"""How long the earliest deadline may be overdue before that counts as trouble."""
 
 AHEAD_SECONDS: Final = 1.0
-"""How far the two clocks may be apart."""
+"""How far the clocks of server and proxy may differ."""
 
 _GOOD: Final = State(level="good", text="Good: clients are served, and members are removed on time.", advice=None)
 
 
 def judge(*, hung: str | None, obstacle: str | None, upstream: Upstream, blind: bool, lost: int, now: float) -> State:
-    """Return how the proxy is: the worst that there is to say.
+    """Return the proxy's state: the most serious problem, or that all is good.
 
     Args:
-        hung: which worker does not go on.
-        obstacle: what stands in the way of serving clients.
+        hung: which worker hangs, as a phrase; None if none does.
+        obstacle: what prevents serving clients, or None.
         upstream: the server.
         blind: whether the proxy may not know every covered prefix.
         lost: events that the server refused in the last 15 minutes.
@@ -31,38 +31,38 @@ def judge(*, hung: str | None, obstacle: str | None, upstream: Upstream, blind: 
     """
     late = 0.0 if upstream.next_deadline is None else now + upstream.clock_offset - upstream.next_deadline
     if hung is not None:
-        return _bad(f"{_sentence(hung)}.", "Restart the proxy if that lasts: a worker's event loop stands still.")
+        return _bad(f"{_sentence(hung)}.", "If this lasts, restart the proxy: a worker's event loop is stuck.")
     if obstacle in ("starting", "draining"):
         return _warning(
             f"{_sentence(obstacle)}: no new clients are served.",
-            "Wait: it takes some seconds." if obstacle == "starting" else "Clients that are connected are served out.",
+            "Wait: this takes some seconds." if obstacle == "starting" else "Connected clients are still served.",
         )
     if obstacle is not None and not upstream.reachable:
         return _bad(
             f"{_sentence(obstacle)}.",
-            "See that the server runs, and that address, user, password and certificates of the proxy are right. "
+            "Check that the server runs, and the proxy's settings for its address, user, password and certificates. "
             "The proxy keeps trying.",
         )
     if obstacle is not None:
-        return _warning(f"Not ready: {obstacle}.", "Wait: it takes some seconds. If it lasts, see the log.")
+        return _warning(f"Not ready: {obstacle}.", "Wait: this takes some seconds. If it lasts, see the log.")
     if upstream.trouble is not None and upstream.asked is not None:
         return _warning(
-            f"The server is slow: {upstream.trouble}.", "The figures below are older. See what keeps the server busy."
+            f"The server is slow: {upstream.trouble}.", "The figures below are older. Check what keeps the server busy."
         )
     if upstream.role == "replica" and not upstream.slots:
         return _warning(
-            "The server is a replica: expired members can be seen here until a proxy of the primary removes them.",
+            "The server is a replica: clients can see expired members until a proxy of the primary removes them.",
             "Set upstream to the primary.",
         )
     if late > LATE_SECONDS:
         return _bad(
             f"Nobody removes expired members: the earliest deadline passed {late:,.0f} s ago.",
-            "Check the setting sweep, and look for “sweep failed” in the log. Readers see no expired members.",
+            "Check the setting sweep, and look for “sweep failed” in the log. Clients do not see expired members.",
         )
     if blind:
         return _warning(
-            "The proxy looks at every request: it may not know every covered prefix.",
-            "Wait: it takes some seconds after a start or an outage. If it lasts, see the log.",
+            "The proxy checks every request because it may not know every covered prefix.",
+            "Wait: this takes some seconds after a start or an outage. If it lasts, see the log.",
         )
     if lost:
         return _warning(

@@ -1,4 +1,4 @@
-"""Ask the server for the status page's figures: a handful of calls, each of bounded work.
+"""Query the server for the status page: a few calls, each of bounded work.
 
 Its tests: tests/test_status_page.py.
 """
@@ -24,34 +24,34 @@ from proxy.status.shape import Biggest, Due, Key, Looked, Prefix, Prefixes, Rule
 from proxy.upstream.endpoint import Upstream
 
 DATABASES: Final = 16
-"""Databases that are looked at, at most."""
+"""Maximum number of databases to query."""
 
 LISTED: Final = 64
-"""Prefixes, and rules, that are listed at most."""
+"""Maximum number of prefixes, and of rules, to list."""
 
 SAMPLED: Final = 500
-"""Keys of an index that are looked at for the prefixes: 0.3 ms of the server's time."""
+"""Keys of the indexes to sample for the prefixes: 0.3 ms of the server's time."""
 
 SIZED: Final = 200
-"""Keys of which the deadlines are counted: 0.2 ms."""
+"""Keys whose deadlines to count: 0.2 ms."""
 
 BIGGEST: Final = 10
 
 SAMPLE_SECONDS: Final = 10.0
-"""How long a sample counts, as long as an index grows or shrinks by no more than a tenth."""
+"""How long to use a sample, unless an index has grown or shrunk by more than a tenth."""
 
-_CLUSTERED: Final = "a cluster node has an index for each of its slots, and counting would take a call for each"
+_CLUSTERED: Final = "a cluster node has an index for each slot, and counting would take a call for each"
 _MAY_NOT: Final = "the proxy's own user may not count them: grant +zcount"
 
 
 class _Sample:
-    """Keys with deadlines, by chance.
+    """A random sample of keys with deadlines.
 
     Attributes:
-        moment: when they were taken, by the monotonic clock.
-        totals: database → how many keys with deadlines there were.
-        keys: database → whether these are all, and the keys.
-        biggest: those with the most deadlines.
+        moment: when it was taken, by the monotonic clock.
+        totals: database → number of its keys with deadlines.
+        keys: database → whether the sample contains all of its keys, and the keys.
+        biggest: the keys with the most deadlines.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class _Sample:
         self.biggest = biggest
 
     def is_good_for(self, totals: dict[int, int]) -> bool:
-        """Return whether it still tells how keys are spread: it is young, and there are about as many."""
+        """Return whether the sample is still representative: recent, and with about the same number of keys."""
         return (
             time.monotonic() - self.moment < SAMPLE_SECONDS
             and totals.keys() == self.totals.keys()
@@ -72,16 +72,16 @@ class _Sample:
 
 
 class ServerLook:
-    """Looks at the server for the status page.
+    """Queries the server for the status page.
 
     Args:
         upstream: the server.
-        caller: asks it.
+        caller: sends the queries.
         names: the names of the proxy's own keys.
         coverage: the covered prefixes.
-        tracker: knows whether it is reachable.
-        proxies: knows of other proxies.
-        with_names: whether names of keys may be told.
+        tracker: tells whether the server is reachable.
+        proxies: counts other proxies.
+        with_names: whether to show names of keys.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ServerLook:
         self._sample: _Sample | None = None
 
     async def look(self) -> dict[str, Any]:
-        """Return what is found: a `Looked`, as JSON can hold it.
+        """Return what the server reports: a `Looked`, as JSON values.
 
         Raises:
             RedisError: the server does not answer, or refuses.
@@ -143,7 +143,7 @@ class ServerLook:
         ).model_dump()
 
     async def _told(self) -> dict[str, str]:
-        """Return what the server says of itself."""
+        """Return the fields of the server's INFO."""
         sections = await self._caller.aside(("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"))
         told: dict[str, str] = {}
         for section in sections:
@@ -213,7 +213,7 @@ class ServerLook:
                 exact = exact and complete
                 for key in keys:
                     if key in whole_names:
-                        found[key, True] += 1  # it counts as itself
+                        found[key, True] += 1  # a whole name is its own entry
                         continue
                     beginning = next((key[:size] for size in lengths if key[:size] in beginnings), None)
                     if beginning is not None:
@@ -243,7 +243,7 @@ def _due(rows: list[Any]) -> Due | None:
 
 
 def _about(count: float) -> int:
-    """Return an estimate to two digits: it is no more exact than that."""
+    """Round an estimate to two digits."""
     return round(count) if count < 100 else int(round(count, 1 - math.floor(math.log10(count))))
 
 

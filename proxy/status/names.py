@@ -1,4 +1,4 @@
-"""Make names of keys fit to be shown: anybody may have chosen them, with any bytes and of any length.
+"""Make names of keys safe to display: clients choose them, with any bytes and of any length.
 
 Its tests: tests/test_status_page.py.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 LONGEST: Final = 100
-"""Characters of a name that are shown."""
+"""Maximum number of characters of a name to show."""
 
 
 def shown(name: bytes) -> str:
-    """Return a name as visible text, of at most `LONGEST` characters."""
+    """Return a name as visible text of at most `LONGEST` characters."""
     text = visible(name[: 4 * LONGEST].decode("utf-8", "backslashreplace"))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def visible(text: str) -> str:
-    """Return a text in which an escape stands for what does not print, or would change how text is laid out."""
+    """Escape characters that are not printable or that would change the layout of text."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

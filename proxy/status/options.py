@@ -1,4 +1,4 @@
-"""The subcommand `top` and what it asks for.
+"""The subcommand `top` and its options.
 
 Its tests: tests/test_top.py.
 """
@@ -24,11 +24,11 @@ DEFAULT: Final = "127.0.0.1:9121"
 
 
 def command(load: Callable[[Path | None, dict[str, Any]], Settings], context_settings: dict[str, Any]) -> click.Command:
-    """Make the subcommand.
+    """Create the subcommand.
 
     Args:
-        load: gathers the settings.
-        context_settings: how help is shown.
+        load: loads the settings.
+        context_settings: click's settings for the help output.
     """
 
     def run(url: str | None, *, once: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Makes the status page: one file, which loads nothing from anywhere. Without JavaScript it is a table.
+"""Render the status page: one file that loads nothing from elsewhere. Without JavaScript it is a table.
 
 Its tests: tests/test_status_page.py.
 """
@@ -24,7 +24,7 @@ from proxy.status.words import clock
 _PLACE: Final = re.compile(r"<!--(data|rows)-->")
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 _LONG: Final = 24
-"""Characters of a cell from which on it may be broken into lines."""
+"""Cells longer than this may be broken into lines."""
 _WRAPS: Final = ' class="free"'
 
 
@@ -35,7 +35,7 @@ def _template() -> str:
 
 @cache
 def _headers() -> dict[str, str]:
-    """Return what forbids the page everything but its own style and script, and to ask for its figures."""
+    """Return headers that allow the page only its own style and script, and to fetch its figures."""
     hashes = {
         kind: base64.b64encode(sha256(text.encode()).digest()).decode() for kind, text in _INLINE.findall(_template())
     }
@@ -58,10 +58,10 @@ def _headers() -> dict[str, str]:
 
 
 class Page:
-    """The page and its figures, made once for all who ask for the same.
+    """The page and its figures: rendered once for all concurrent requests.
 
     Args:
-        board: gathers the figures.
+        board: collects the figures.
     """
 
     def __init__(self, board: StatusBoard) -> None:
@@ -71,18 +71,18 @@ class Page:
         self._html = b""
 
     async def gather(self) -> None:
-        """Bring the figures up to date, within a bounded time."""
+        """Update the figures, within a bounded time."""
         await self._board.gather()
 
     def html(self) -> Response:
-        """Return the page."""
+        """Return the page as HTML."""
         status = self._current()
         if not self._html:
             self._html = render(status, self._json.decode()).encode()
         return Response(HTTPStatus.OK, self._html, "text/html; charset=utf-8", dict(_headers()))
 
     def json(self) -> Response:
-        """Return the figures."""
+        """Return the figures as JSON."""
         self._current()
         headers = {"Cross-Origin-Resource-Policy": "same-origin"}
         return Response(HTTPStatus.OK, self._json, "application/json; charset=utf-8", headers)
@@ -96,13 +96,13 @@ class Page:
 
 
 def render(status: Status, data: str) -> str:
-    """Return the page.
+    """Render the page.
 
     Args:
         status: the figures.
-        data: the same as JSON.
+        data: the figures as JSON.
     """
-    # In a script's element nothing but a "<" can end it.
+    # Only "<" can end the content of a script element.
     parts = {"data": data.replace("<", "\\u003c"), "rows": "".join(_rows(status))}
     return _PLACE.sub(lambda place: parts[place[1]], _template())
 

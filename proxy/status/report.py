@@ -1,4 +1,4 @@
-"""What one process reports for the status page: plain numbers, taken from its metrics.
+"""What each process reports for the status page: numbers taken from its metrics.
 
 Its tests: tests/test_status_page.py.
 """
@@ -14,33 +14,33 @@ from typing import Any, Final, NamedTuple
 from proxy.metrics.table import Metrics
 
 COUNTERS: Final = ("removed", "shared", "scripted", "held", "refused", "lost")
-"""What is counted, in the order of `Report.counts`; how late members were removed comes behind."""
+"""The counters in `Report.counts`, in this order; after them come the removals, by how late they were."""
 
 EVERY_SECONDS: Final = 5.0
-"""How often a sample is taken."""
+"""Interval between samples."""
 
 SAMPLES: Final = 181
-"""Samples that are kept: the differences between them span 15 minutes."""
+"""How many samples to keep: together they span 15 minutes."""
 
 DELAY_BOUNDS: Final[tuple[float, ...]] = Metrics().removal_delay_seconds.bounds
-"""The upper bounds, in seconds, of the classes in which delays are counted; one more has none."""
+"""The upper bounds, in seconds, of the classes in which delays are counted; a last class has no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a process is.
+    """The state of one process.
 
     Attributes:
-        counts: the counters, as `COUNTERS` names them, then the removals by how late they were.
+        counts: the counters, in the order of `COUNTERS`, then the removals by how late they were.
         upstream: the address of the server.
-        reachable: whether the control connection is there.
-        blind: whether it may not know every covered prefix.
-        clients: its clients.
-        covered: its covered prefixes.
-        next_deadline: Unix time of the earliest deadline; 0 where there is none.
+        reachable: whether the control connection is up.
+        blind: whether the process may not know every covered prefix.
+        clients: the number of its clients.
+        covered: the number of its covered prefixes.
+        next_deadline: Unix time of the earliest deadline; 0 if there is none.
         clock_offset: how far the server's clock is ahead of this machine's, in seconds.
-        sentinels: Sentinels that answer.
-        slots: slots of the cluster node.
+        sentinels: the number of Sentinels that answer.
+        slots: the number of slots of the cluster node.
     """
 
     counts: list[int]
@@ -55,17 +55,17 @@ class Report:
     slots: int
 
     def pack(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return the report as JSON values."""
         return asdict(self)
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> Report:
-        """Return what `pack` has packed."""
+        """Return the report that `pack` packed."""
         return cls(**packed)
 
 
 def report_of(metrics: Metrics) -> Report:
-    """Return how a process is that counts with these metrics."""
+    """Return the state of the process that these metrics describe."""
     metrics.before_reading()
     counts = [
         sum(metrics.members_expired_total.values()),
@@ -90,9 +90,9 @@ def report_of(metrics: Metrics) -> Report:
 
 
 def quantile(part: float, counts: Sequence[int], bounds: Sequence[float] = DELAY_BOUNDS) -> float | None:
-    """Return the value below which a part of some values lie, between the bounds of its class; None without values.
+    """Return a quantile of values counted in classes, interpolated within its class; None if there are no values.
 
-    Values above the last bound count as that.
+    Values above the last bound count as equal to it.
     """
     total = sum(counts)
     if not total:
@@ -109,37 +109,37 @@ def quantile(part: float, counts: Sequence[int], bounds: Sequence[float] = DELAY
 
 
 class Span(NamedTuple):
-    """What was counted in some time.
+    """What was counted during a time.
 
     Attributes:
-        seconds: how long it was.
-        counts: as `Report.counts`.
+        seconds: the length of the time.
+        counts: the differences, in the order of `Report.counts`.
     """
 
     seconds: float
     counts: list[int]
 
     def count(self, name: str) -> int:
-        """Return how many there were."""
+        """Return how often a counter counted."""
         return max(0, self.counts[COUNTERS.index(name)])
 
     def rate(self, name: str) -> float:
-        """Return how many there were a second."""
+        """Return how often a counter counted, per second."""
         return self.count(name) / self.seconds
 
     def late(self, part: float) -> float | None:
-        """Return how late at most a part of the removals was, in seconds; None where there were none."""
+        """Return a quantile of the removals' delay in seconds; None if nothing was removed."""
         return quantile(part, [max(0, count) for count in self.counts[len(COUNTERS) :]])
 
 
 class Point(NamedTuple):
-    """What the charts show of the time between two samples.
+    """What the charts show for the time between two samples.
 
     Attributes:
         moment: its end, by the monotonic clock.
-        removed: members removed a second.
-        median: how late half of the keys were, in seconds; None where none was due.
-        p99: the same, of 99 of 100 keys.
+        removed: members removed per second.
+        median: how late half of the keys were at most, in seconds; None if none was due.
+        p99: the same for 99 of 100 keys.
     """
 
     moment: float
@@ -149,13 +149,13 @@ class Point(NamedTuple):
 
 
 class History:
-    """The counts of the last 15 minutes, of all processes together: a sample each 5 s, of some 400 bytes.
+    """The counts of the last 15 minutes, summed over all processes: a sample of some 400 bytes every 5 s.
 
     Args:
-        moment: when all processes began, by the monotonic clock.
+        moment: when the processes started, by the monotonic clock.
 
     Attributes:
-        points: what the charts show, the oldest first.
+        points: the data of the charts, the oldest first.
     """
 
     def __init__(self, moment: float) -> None:
@@ -165,11 +165,11 @@ class History:
         self._last: dict[int, list[int]] = {0: nothing}
 
     def add(self, moment: float, reports: Mapping[int, Report | None]) -> None:
-        """Take a sample; a process that has not told its counts is taken to stand where it stood.
+        """Take a sample; a process without a report keeps its previous counts.
 
         Args:
-            moment: the monotonic clock, later than at the sample before.
-            reports: number of the worker → how it is.
+            moment: the time by the monotonic clock, later than that of the previous sample.
+            reports: number of the worker → its report.
         """
         total = self._total(reports)
         span = self._since(self._samples[-1], moment, total)
@@ -185,10 +185,10 @@ class History:
         return Span(now - moment, [after - before for after, before in zip(total, counts, strict=True)])
 
     def lately(self, now: float, reports: Mapping[int, Report | None], seconds: float) -> Span | None:
-        """Return what was counted since the last sample that is so old, or the oldest; None within the first second."""
+        """Return the counts since a sample at least `seconds` old, else the oldest; None in the first second."""
         sample = next((one for one in reversed(self._samples) if now - one[0] >= seconds), self._samples[0])
         return self._since(sample, now, self._total(reports)) if now - sample[0] >= 1.0 else None
 
     def whole(self, now: float, reports: Mapping[int, Report | None]) -> Span | None:
-        """Return what was counted in all the time that is known."""
+        """Return the counts of the whole history."""
         return self.lately(now, reports, float("inf"))

@@ -1,4 +1,4 @@
-"""The figures of the status page: collected on request, once for all requests, within a bounded time.
+"""Collect the figures of the status page on request, once for all concurrent requests, within a bounded time.
 
 Its tests: tests/test_status_page.py.
 """
@@ -23,23 +23,23 @@ from proxy.status.shape import Looked, Prefixes, Proxies, Removals, Requests, St
 from proxy.upstream.words import in_words
 
 FRESH_SECONDS: Final = 1.5
-"""How long figures are shown to all who ask."""
+"""How long to serve the same figures."""
 
 WAIT_SECONDS: Final = 1.0
-"""How long the server, and the workers, are waited for."""
+"""Time limit for the answers of the server and the workers."""
 
 LATELY_SECONDS: Final = 10.0
-"""In how many seconds, at least, requests are counted that are told as so many a second."""
+"""Shortest time over which to compute requests per second."""
 
 _LATE: Final = "it has not answered within a second"
 
 
 class StatusBoard:
-    """Gathers the figures.
+    """Collects the figures.
 
     Args:
-        outlook: tells how the proxy is.
-        names: whether names of keys are shown.
+        outlook: reports the proxy's state.
+        names: whether to show names of keys.
     """
 
     def __init__(self, outlook: Outlook, *, names: bool) -> None:
@@ -55,7 +55,7 @@ class StatusBoard:
         self.status: Status | None = None
 
     def open(self) -> None:
-        """Begin to take samples for the history."""
+        """Start sampling for the history."""
         self._sampling = asyncio.get_running_loop().create_task(self._sample())
 
     async def _sample(self) -> None:
@@ -65,9 +65,9 @@ class StatusBoard:
             self._history.add(time.monotonic(), reports)
 
     async def gather(self) -> None:
-        """Bring the figures up to date, if they are not; who asks meanwhile shares them."""
+        """Update the figures if they are old; concurrent callers share one update."""
         if self._sampling is not None and self._sampling.done():
-            self._sampling.result()  # it ends by an error alone
+            self._sampling.result()  # the task ends only by an error: raise it
         if time.monotonic() - self._made < FRESH_SECONDS:
             return
         if self._making is None or self._making.done():
@@ -79,7 +79,7 @@ class StatusBoard:
         waiting: set[asyncio.Task[Any]] = set()
         if self._looking is None:
             self._looking = loop.create_task(self._outlook.look_at_server())
-            waiting.add(self._looking)  # one that is late already is not waited for again
+            waiting.add(self._looking)  # do not wait again for a look that is already late
         reports = loop.create_task(self._outlook.reports(WAIT_SECONDS))
         await asyncio.wait({reports, *waiting}, timeout=WAIT_SECONDS)
         told = await reports
@@ -104,7 +104,7 @@ class StatusBoard:
         self._looked, self._trouble = Looked.model_validate(found), None
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the running tasks."""
         await end(task for task in (self._sampling, self._making, self._looking) if task is not None)
 
     def _compose(self, reports: Mapping[int, Report | None]) -> Status:
@@ -148,7 +148,7 @@ class StatusBoard:
 
 
 def _others(looked: Looked | None, workers: int) -> int | None:
-    """Return how many other proxies there are: the workers of this one are such to each other."""
+    """Return the number of other proxies, not counting this proxy's own workers."""
     if looked is None or looked.others is None:
         return None
     return max(0, looked.others - (workers - 1))

@@ -1,4 +1,4 @@
-"""The figures as lines of text that fit a terminal's width and height.
+"""Lay out the figures as lines of text for a terminal's width and height.
 
 Its tests: tests/test_top.py.
 """
@@ -17,10 +17,10 @@ from proxy.status.view import Row, Section, sections
 from proxy.status.words import clock
 
 _TWO_COLUMNS: Final = 96
-"""Characters from which on there are two columns."""
+"""Terminals at least this wide get two columns."""
 
 _FOLDS: Final = 3
-"""How many lines what is wrong, and what to do about it, may take each."""
+"""Maximum number of lines for the problem, and for the advice."""
 
 _BETWEEN: Final = 4
 _WIDEST: Final = 76
@@ -32,14 +32,14 @@ _TONES: Final = {"good": "\x1b[32m", "warning": "\x1b[33m", "bad": "\x1b[31m"}
 def lines_of(
     status: Status, width: int, height: int | None, *, colours: bool = False, complaint: str | None = None
 ) -> list[str]:
-    """Return the lines.
+    """Return the figures as lines.
 
     Args:
         status: the figures.
-        width: cells of a line at most.
-        height: how many lines at most; None: as many as it takes.
+        width: maximum cells per line.
+        height: maximum number of lines; None for no limit.
         colours: whether to use colours.
-        complaint: why the figures are not new.
+        complaint: why the figures are out of date.
     """
     live = height is not None
     lines = list(_lines(status, width, complaint, colours=colours, notes=True, live=live))
@@ -93,7 +93,7 @@ def _section(part: Section, width: int, removals: Removals | None, colours: bool
 
 
 def _sizes(rows: Sequence[Row], width: int) -> list[int]:
-    """Return how wide the columns behind the first are."""
+    """Return the widths of all columns but the first."""
     count = max(len(row) for row in rows) - 1
     most = max(1, (width // 2) // max(1, count) if count > 1 else width * 2 // 3)
     return [
@@ -110,7 +110,7 @@ def _row(row: Row, sizes: list[int], width: int) -> str:
 
 
 def _spark(removals: Removals, width: int) -> str:
-    """Return members removed a second over the last 15 minutes, as a row of blocks."""
+    """Return members removed per second over the last 15 minutes, as a row of blocks."""
     heights = [0.0] * width
     for age, rate in zip(removals.ages, removals.rates, strict=False):
         place = width - 1 - min(width - 1, int(age / 900 * width))
@@ -130,7 +130,7 @@ def _cells(character: str) -> int:
 
 
 def _width(text: str) -> int:
-    """Return how many cells a text takes; what sets its style takes none."""
+    """Return how many cells a text takes, ignoring style codes."""
     total, pieces = 0, text.split("\x1b[")
     for number, piece in enumerate(pieces):
         total += sum(map(_cells, piece.partition("m")[2] if number else piece))
@@ -138,7 +138,7 @@ def _width(text: str) -> int:
 
 
 def _folded(text: str, width: int) -> Iterator[str]:
-    """Give a text in lines of so many cells, `_FOLDS` at most."""
+    """Wrap a text into lines of this width, at most `_FOLDS` of them."""
     lines = textwrap.wrap(text, max(1, width))
     for line in lines[: _FOLDS - 1]:
         yield _clip(line, width)
@@ -147,7 +147,7 @@ def _folded(text: str, width: int) -> Iterator[str]:
 
 
 def _clip(text: str, width: int) -> str:
-    """Return a text without a style, cut to so many cells."""
+    """Cut an unstyled text to this width."""
     if _width(text) <= width:
         return text
     taken, kept = 0, ""

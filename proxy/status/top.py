@@ -1,4 +1,4 @@
-"""`expiremember-proxy top`: the figures of the status page in a terminal.
+"""`expiremember-proxy top`: show the figures of the status page in a terminal.
 
 Its tests: tests/test_top.py.
 """
@@ -33,44 +33,44 @@ from proxy.status.shape import Status
 from proxy.status.text import lines_of
 
 EVERY_SECONDS: Final = 2.0
-"""How often the figures are read."""
+"""Interval between reads of the figures."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long the proxy has for them."""
+"""Time limit for the proxy to send the figures."""
 
 LONGEST: Final = 1 << 20
-"""Bytes of the figures at most: they have some 10,000."""
+"""Maximum size of the figures in bytes: usually some 10,000."""
 
-_OTHERS: Final = "are not the figures of this version of expiremember-proxy"
+_OTHERS: Final = "the reply is not the figures of this version of expiremember-proxy"
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIZE: Final = (80, 24)
-"""Of a terminal that does not tell its own."""
+"""Size to assume if the terminal does not report one."""
 
 
 class TopError(Exception):
-    """The figures cannot be had; the text is one line that says why."""
+    """The figures are not available; the text is one line that says why."""
 
 
 class Source:
-    """Where the figures come from.
+    """Reads the figures from an admin port.
 
     Args:
         url: the address of an admin port.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: the address is invalid.
 
     Attributes:
-        name: the address, as people are told it.
+        name: the address, as shown to users.
     """
 
     def __init__(self, url: str) -> None:
         if "@" in url.partition("://")[2].partition("/")[0]:
-            raise SettingsError("top: the admin port has no users: leave user and password out of its address")
+            raise SettingsError("top: the admin port has no users: remove user and password from its address")
         if url.startswith("https://"):
-            raise SettingsError("top: there is no TLS on the admin port: use http://host:port")
+            raise SettingsError("top: the admin port does not support TLS: use http://host:port")
         try:
             where = parse_address(url.removeprefix("http://").removesuffix("/"), offer_tls=False)
         except ValueError as error:
@@ -84,33 +84,33 @@ class Source:
             )
 
     def read(self) -> tuple[str, Status]:
-        """Read the figures; return them as they came, and what they say.
+        """Read the figures; return the JSON text, and what it means.
 
         Raises:
-            TopError: they cannot be had.
+            TopError: the figures are not available.
         """
         try:
             status, body = self._ask()
         except http.client.HTTPException:
-            advice = "no HTTP is spoken there: name the admin port of a proxy (--admin)"
+            advice = "not an HTTP server: give the admin port of a proxy (--admin)"
             raise TopError(f"{self.name}: {advice}") from None
         except TimeoutError:
             raise TopError(f"{self.name}: no answer in time") from None
         except ConnectionRefusedError:
-            advice = "start the proxy with --admin, or name the address of its admin port"
+            advice = "start the proxy with --admin, or give the address of its admin port"
             raise TopError(f"{self.name}: connection refused; {advice}") from None
         except OSError as error:
             raise TopError(f"{self.name}: {visible((error.strerror or str(error)).lower())}") from None
         if status == http.HTTPStatus.NOT_FOUND and b"turned off" in body:
-            raise TopError(f"{self.name}: the status page is turned off there: see the setting admin_page")
+            raise TopError(f"{self.name}: the status page is turned off: see the setting admin_page")
         if status == http.HTTPStatus.NOT_FOUND:
-            raise TopError(f"{self.name}: there is no status page: is it the admin port of an expiremember-proxy?")
+            raise TopError(f"{self.name}: no status page: is it the admin port of an expiremember-proxy?")
         if status != http.HTTPStatus.OK:
-            raise TopError(f"{self.name}: answers {status}: {visible(body[:200].decode(errors='replace').strip())}")
+            raise TopError(f"{self.name}: HTTP status {status}: {visible(body[:200].decode(errors='replace').strip())}")
         try:
             return body.decode(), Status.model_validate_json(body)
         except (ValidationError, UnicodeDecodeError):
-            raise TopError(f"{self.name}: what it answers {_OTHERS}") from None
+            raise TopError(f"{self.name}: {_OTHERS}") from None
 
     def _ask(self) -> tuple[int, bytes]:
         end = time.monotonic() + PATIENCE_SECONDS
@@ -144,18 +144,18 @@ def run(url: str, *, once: bool, as_json: bool) -> int:
 
     Args:
         url: the address of an admin port.
-        once: whether once only.
-        as_json: whether as JSON.
+        once: whether to show them only once.
+        as_json: whether to print JSON.
 
     Returns:
         The exit status.
 
     Raises:
-        SettingsError: the address is none.
+        SettingsError: the address is invalid.
     """
     source = Source(url)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may not know all characters
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not support all characters
     try:
         if as_json:
             _print_json(source, once=once)
@@ -167,7 +167,7 @@ def run(url: str, *, once: bool, as_json: bool) -> int:
     except TopError as error:
         print(f"expiremember-proxy: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # who reads has had enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -186,14 +186,14 @@ def _colours() -> bool:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[None]:
-    """Take the terminal, without what is on it, and give it back as it was."""
+    """Switch the terminal to the alternate screen, and restore it at the end."""
     keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     before = None if keyboard is None else termios.tcgetattr(keyboard)
     try:
         if keyboard is not None:
             tty.setcbreak(keyboard, termios.TCSANOW)
             now = termios.tcgetattr(keyboard)
-            now[6][termios.VSUSP] = b"\0"  # nothing stops it while the screen is not the user's
+            now[6][termios.VSUSP] = b"\0"  # disable Ctrl-Z: a stop would leave the user on this screen
             termios.tcsetattr(keyboard, termios.TCSANOW, now)
         sys.stdout.write(_ENTER)
         sys.stdout.flush()
@@ -208,11 +208,11 @@ def _screen() -> Iterator[None]:
 
 
 class _Watch:
-    """Reads the figures in a thread of its own, so that keys are heard while the proxy is slow.
+    """Reads the figures in a thread, so that keys respond even if the proxy is slow.
 
     Args:
-        source: where they come from.
-        wake: is written to when there are some.
+        source: reads the figures.
+        wake: the descriptor of a pipe that is written to after each read.
     """
 
     def __init__(self, source: Source, wake: int) -> None:
@@ -246,7 +246,7 @@ def _live(source: Source) -> int:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     handlers: dict[int, Any] = {number: signal.signal(number, end) for number in _ENDING}
-    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)  # it wakes: the size is asked for anew
+    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)  # wakes the loop to redraw
     watch = _Watch(source, wake)
     watch.start()
     complaint: str | None = None

@@ -1,4 +1,4 @@
-"""What the figures say, as titled rows of text: for a page without JavaScript, and for a terminal.
+"""Turn the figures into titled rows of text: for a page without JavaScript, and for a terminal.
 
 Its tests: tests/test_status_page.py.
 """
@@ -14,23 +14,22 @@ from proxy.status.words import UNKNOWN, clock, duration, number, plural
 Row = tuple[str, ...]
 
 AS_THEY_CAME = (
-    "A request may be in two lines; those that pass as they came are in none: they are not counted one by one, "
-    "which is why they cost so little."
+    "A request may count in two lines. Requests forwarded unchanged count in none: not counting them keeps them cheap."
 )
 DUE = (
-    "Keys by when the earliest deadline of each falls due. A key counts once, whatever follows in it. "
+    "Keys by when their earliest deadline falls due. Each key counts once, whatever follows in it. "
     "Each line includes those above."
 )
 
 
 class Section(NamedTuple):
-    """A part of the whole.
+    """A titled part of the figures.
 
     Attributes:
         title: its title.
-        rows: its rows, of which the first cell names the row and the others are numbers or words.
-        head: the titles of the columns; none where there are two.
-        note: a sentence below.
+        rows: the rows; the first cell names the row, the others are numbers or words.
+        head: the titles of the columns; none for rows of two cells.
+        note: a sentence shown below the rows.
     """
 
     title: str
@@ -40,7 +39,7 @@ class Section(NamedTuple):
 
 
 def sections(status: Status) -> list[Section]:
-    """Return all parts, in the order in which they are shown."""
+    """Return all sections, in display order."""
     made = [_removals(status), _due(status), _requests(status), _server(status), _prefixes(status)]
     if status.biggest is not None:
         made.append(_biggest(status))
@@ -54,12 +53,12 @@ def _removals(status: Status) -> Section:
     return Section(
         "Removed at their deadline",
         [
-            ("Members a second", number(told.removed_lately)),
+            ("Members per second", number(told.removed_lately)),
             ("Members in the last 15 minutes", number(told.removed)),
             ("How late, half of the keys", duration(told.median)),
             ("How late, 99 of 100 keys", duration(told.p99)),
         ],
-        note="By this proxy. How late its sweeper was: no client sees such members meanwhile.",
+        note="By this proxy. “How late” is the delay of its sweeper: clients never see expired members.",
     )
 
 
@@ -69,7 +68,7 @@ def _due(status: Status) -> Section:
     due = status.due
     note = DUE
     if status.passed_over:
-        note += f" {plural(status.passed_over, 'database')} not looked at."
+        note += f" {plural(status.passed_over, 'database')} not queried."
     rows = [
         ("In the next minute", number(due.minute)),
         ("In the next hour", number(due.hour)),
@@ -84,16 +83,15 @@ def _due(status: Status) -> Section:
 def _requests(status: Status) -> Section:
     told = status.requests
     return Section(
-        "Requests a second",
+        "Requests per second",
         [
             ("Over shared connections", number(told.shared if told else None)),
             ("Replaced by a script", number(told.scripted if told else None)),
             ("Held", number(told.held if told else None)),
             ("Refused by the proxy", number(told.refused if told else None)),
-            ("All commands of the server", number(status.upstream.commands)),
+            ("All commands on the server", number(status.upstream.commands)),
         ],
-        note="Of this proxy; the last line is the server's own figure: of all its clients, and what scripts run. "
-        + AS_THEY_CAME,
+        note="Of this proxy. The last line is the server's own count, for all its clients and scripts. " + AS_THEY_CAME,
     )
 
 
@@ -118,8 +116,8 @@ def _server(status: Status) -> Section:
     clients = [worker.clients for worker in proxies.workers if worker.clients is not None]
     rows += [
         ("Other proxies here", number(proxies.others)),
-        ("Workers of this one", number(len(proxies.workers))),
-        ("Clients of this one", number(sum(clients)) if clients else UNKNOWN),
+        ("Workers of this proxy", number(len(proxies.workers))),
+        ("Clients of this proxy", number(sum(clients)) if clients else UNKNOWN),
     ]
     if len(proxies.workers) > 1:
         for worker in proxies.workers:
@@ -130,7 +128,7 @@ def _server(status: Status) -> Section:
 
 def _prefixes(status: Status) -> Section:
     told = status.prefixes
-    note = "Keys that begin so can have members with deadlines."
+    note = "Keys with these prefixes can have members with deadlines."
     if not told.exact and told.sampled is not None:
         note += f" Numbers of keys are estimated from a sample of {number(told.sampled)} keys."
     about = "" if told.exact else "≈ "

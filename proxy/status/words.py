@@ -1,4 +1,4 @@
-"""Write numbers and times as people read them. The page's script has the same rules.
+"""Format numbers and times for people. The page's script uses the same rules.
 
 Its tests: tests/test_status_page.py.
 """
@@ -12,7 +12,7 @@ UNKNOWN: Final = "—"
 
 
 def number(value: float | None) -> str:
-    """Return a number, such as `12,345`; below ten with one decimal, where it has any."""
+    """Format a number, such as `12,345`; below ten with one decimal if it is not whole."""
     if value is None:
         return UNKNOWN
     if value < 10 and value != int(value):
@@ -21,7 +21,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return how long something takes, such as `0.3 ms`."""
+    """Format a duration, such as `0.3 ms`."""
     if seconds is None:
         return UNKNOWN
     for factor, unit, limit in ((1000, "ms", 0.9995), (1, "s", 60), (1 / 60, "min", 3600), (1 / 3600, "h", 86400)):
@@ -35,10 +35,10 @@ def _short(value: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """Return a Unix time as the time of day, in UTC."""
+    """Format a Unix time as the time of day, in UTC."""
     return time.strftime("%H:%M:%S", time.gmtime(moment)) + " UTC"
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return a number of things."""
+    """Format a number with its noun, such as `2 keys`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

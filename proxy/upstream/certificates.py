@@ -104,7 +104,7 @@ def _look_at(*files: Path | None) -> None:
             continue
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if found.st_size > LARGEST:
             raise OSError(errno.EFBIG, f"it is larger than {LARGEST} bytes")
 

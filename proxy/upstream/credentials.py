@@ -96,7 +96,7 @@ def _content(file: Path) -> bytes:
     """
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         content = opened.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise OSError(errno.EFBIG, f"it is larger than {LARGEST} bytes")

@@ -37,7 +37,7 @@ def framed_end(chunk: bytes) -> int:
     position, size, room = 0, len(chunk), len(chunk) // _LEAST
     while True:
         small = _SMALL.match(chunk, position)
-        assert small is not None  # it matches nothing, too
+        assert small is not None  # it also matches the empty string
         position = small.end()
         if position == size:
             return position

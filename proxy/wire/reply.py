@@ -106,7 +106,7 @@ class Passage(Protocol):
 
 
 Way: TypeAlias = Passage | Guard | Repeated | Fronted
-"""What replies pass through."""
+"""A filter for replies on their way to the client."""
 
 
 class ReplySubstitution:

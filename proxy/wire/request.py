@@ -524,7 +524,7 @@ class RequestReader:
         for _ in range(BLANK_LINES):
             end = buffer.find(b"\n", begin)
             stop = end if end >= 0 else len(buffer)
-            # Behind a blank, every server reads these bytes as an inline request.
+            # After a space, every server reads these bytes as an inline request.
             mark = b" " if begin > self._position and buffer.startswith(b"*", begin) else b""
             if stop - begin > INLINE_LIMIT:
                 # Servers reject so long a line only if they have not read its end yet, which depends on how their reads

@@ -1,1 +1,1 @@
-"""Several processes that are one proxy: `--workers`."""
+"""Run one proxy as several processes: `--workers`."""

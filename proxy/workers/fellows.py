@@ -1,10 +1,10 @@
-"""One worker's view of the others: which worker takes a new client, and the limits that hold for all together.
+"""Balance clients between workers, and enforce the limits that apply to all workers together.
 
 Its tests: tests/test_workers.py.
 
-The kernel spreads clients by chance, and of clients that come one by one to a Unix socket may give all to the same
-worker. So a worker that has more clients than another hands a new one over to that one, before anything is read from
-it. Nothing is sent on behalf of a client between workers after that.
+The kernel distributes new connections at random, and may give all those of a Unix socket to the same worker. So a
+worker that has more clients than another hands new ones over to it, before reading anything from them. After that
+nothing is passed between workers on behalf of a client.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from proxy.relay.budget import ALWAYS_ALLOWED, HeldBudget
 from proxy.workers.board import Board
 
 _SLOW_SECONDS: Final = 1.0
-"""A worker that has been silent for so long gets no clients from others."""
+"""Workers that have been silent for this long get no clients from others."""
 
 _AT_ONCE: Final = 100
-"""Clients of others that are taken before the own ones get their turn."""
+"""Clients to take from other workers before this worker's own get their turn."""
 
 _INBOX: Final = socket.SOCK_SEQPACKET if sys.platform.startswith("linux") else socket.SOCK_DGRAM
-"""Both keep messages apart; Linux has room for ten datagrams only, and other systems lack the former."""
+"""Both preserve message boundaries. Linux queues only ten datagrams; other systems have no SOCK_SEQPACKET."""
 
 
 def inbox() -> tuple[socket.socket, socket.socket]:
-    """Make the way by which a worker gets clients from others: the end to receive, and the end to send, of all."""
+    """Create the sockets for handing clients to a worker: its receiving end, and the sending end for all others."""
     return socket.socketpair(socket.AF_UNIX, _INBOX)
 
 
 class Fellows(Others):
-    """The other workers of the same proxy.
+    """The other workers of this proxy: exchanges clients with them, and keeps to the common limit.
 
     Args:
-        board: what all see.
-        worker: this worker's number, from 0 on.
-        inbox: where others send clients to.
-        fellows: number → where to send clients to, for each of the others.
-        limit: clients that this process may have, for want of files.
-        most: clients of all together; 0 for as many as there are files for.
+        board: the shared numbers.
+        worker: this worker's number, counted from 0.
+        inbox: the socket on which other workers send clients.
+        fellows: for each other worker, its number and the socket for sending it clients.
+        limit: the most clients this process can have with its file descriptors.
+        most: the most clients of all workers; 0 if only file descriptors limit them.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Fellows(Others):
             connection.setblocking(False)
 
     def begin(self, take: Take) -> None:
-        """Begin to take clients from other workers."""
+        """Start accepting clients from other workers."""
         self._take = take
         asyncio.get_running_loop().add_reader(self._inbox, self._receive, take)
 
     def end(self) -> None:
-        """Take no more clients from other workers, and send them none. Harmless when not begun."""
+        """Stop exchanging clients with other workers. Harmless if not begun."""
         if self._inbox.fileno() < 0:
             return
         asyncio.get_running_loop().remove_reader(self._inbox)
-        if self._take is not None:  # those that others have sent meanwhile; from now on they cannot
+        if self._take is not None:  # first take what is already in the inbox; nothing can follow
             with contextlib.suppress(OSError):
                 self._inbox.shutdown(socket.SHUT_RD)
             while self._receive(self._take):
@@ -89,7 +89,7 @@ class Fellows(Others):
         """Return whether there is room for one more client, here and in all workers together."""
         if not super().has_room(clients):
             return False
-        # Counted first: of two workers that ask at the same time for the last place, one may get it or none, not both.
+        # Count before checking: if two workers compete for the last place, at most one of them gets it.
         self.note(clients + 1)
         if self._most and self._board.clients() > self._most:
             self.note(clients)
@@ -97,11 +97,11 @@ class Fellows(Others):
         return True
 
     def note(self, clients: int) -> None:
-        """Note how many clients this process has."""
+        """Publish the number of this process's clients."""
         self._board.set_clients(self._worker, clients)
 
     def hand_over(self, client: socket.socket, listener: int, clients: int) -> bool:
-        """Hand a client over to the worker that has the fewest, if that are fewer than this one's."""
+        """Hand a client over to the worker with the fewest, if it has fewer than this one."""
         board = self._board
         fewest = board.clients_of(self._worker)
         best = self._worker
@@ -113,24 +113,24 @@ class Fellows(Others):
         board.send(self._worker, best)
         try:
             socket.send_fds(self._fellows[best], [b"%d" % listener], [client.fileno()])
-        except OSError:  # its inbox is full, or it has gone
+        except OSError:  # its inbox is full, or the worker has ended
             board.send(self._worker, best, -1)
             return False
         client.close()
         return True
 
     def _receive(self, take: Take) -> bool:
-        """Take clients that others have sent; return whether there may be more."""
+        """Take clients sent by other workers; return whether there may be more."""
         for _ in range(_AT_ONCE):
             try:
                 number, descriptors, _, _ = socket.recv_fds(self._inbox, 16, 1)
             except (BlockingIOError, InterruptedError):
                 return False
-            if not number:  # there are no others any more
+            if not number:  # all other workers have ended
                 asyncio.get_running_loop().remove_reader(self._inbox)
                 return False
             self._board.receive(self._worker)
-            for descriptor in descriptors:  # none, where this process is out of files: the client has been closed
+            for descriptor in descriptors:  # empty without free file descriptors: the kernel closed the client
                 client = socket.socket(fileno=descriptor)
                 client.setblocking(False)
                 take(client, int(number))
@@ -138,13 +138,13 @@ class Fellows(Others):
 
 
 class SharedBudget(HeldBudget):
-    """The bytes of held requests, over all connections of all workers.
+    """Limit the bytes of held requests, summed over all workers.
 
     Args:
-        limit: how many there may be (`held_limit`).
-        request_limit: how many of a single request.
-        board: what all workers see.
-        worker: this worker's number, from 0 on.
+        limit: bytes for all requests (`held_limit`).
+        request_limit: bytes for a single request.
+        board: the shared numbers.
+        worker: this worker's number, counted from 0.
     """
 
     def __init__(self, limit: int, request_limit: int, board: Board, worker: int) -> None:
@@ -153,7 +153,7 @@ class SharedBudget(HeldBudget):
         self._worker = worker
 
     def account(self, before: int, after: int, unsent: int = 0) -> bool:
-        """Take a connection's new figure into account, and return whether it is still allowed."""
+        """Record a connection's new number of bytes, and return whether it is allowed."""
         if before == after:
             return True
         self.note(before, after)

@@ -1,8 +1,8 @@
-"""What the supervisor and a worker tell each other: lines of JSON on a pair of sockets that nobody else has.
+"""Encode the messages between the supervisor and a worker: lines of JSON on a private pair of sockets.
 
 Its tests: tests/test_workers.py.
 
-Never on a command line or in the environment: settings may hold passwords.
+Settings are sent here, not on a command line or in the environment, because they may hold passwords.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from proxy.metrics.table import Metrics, Sample
 from proxy.settings import Settings
 
 LONGEST: Final = 1 << 20
-"""Bytes of a line at most."""
+"""Maximum length of a line, in bytes."""
 
 
 STARTING: Final = "starting"
-"""What is in the way of serving clients before a worker has told anything."""
+"""A worker's obstacle until its first message."""
 
 
 class Order(Enum):
-    """What the supervisor tells a worker."""
+    """A command from the supervisor to a worker."""
 
     STOP = "stop"
     LEAVE = "leave"
-    """Stop; others go on listening."""
+    """Stop; another proxy goes on listening."""
     ALONE = "alone"
     """No other proxy serves the clients any more."""
     RELOAD = "reload"
@@ -44,40 +44,40 @@ class Order(Enum):
 
 
 class News(Enum):
-    """What a worker tells the supervisor."""
+    """A message from a worker to the supervisor."""
 
     READY = "ready"
-    """It serves clients; with the state of the upstream."""
+    """The worker serves clients; with the state of the upstream."""
     OBSTACLE = "obstacle"
-    """Whether it can serve clients has changed; with what is in the way, or nothing."""
+    """What prevents the worker from serving clients has changed; with the obstacle, or None."""
     STOP = "stop"
-    """It got a signal that asks the proxy to stop."""
+    """The worker got a signal that stops the proxy."""
     UNUSABLE = "unusable"
-    """A setting cannot be used; with the reason. It ends."""
+    """A setting cannot be used, and the worker exits; with the reason."""
     METRICS = "metrics"
-    """The metrics that it was asked for."""
+    """The worker's metrics, as requested."""
     REPORT = "report"
-    """How it is, for the status page."""
+    """The worker's report for the status page."""
     LOOK = "look"
-    """What it has found at the server, for the status page; or a text: why it has found nothing."""
+    """What the worker found on the server for the status page, or a text that says why it found nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is told first.
+    """The first message to a worker: all that it needs to start.
 
     Attributes:
-        worker: its number, from 1 on.
-        workers: how many there are.
-        settings: the settings, as `pack_settings` makes them.
+        worker: its number, counted from 1.
+        workers: the number of workers.
+        settings: the settings, as packed by `pack_settings`.
         upstream: the address of the upstream server.
-        listeners: for each listening socket its descriptor, whether clients speak TLS there, and its address as in the
+        listeners: for each listening socket: its descriptor, whether clients use TLS there, and its address as in the
             settings.
-        board: the descriptor of the memory that all share.
+        board: the descriptor of the shared memory.
         inbox: the descriptor of the socket on which other workers send clients.
-        fellows: number → descriptor of the socket on which to send them clients, of the others.
-        name: what all workers tell the upstream (`Place.name`).
-        patient: whether another proxy serves the clients until this one can.
+        fellows: for each other worker: its number, and the descriptor of the socket for sending it clients.
+        name: the name that all workers give to the upstream (`Place.name`).
+        patient: whether another proxy serves the clients until this one is ready.
     """
 
     worker: int
@@ -92,15 +92,15 @@ class Assignment:
     patient: bool = False
 
     def pack(self) -> bytes:
-        """Return the line."""
+        """Return the assignment as a line."""
         return _line(asdict(self))
 
     @classmethod
     def unpack(cls, line: bytes) -> Assignment:
-        """Read a line.
+        """Parse a line.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the line is not an assignment.
         """
         try:
             found = json.loads(line)
@@ -112,29 +112,29 @@ class Assignment:
 
 
 def pack_order(order: Order) -> bytes:
-    """Return the line for an order."""
+    """Return an order as a line."""
     return _line({"order": order.value})
 
 
 def unpack_order(line: bytes) -> Order:
-    """Read an order.
+    """Parse an order.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is not an order.
     """
     return Order(_named(line, "order"))
 
 
 def pack_news(news: News, what: object = None) -> bytes:
-    """Return the line for news."""
+    """Return news as a line."""
     return _line({"news": news.value, "what": what})
 
 
 def unpack_news(line: bytes) -> tuple[News, Any]:
-    """Read news.
+    """Parse news.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is not news.
     """
     return News(_named(line, "news")), json.loads(line).get("what")
 
@@ -154,7 +154,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def pack_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings that were given, passwords among them, as JSON can hold them."""
+    """Return the settings that were given, including passwords, as JSON values."""
     return {name: _plain(getattr(settings, name)) for name in settings.model_fields_set}
 
 
@@ -165,15 +165,15 @@ def _plain(value: object) -> object:
 
 
 def unpack_settings(given: Mapping[str, Any]) -> Settings:
-    """Return the settings that `pack_settings` has packed, whatever the environment says.
+    """Return the settings that `pack_settings` packed, ignoring the environment.
 
     Raises:
-        ValueError: they cannot be used.
+        ValueError: the settings are invalid.
     """
     try:
         return _Given(**given)
     except ValidationError as error:
-        # Its text shows values.
+        # pydantic's error text would show values, such as passwords.
         raise ValueError(f"settings are not understood: {error.error_count()} errors") from None
 
 
@@ -194,7 +194,7 @@ class _Given(Settings):
 
 
 def pack_metrics(metrics: Metrics) -> dict[str, list[Any]]:
-    """Return all samples, as JSON can hold them."""
+    """Return all samples as JSON values."""
     return {
         metric.name: [[dict(sample.labels), _number(sample.value)] for sample in metric.samples]
         for metric in metrics.read()

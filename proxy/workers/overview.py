@@ -1,4 +1,4 @@
-"""Report the state of all workers of a proxy, as if they were one.
+"""Report the state of all workers as that of one proxy.
 
 Its tests: tests/test_workers.py.
 """
@@ -19,19 +19,19 @@ from proxy.workers.board import Board
 from proxy.workers.process import WorkerProcess
 
 HUNG_SECONDS: Final = 5.0
-"""A worker whose event loop has not run for so long is taken to hang."""
+"""A worker whose event loop has not run for this long counts as hanging."""
 
 LOOK_SECONDS: Final = 5.0
-"""How long a worker has to look at the server."""
+"""Time limit for a worker to query the server."""
 
 
 class Overview(Outlook):
-    """What tells others how the proxy is.
+    """Reports to systemd and the admin port on behalf of all workers.
 
     Args:
-        notifier: tells systemd.
+        notifier: notifies systemd.
         workers: the workers.
-        board: what they have in common.
+        board: the numbers that they share.
     """
 
     def __init__(self, notifier: Notifier, workers: Sequence[WorkerProcess], board: Board) -> None:
@@ -44,12 +44,12 @@ class Overview(Outlook):
         self.readiness.judge_by(self._obstacle)
 
     def draining(self) -> None:
-        """Say that no more clients are accepted."""
+        """Report that no more clients are accepted."""
         self._drains = True
         super().draining()
 
     def silent(self) -> list[WorkerProcess]:
-        """Return the workers that have begun, have not ended and hang."""
+        """Return the running workers that hang."""
         return [
             worker
             for place, worker in enumerate(self._workers)
@@ -57,7 +57,7 @@ class Overview(Outlook):
         ]
 
     def hung(self) -> str | None:
-        """Return which worker hangs; None while all go on, and while they end."""
+        """Return which worker hangs; None if none does, or while they are being stopped."""
         silent = [] if self._drains else self.silent()
         return f"worker {silent[0].number} does not answer" if silent else None
 
@@ -74,12 +74,12 @@ class Overview(Outlook):
     # The status page.
 
     async def reports(self, seconds: float) -> dict[int, Report | None]:
-        """Return how each worker is; None for one that does not tell it in so many seconds."""
+        """Return each worker's report; None for a worker that does not send one in time."""
         told = await asyncio.gather(*(worker.report(seconds) for worker in self._workers))
         return {worker.number: report for worker, report in zip(self._workers, told, strict=True)}
 
     async def look_at_server(self) -> dict[str, Any] | None:
-        """Return what the first worker that goes on finds at the server; None where nobody can look.
+        """Return what the first responsive worker finds on the server; None if no worker can look.
 
         Raises:
             RedisError: the server does not answer.
@@ -96,7 +96,7 @@ class Overview(Outlook):
     # Metrics.
 
     async def gather(self) -> None:
-        """Get the metrics of all workers; who asks meanwhile shares them."""
+        """Fetch the metrics of all workers; concurrent callers share one fetch."""
         if self._gathering is None or self._gathering.done():
             self._gathering = asyncio.get_running_loop().create_task(self._gather())
         await asyncio.shield(self._gathering)
@@ -108,15 +108,15 @@ class Overview(Outlook):
         }
 
     def read(self) -> Iterator[Metric]:
-        """Give every metric, with the number of the worker as a label."""
+        """Yield every metric, with the worker's number as a label."""
         return merge({worker.number: self._told.get(worker.number) for worker in self._workers})
 
 
 def merge(told: Mapping[int, Mapping[str, list[Sample]] | None]) -> Iterator[Metric]:
-    """Give every metric of several workers.
+    """Yield every metric of several workers.
 
     Args:
-        told: number → its metrics; None for a worker that has told none.
+        told: for each worker: its number, and its metrics or None if it sent none.
     """
     for name, declaration in DECLARATIONS.items():
         samples = []

@@ -1,4 +1,4 @@
-"""A worker as the supervisor sees it: its process, and the messages from it and to it.
+"""A worker as the supervisor sees it: its process and its messages.
 
 Its tests: tests/test_workers.py.
 """
@@ -21,26 +21,26 @@ from proxy.workers.messages import LONGEST, STARTING, Assignment, News, Order, p
 START: Final = Path(__file__).with_name("start.py")
 
 METRICS_SECONDS: Final = 4.0
-"""How long a worker has to tell its metrics: less than a scrape usually waits."""
+"""Time limit for a worker to send its metrics: shorter than the usual scrape timeout."""
 
 _LAST_SECONDS: Final = 2.0
-"""How long a worker may live that tells nothing any more."""
+"""How long a worker may live after it has closed its connection to the supervisor."""
 
 
 class WorkerProcess:
-    """A worker.
+    """A worker's process: starts it, sends it orders and takes its news.
 
     Args:
-        number: its number, from 1 on.
-        stop: called when it got a signal that asks the proxy to stop.
+        number: its number, counted from 1.
+        stop: called when the worker gets a signal that stops the proxy.
 
     Attributes:
-        number: the same.
-        ready: set when it serves clients for the first time.
-        obstacle: what stands in the way of serving clients, or None.
+        number: the worker's number.
+        ready: set when the worker serves clients for the first time.
+        obstacle: what prevents it from serving clients, or None.
         upstream_state: the state of the upstream when it became ready.
-        unusable: why it cannot use a setting, if that is so.
-        ended: whether it has ended.
+        unusable: why it cannot use a setting, or None.
+        ended: whether the process has ended.
     """
 
     def __init__(self, number: int, stop: Callable[[], None]) -> None:
@@ -60,18 +60,18 @@ class WorkerProcess:
         """Start the process.
 
         Args:
-            assignment: what it is told first.
-            descriptors: the files that it inherits.
+            assignment: the first message to it.
+            descriptors: the file descriptors it inherits.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the process cannot be started.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
-                    # Not from its own folder: modules there have names that others may have.
+                    # Leave its folder off sys.path: names of modules there may shadow others.
                     *("-P", str(START), str(self.number)),
                     stdin=theirs.fileno(),
                     pass_fds=tuple(descriptors),
@@ -84,13 +84,13 @@ class WorkerProcess:
         self._writer.write(assignment.pack())
 
     async def run(self) -> int:
-        """Take what it tells until it ends.
+        """Process the worker's news until it ends.
 
         Returns:
-            Its exit status; the signal's number, negative, where a signal ended it.
+            Its exit status; if a signal ended it, the signal's number, negated.
         """
         assert self._process is not None
-        with contextlib.suppress(OSError, ValueError):  # a line that is too long, or no message, is the last one
+        with contextlib.suppress(OSError, ValueError):  # stop at a line that is too long or not valid
             await self._listen()
         try:
             async with asyncio.timeout(_LAST_SECONDS):
@@ -122,27 +122,27 @@ class WorkerProcess:
             asked.set_result(what)
 
     def tell(self, order: Order) -> None:
-        """Tell it something, if it is there."""
+        """Send an order, if the worker is connected."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack_order(order))
 
     async def metrics(self) -> dict[str, list[Sample]] | None:
-        """Return its metrics; None if it does not tell them in time."""
+        """Return the worker's metrics; None if they do not arrive in time."""
         told = await self._ask(Order.METRICS, METRICS_SECONDS)
         return None if told is None else unpack_metrics(told)
 
     async def report(self, seconds: float) -> Report | None:
-        """Return how it is; None if it does not tell it in so many seconds."""
+        """Return the worker's report; None if it does not arrive in time."""
         told = await self._ask(Order.REPORT, seconds)
         return None if told is None else Report.unpack(told)
 
     async def look(self, seconds: float) -> dict[str, Any] | str | None:
-        """Return what it finds at the server, or why it finds nothing; None if it does not tell it in time."""
+        """Return what the worker finds on the server, or why it finds nothing; None if no answer arrives in time."""
         found: dict[str, Any] | str | None = await self._ask(Order.LOOK, seconds)
         return found
 
     async def _ask(self, order: Order, seconds: float) -> Any:
-        """Return what it answers; None if it does not in time. It is not asked for the same again before it has."""
+        """Return the answer to an order; None if it does not arrive in time. Never repeat an unanswered order."""
         if self._writer is None or self._writer.is_closing():
             return None
         news = News(order.value)
@@ -153,7 +153,7 @@ class WorkerProcess:
         return done.pop().result() if done else None
 
     def kill(self) -> None:
-        """End it at once. Harmless when it has ended."""
+        """Kill the process. Harmless if it has ended."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Start a worker of the proxy: a script for an interpreter of its own, which the supervisor runs.
+"""Start a worker: a script that the supervisor runs in a new interpreter.
 
 Its tests: tests/test_workers.py.
 """
@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Run the worker that standard input, a socket, tells about.
+    """Run the worker whose assignment arrives on standard input, a socket.
 
     Returns:
         The exit status.
     """
-    # Until they can be passed on: a service manager, or a terminal, may signal all processes of the proxy.
+    # Block signals until there are handlers: a service manager or a terminal may signal all processes of the proxy.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     package = str(Path(__file__).parents[2])
     if package not in sys.path:
-        sys.path.insert(0, package)  # where the supervisor has found it
+        sys.path.insert(0, package)  # where the supervisor found it
     from proxy.loading import loading
 
     with loading():

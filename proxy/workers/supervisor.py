@@ -1,4 +1,4 @@
-"""The process that the user has started: it binds the sockets, starts the workers, and acts as one proxy.
+"""The process that the user starts with `--workers`: binds the sockets, starts the workers, and acts as one proxy.
 
 Its tests: tests/test_workers.py.
 """
@@ -40,28 +40,28 @@ from proxy.workers.process import WorkerProcess
 log = structlog.get_logger("proxy.workers")
 
 START_SECONDS: Final = 60.0
-"""How long a worker has to begin."""
+"""Time limit for a worker to start."""
 
 GRACE: Final = 5.0
-"""Seconds beyond `shutdown_timeout` that workers have to end, before they are killed."""
+"""Seconds beyond `shutdown_timeout` after which workers are killed."""
 
 _KILLED_SECONDS: Final = 5.0
-"""How long the end of a worker that was killed is waited for."""
+"""How long to wait for a killed worker to end."""
 
 _LOOK_SECONDS: Final = 0.5
 _BY_SIGNAL: Final = (-signal.SIGTERM, -signal.SIGINT)
 
 
 class Supervisor:
-    """Runs the workers of a proxy.
+    """Runs the workers of a proxy, and watches them.
 
     Args:
         settings: the settings.
         signals: the signals that the process gets.
-        workers: the workers, not started yet.
-        board: the numbers that they share.
-        overview: reports their state.
-        succession: replaces another proxy, and hands over to the next.
+        workers: the workers, not yet started.
+        board: the numbers that the workers share.
+        overview: reports the state of all workers.
+        succession: takes over from a previous proxy, and hands over to the next.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class Supervisor:
         self._unusable: str | None = None
 
     async def run(self, upstream: Upstream, url: str, listeners: list[list[Listener]], shared: int) -> bool:
-        """Start the workers, and wait for the end of all.
+        """Start the workers, and wait until all have ended.
 
         Args:
             upstream: the upstream server.
             url: its address.
-            listeners: for each worker its listening sockets. Closed here once the workers have them.
-            shared: the descriptor of the memory of `board`. Closed likewise.
+            listeners: for each worker, its listening sockets; closed here once the workers have them.
+            shared: the descriptor of the shared memory of `board`; closed likewise.
 
         Returns:
-            Whether all went well.
+            Whether all workers ended without failure.
 
         Raises:
             SettingsError: a worker cannot use a setting.
@@ -138,7 +138,7 @@ class Supervisor:
         return not self._failed
 
     def _offer(self, listeners: list[list[Listener]]) -> list[socket.socket]:
-        """Say what another proxy gets that takes this one's place; return the sockets that are kept for it."""
+        """Prepare the sockets for a proxy that replaces this one; return those to keep open for it."""
         succession, given = self._succession, self._succession.given
         if not succession.wanted:
             return []
@@ -169,7 +169,7 @@ class Supervisor:
             self._fail()
             log.error("worker could not be started", error=error.strerror or str(error))
         finally:
-            # What only the workers have goes with them: nobody can wait here for a worker that has gone.
+            # Close what only the workers need: then nothing can wait here for a worker that has ended.
             for pair in inboxes:
                 pair[0].close()
                 pair[1].close()
@@ -182,7 +182,7 @@ class Supervisor:
         return next((state for state in states if state != states[0]), states[0])
 
     async def _tell_alone(self) -> None:
-        """Have the workers serve as soon as no other proxy does."""
+        """Let the workers serve once no other proxy does."""
         await self._succession.alone.wait()
         for worker in self._workers:
             worker.tell(Order.ALONE)
@@ -192,7 +192,7 @@ class Supervisor:
             await worker.ready.wait()
 
     async def _until(self, *tasks: asyncio.Task[object]) -> None:
-        """Wait until one of these is done, or a worker has ended."""
+        """Wait until one of the tasks is done, or a worker has ended."""
         if self._failed:
             return
         await asyncio.wait([*tasks, *self._running], return_when=asyncio.FIRST_COMPLETED)
@@ -204,15 +204,15 @@ class Supervisor:
 
     def _ended(self, worker: WorkerProcess, status: int) -> None:
         if self._unusable is not None:
-            return  # what has been said of the setting is all
+            return  # the unusable setting has been reported
         if worker.unusable is not None:
             self._unusable = worker.unusable
             for other in self._running.values():
-                other.kill()  # none has served anybody yet
+                other.kill()  # no worker has served a client yet
         elif status == 0 and self._draining:
             return
         elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
-            self._signals.stop.set()  # told to stop with all others, before it could say so
+            self._signals.stop.set()  # ended by the supervisor's signal before it could report it
         elif not (status == 0 and self._signals.stop.is_set()):
             self._fail()
             log.error("worker exited", worker=worker.number, status=status)
@@ -223,7 +223,7 @@ class Supervisor:
         self._draining = True
 
     async def _watch(self) -> None:
-        """See whether workers begin, and go on; ends when one does not begin."""
+        """Watch for workers that do not start or that hang; return when one does not start."""
         began = asyncio.get_running_loop().time()
         silent: set[int] = set()
         while True:
@@ -243,7 +243,7 @@ class Supervisor:
             silent = hung
 
     async def _drain(self) -> None:
-        """Have all workers end: in order, and after a time by force."""
+        """Stop all workers, and kill those that do not end in time."""
         for worker in self._running.values():
             worker.tell(Order.LEAVE if self._signals.relieved or self._succession.outlived else Order.STOP)
         for patience in (self._settings.shutdown_timeout + GRACE, _KILLED_SECONDS):
@@ -288,7 +288,7 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
         admin_port(settings, overview, signals.stop, signals.before_end, succession),
         upstream_url(settings, signals.stop) as url,
     ):
-        # What cannot be used is told before anything else starts.
+        # Check settings before starting anything.
         upstream = Upstream(settings, url)
         if settings.listen_tls_cert_file is not None:
             listening_context(settings)
@@ -304,7 +304,7 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
 
 
 async def _bind(settings: Settings, signals: Signals, succession: Succession) -> list[list[Listener]] | None:
-    """Bind all sockets; None if told to stop while a name is still being looked up."""
+    """Bind all sockets; return None if told to stop while a name is being resolved."""
     binding = asyncio.create_task(bind_all(settings, succession.owns, settings.workers, succession.given))
     stopped = asyncio.create_task(signals.stop.wait())
     await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -316,15 +316,15 @@ async def _bind(settings: Settings, signals: Signals, succession: Succession) ->
 
 
 def run(settings: Settings, given: Given | None = None) -> int:
-    """Run the proxy, of several workers, until a signal ends it.
+    """Run the proxy with several workers until a signal ends it.
 
     Args:
         settings: the settings.
-        given: sockets that systemd has bound.
+        given: sockets that systemd passed.
 
     Returns:
-        The exit status: 0 after SIGTERM or SIGINT, 1 when a worker or the embedded server could not be started or has
-        ended by itself. A second SIGTERM or SIGINT ends all processes at once, with status 1.
+        The exit status: 0 after SIGTERM or SIGINT, 1 if a worker or the embedded server did not start or ended by
+        itself. A second SIGTERM or SIGINT ends all processes at once, with status 1.
 
     Raises:
         SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.

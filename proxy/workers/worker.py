@@ -1,4 +1,4 @@
-"""A worker: a proxy of its own that gets its sockets from the supervisor, and reports its state to it.
+"""A worker: a proxy of its own that gets its sockets from the supervisor and reports to it.
 
 Its tests: tests/test_workers.py.
 """
@@ -52,47 +52,47 @@ from proxy.workers.messages import (
 log = structlog.get_logger("proxy.workers")
 
 GRACE: Final = 5.0
-"""Seconds beyond `shutdown_timeout` after which a worker that has been told to stop is ended by force."""
+"""Seconds beyond `shutdown_timeout` after which a worker that was told to stop ends itself."""
 
 _CHANNEL: Final = 0
-"""The descriptor, standard input, of the socket that leads to the supervisor."""
+"""The descriptor of the socket to the supervisor: standard input."""
 
 _TAKEN_SECONDS: Final = 2.0
-"""How long the supervisor has to take the last news."""
+"""How long to wait for the supervisor to take the last news."""
 
 _ALL: Final = object()
 
 
 class WorkerOutlook(Outlook):
-    """Tells the supervisor how a worker is.
+    """Reports a worker's state to the supervisor.
 
     Args:
-        worker: its number, from 1 on.
-        writer: the way to the supervisor.
+        worker: its number, counted from 1.
+        writer: the stream to the supervisor.
     """
 
     def __init__(self, worker: int, writer: asyncio.StreamWriter) -> None:
         super().__init__(Notifier({}), worker)
         self._writer = writer
-        self._obstacle: str | None = STARTING  # as the supervisor supposes
+        self._obstacle: str | None = STARTING  # what the supervisor assumes at first
         self._turns = Turns()
         self._telling: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def ready(self, listen: list[str], upstream: str, state: str) -> None:
-        """Tell that clients are accepted."""
+        """Report that clients are accepted."""
         self._look()
         self.tell(News.READY, state)
 
     def draining(self) -> None:
-        """Note that no more clients are accepted: the supervisor has said so."""
+        """Note that no more clients are accepted. The supervisor knows: it gave the order."""
         self.readiness.drain()
 
     def stopped(self) -> None:
-        """Say nothing: the supervisor sees it."""
+        """Do nothing: the supervisor sees the process end."""
 
     async def run(self) -> None:
-        """Tell what stands in the way of serving clients whenever it changes, until cancelled."""
+        """Report every change of what prevents serving clients, until cancelled."""
         while True:
             self._look()
             await asyncio.sleep(BEAT_SECONDS)
@@ -103,12 +103,12 @@ class WorkerOutlook(Outlook):
             self.tell(News.OBSTACLE, obstacle)
 
     def tell(self, news: News, what: object = None) -> None:
-        """Tell the supervisor, if it is still there."""
+        """Send news to the supervisor, if it is still connected."""
         if not self._writer.is_closing():
             self._writer.write(pack_news(news, what))
 
     def tell_metrics(self) -> None:
-        """Tell the metrics, in the time that work for the admin port may take."""
+        """Send the metrics, in the turns that work for the admin port gets."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._tell_metrics())
 
@@ -121,7 +121,7 @@ class WorkerOutlook(Outlook):
             self._writer.write(line)
 
     def tell_look(self) -> None:
-        """Look at the server for the status page, and tell what is found."""
+        """Query the server for the status page, and send the result."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._tell_look())
 
@@ -132,7 +132,7 @@ class WorkerOutlook(Outlook):
             self.tell(News.LOOK, in_words(error))
 
     async def close(self) -> None:
-        """Wait a moment until the supervisor has taken all news."""
+        """Wait briefly until the supervisor has taken all news."""
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_TAKEN_SECONDS):
@@ -140,7 +140,7 @@ class WorkerOutlook(Outlook):
 
 
 def run() -> int:
-    """Run the worker that standard input tells about.
+    """Run the worker whose assignment arrives on standard input.
 
     Returns:
         The exit status: 0 when told to stop, 2 if a setting cannot be used.
@@ -153,7 +153,7 @@ async def _serve() -> int:
     reader, writer = await asyncio.open_connection(sock=channel, limit=LONGEST)
     line = await reader.readline()
     if not line:
-        return 1  # the supervisor has gone already
+        return 1  # the supervisor has ended
     assignment = Assignment.unpack(line)
     settings = unpack_settings(assignment.settings)
     logs.configure(settings.log_level, settings.log_format)
@@ -207,7 +207,7 @@ def _adopt(descriptor: int) -> socket.socket:
 
 
 def _pass_signals_on(outlook: WorkerOutlook, signals: Signals) -> None:
-    """Have a signal to this process count for the whole proxy."""
+    """Forward stop signals to the supervisor, so that they stop the whole proxy."""
     loop = asyncio.get_running_loop()
     for number in TO_STOP:
         loop.add_signal_handler(number, outlook.tell, News.STOP)
@@ -222,7 +222,7 @@ async def _beat(board: Board, worker: int) -> None:
 
 
 async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: Signals, alone: asyncio.Event) -> None:
-    """Do what the supervisor says; stop when it has gone."""
+    """Carry out the supervisor's orders; stop when it has ended."""
     try:
         while line := await reader.readline():
             order = unpack_order(line)
@@ -240,19 +240,19 @@ async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: S
             else:
                 outlook.tell_look()
     except OSError:
-        pass  # it has gone
+        pass  # the supervisor has ended
     if not signals.stop.is_set():
         log.error("supervisor exited")
         signals.stop.set()
 
 
 def _end_without_supervisor(seconds: float) -> None:
-    """End the process so long after the supervisor has gone, whatever the event loop does."""
+    """Exit so many seconds after the supervisor has ended, even if the event loop hangs."""
     watched = os.dup(_CHANNEL)
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(watched, 0)  # its end is always told
+        poll.register(watched, 0)  # poll reports a hang-up without being asked
         poll.poll()
         time.sleep(seconds)
         os._exit(1)
