@@ -668,6 +668,7 @@ MUTATIONS = [
     Mutation("listen/succession.py", "visitor.send(GIVES_UP)", "pass", "a silent visitor"),
     Mutation("listen/predecessor.py", "self._early or self._way.recv(1)", "self._way.recv(1)", "left at once"),
     Mutation("listen/predecessor.py", "self._way.send(STARTS)", "pass", "a slow start"),
+    Mutation("listen/predecessor.py", "if time.monotonic() >= until:", "if True:", "one that ends"),
     Mutation("server.py", "[serving, left, stopped, *tasks]", "[serving, stopped, *tasks]", "left to one"),
     Mutation("workers/supervisor.py", "worker.tell(Order.ALONE)", "pass", "left to workers"),
     Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),

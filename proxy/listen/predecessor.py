@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,11 @@ SIGN_SECONDS: Final = 1.0
 
 ANSWER_SECONDS: Final = 2.0
 """How long it has to confirm that it leaves. It may be stopped; when it goes on, it finds the word."""
+
+END_SECONDS: Final = 1.0
+"""How long one that hangs up may take until it has ended."""
+
+_AGAIN_SECONDS: Final = 0.01
 
 NEXT: Final = b"n"
 STARTS: Final = b"a"
@@ -71,11 +77,15 @@ class Predecessor:
         Raises:
             SettingsError: what is there gives none.
         """
+        until = time.monotonic() + END_SECONDS
         try:
-            try:
-                return cls._met(path)
-            except (BrokenPipeError, ConnectionResetError):
-                return cls._met(path)  # it ended just then: now there is another one, or none
+            while True:
+                try:
+                    return cls._met(path)
+                except (BrokenPipeError, ConnectionResetError):  # it ends just then: soon there is another one, or none
+                    if time.monotonic() >= until:
+                        raise
+                    time.sleep(_AGAIN_SECONDS)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise SettingsError(f"takeover: {path}: {_in_words(error)}") from None
 
