@@ -246,6 +246,16 @@ def test_flags_amid_the_text_exist() -> None:
                 assert set(words[0].split("=")[0].split("/")) <= own | others, f"{one.path}: {text}"
 
 
+def test_a_page_with_bare_commands_says_how_the_shell_finds_them() -> None:
+    """An installation in .venv is not on the PATH."""
+    for one in PAGES:
+        if any(re.search(r"^expiremember-proxy ", block.text, re.M) for block in one.blocks):
+            assert "`. .venv/bin/activate`" in one.text, one.path
+    for path in sorted((ROOT / "docs").rglob("*.py")):
+        if "    expiremember-proxy " in path.read_text("utf-8"):
+            assert "`. .venv/bin/activate`" in page(str(path.relative_to(ROOT).with_name("README.md"))).text
+
+
 def test_settings_amid_the_text_exist() -> None:
     for one in PAGES:
         for name in re.findall(r"\bEXPIREMEMBER_([A-Z_]+)\b", one.text):
