@@ -119,12 +119,11 @@ def test_the_page_says_how_to_take_over(server: Server, folder: Path) -> None:
     """The command of the page, twice."""
     (block,) = [block for block in page("docs/operations.md").blocks if "--takeover" in block.text]
     port = free_port()
-    text = at(block.text, port, server.port).replace("/run/user/1000/", f"{folder}/")
-    words = ["bash", "-c", f"exec {text}"]
+    words = ["bash", "-c", f"exec {at(block.text, port, server.port)}"]
     with ExitStack() as stack:
         processes = []
         for _ in range(2):
-            processes.append(Process(words, proxy_environment(), folder))
+            processes.append(Process(words, proxy_environment({"HOME": str(folder)}), folder))
             stack.callback(processes[-1].kill)
             processes[-1].line(is_ready)
         assert processes[0].wait() == 0
