@@ -133,6 +133,21 @@ def test_a_program_runs(block: Block, tmp_path: Path, proxy: Proxy, upstream: Se
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@one_kind
+def test_programs_run_again_and_after_each_other(tmp_path: Path, proxy: Proxy, upstream: Server) -> None:
+    """A reader tries one page after another, on one server, and a program twice."""
+    (typed,) = [block for block in BLOCKS if block.marker == "redis-py"]
+    blocks = [typed, *the("python")]
+    program = tmp_path / "program.py"
+    for block in (*blocks, *reversed(blocks)):
+        program.write_text(at(block.text, port_of(proxy), upstream.port), "utf-8")
+        done = subprocess.run(
+            [sys.executable, str(program)], cwd=ROOT, env=proxy_environment(), capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}: {done.stderr}"
+
+
 @pytest.mark.parametrize("block", the("toml"), ids=str)
 def test_a_configuration_loads(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "proxy.toml"
