@@ -244,6 +244,7 @@ class Server:
             "uptime_in_seconds": int(time.monotonic() - self._started),
             "upstream": str(self._upstream),
             "upstream_state": self._upstream.state,
+            "embedded": int(self._settings.embedded),
         }
         return info.section(self.metrics, facts)
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from proxy.upstream.nodes import Node
+from proxy.upstream.words import EMBEDDED_BEHIND
 
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
@@ -181,10 +182,11 @@ def _nesting(facts: Facts) -> Iterator[Finding]:
     if facts.section:
         behind = facts.section.get("upstream", "the server behind it")
         version = facts.section.get("version", "?")
+        advice = EMBEDDED_BEHIND if facts.section.get("embedded") == "1" else f"set upstream to {behind}"
         yield Finding(
             Level.FAILURE,
             "upstream",
-            f"{facts.address} is an expiremember-proxy itself (version {version}); set upstream to {behind}",
+            f"{facts.address} is an expiremember-proxy itself (version {version}); {advice}",
         )
     elif facts.has_command:
         yield Finding(
