@@ -25,6 +25,7 @@ from proxy.status.names import LONGEST, shown
 from proxy.status.report import COUNTERS, DELAY_BOUNDS, SAMPLES, History, Report, quantile, report_of
 from proxy.status.shape import Status, Upstream
 from proxy.status.status import FRESH_SECONDS, WAIT_SECONDS
+from proxy.status.view import sections
 from proxy.status.words import duration, number
 from tests.admin import Admin, admin_of, with_admin
 from tests.browser import Browser
@@ -340,8 +341,11 @@ def test_names_are_shown_only_where_that_is_wanted(server: Server, start: Start)
     assert status.rules is not None
     assert (status.rules.count, status.rules.listed[0].pattern, status.rules.listed[0].maxlen) == (1, None, 10)
     assert status.biggest is None
+    unnamed = [row for part in sections(status) for row in part.rows if "--admin-names" in row[0]]
+    assert unnamed == [("3 names not shown: see --admin-names",), ("1 name not shown: see --admin-names",)]
     for path in ("/", "/status.json"):
         told = port.ask(path)[1]
+        assert "name not shown<" not in told
         assert "secret" not in told
         assert "onerror" not in told
         assert "member" not in told.replace("expiremember", "").replace("members", "").replace("no member has", "")

@@ -128,15 +128,22 @@ def _server(status: Status) -> Section:
     return Section("Server and proxies", rows)
 
 
+def _unnamed(count: int) -> Sequence[Row]:
+    return [(f"{plural(count, 'name')} not shown: see --admin-names",)]
+
+
 def _prefixes(status: Status) -> Section:
     told = status.prefixes
+    title = f"Covered prefixes: {number(told.count)}"
+    if told.count and not status.names:
+        return Section(title, _unnamed(told.count))
     note = "Keys that begin so can have members with deadlines."
     if not told.exact and told.sampled is not None:
         note += f" Numbers of keys are estimated from a sample of {number(told.sampled)} keys."
     about = "" if told.exact else "≈ "
     rows: list[Row] = [
         (
-            prefix.name if prefix.name is not None else "name not shown",
+            prefix.name or "",
             "one key" if prefix.whole else "prefix",
             UNKNOWN if prefix.keys is None else about + number(prefix.keys) if prefix.keys or told.exact else "few",
         )
@@ -146,9 +153,7 @@ def _prefixes(status: Status) -> Section:
         rows.append((f"and {number(told.count - len(told.listed))} more", "", ""))
     if not rows:
         rows = [("none yet", "", "")]
-    if not status.names and told.count:
-        note += " The setting admin_names shows names."
-    return Section(f"Covered prefixes: {number(told.count)}", rows, ("Prefix", "Kind", "With deadlines"), note)
+    return Section(title, rows, ("Prefix", "Kind", "With deadlines"), note)
 
 
 def _biggest(status: Status) -> Section:
@@ -166,18 +171,19 @@ def _biggest(status: Status) -> Section:
 
 def _rules(status: Status) -> Section:
     assert status.rules is not None
+    title = f"Rules of events: {number(status.rules.count)}"
+    if status.rules.count and not status.names:
+        return Section(title, _unnamed(status.rules.count))
     rows: list[Row] = []
     for rule in status.rules.listed:
-        acts = [f"stream {rule.stream}" if rule.stream is not None else "a stream"] if rule.streams else []
-        acts += [f"list {rule.list}" if rule.list is not None else "a list"] if rule.lists else []
+        acts = [f"stream {rule.stream}"] if rule.streams else []
+        acts += [f"list {rule.list}"] if rule.lists else []
         acts += [f"messages {rule.publishes}"] if rule.publishes else []
-        rows.append(
-            (rule.pattern if rule.pattern is not None else "name not shown", str(rule.database), ", ".join(acts))
-        )
+        rows.append((rule.pattern or "", str(rule.database), ", ".join(acts)))
     if status.rules.count > len(rows):
         rows.append((f"and {number(status.rules.count - len(rows))} more", "", ""))
     return Section(
-        f"Rules of events: {number(status.rules.count)}",
+        title,
         rows or [("none", "", "")],
         ("Pattern", "Database", "Tells"),
     )
