@@ -27,12 +27,14 @@ class Section(NamedTuple):
     """A part of the whole.
 
     Attributes:
+        rank: how important it is where there is no room for all: the lowest stays longest.
         title: its title.
         rows: its rows, of which the first cell names the row and the others are numbers or words.
         head: the titles of the columns; none where there are two.
         note: a sentence below.
     """
 
+    rank: int
     title: str
     rows: Sequence[Row]
     head: Row = ()
@@ -52,6 +54,7 @@ def sections(status: Status) -> list[Section]:
 def _removals(status: Status) -> Section:
     told = status.removals
     return Section(
+        1,
         "Removed at their deadline",
         [
             ("Members a second", number(told.removed_lately)),
@@ -65,7 +68,7 @@ def _removals(status: Status) -> Section:
 
 def _due(status: Status) -> Section:
     if status.due is None:
-        return Section("Falls due", [("Not known", status.due_trouble or "not asked yet")])
+        return Section(0, "Falls due", [("Not known", status.due_trouble or "not asked yet")])
     due = status.due
     note = DUE
     if status.passed_over:
@@ -78,12 +81,13 @@ def _due(status: Status) -> Section:
     ]
     if due.overdue:
         rows.insert(0, ("Overdue", number(due.overdue)))
-    return Section("Falls due", rows, note=note)
+    return Section(0, "Falls due", rows, note=note)
 
 
 def _requests(status: Status) -> Section:
     told = status.requests
     return Section(
+        3,
         "Requests a second",
         [
             ("Over shared connections", number(told.shared if told else None)),
@@ -125,7 +129,7 @@ def _server(status: Status) -> Section:
         for worker in proxies.workers:
             said = "does not answer" if not worker.answers else plural(worker.clients or 0, "client")
             rows.append((f"Worker {worker.number}", said))
-    return Section("Server and proxies", rows)
+    return Section(2, "Server and proxies", rows)
 
 
 def _unnamed(count: int) -> Sequence[Row]:
@@ -136,7 +140,7 @@ def _prefixes(status: Status) -> Section:
     told = status.prefixes
     title = f"Covered prefixes: {number(told.count)}"
     if told.count and not status.names:
-        return Section(title, _unnamed(told.count))
+        return Section(4, title, _unnamed(told.count))
     note = "Keys that begin so can have members with deadlines."
     if not told.exact and told.sampled is not None:
         note += f" Numbers of keys are estimated from a sample of {number(told.sampled)} keys."
@@ -153,7 +157,7 @@ def _prefixes(status: Status) -> Section:
         rows.append((f"and {number(told.count - len(told.listed))} more", "", ""))
     if not rows:
         rows = [("none yet", "", "")]
-    return Section(title, rows, ("Prefix", "Kind", "With deadlines"), note)
+    return Section(4, title, rows, ("Prefix", "Kind", "With deadlines"), note)
 
 
 def _biggest(status: Status) -> Section:
@@ -166,14 +170,14 @@ def _biggest(status: Status) -> Section:
         else f"Of a sample of {plural(told.sampled, 'key')}: there may be bigger ones."
     )
     head = ("Key", "Database", "Deadlines")
-    return Section("Most deadlines", rows or [("none yet", "", "")], head, note if rows else "")
+    return Section(6, "Most deadlines", rows or [("none yet", "", "")], head, note if rows else "")
 
 
 def _rules(status: Status) -> Section:
     assert status.rules is not None
     title = f"Rules of events: {number(status.rules.count)}"
     if status.rules.count and not status.names:
-        return Section(title, _unnamed(status.rules.count))
+        return Section(5, title, _unnamed(status.rules.count))
     rows: list[Row] = []
     for rule in status.rules.listed:
         acts = [f"stream {rule.stream}"] if rule.streams else []
@@ -183,6 +187,7 @@ def _rules(status: Status) -> Section:
     if status.rules.count > len(rows):
         rows.append((f"and {number(status.rules.count - len(rows))} more", "", ""))
     return Section(
+        5,
         title,
         rows or [("none", "", "")],
         ("Pattern", "Database", "Tells"),
