@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from proxy.events.rules import Rule
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names
 from proxy.status.judge import judge
@@ -81,7 +82,8 @@ def busy() -> Iterator[tuple[Server, Proxy, Admin]]:
             many(server, "cart:", 70_000, 1_800_000)
             many(server, "session:", 30_000, 30_000_000)
             rule = b"1000000 0 0 - %d:%b%b" % (len(HOSTILE), HOSTILE, b"expired")
-            assert server.command("ZADD", NAMES.events, 0, rule) == b":1\r\n"
+            pushed = Rule(b"jobs:*", list=b"ready", letters="S").encode()
+            assert server.command("ZADD", NAMES.events, 0, rule, 0, pushed) == b":2\r\n"
             end = time.monotonic() + (60 if "SCREENSHOTS" in os.environ else 1)
             while time.monotonic() < end:
                 client.send(b"".join(request("SADD", f"cart:x{n}", "a") for n in range(20)))
@@ -219,6 +221,7 @@ def test_the_page_of_a_busy_proxy(
             assert shown_ in text, text
         assert re.search(r"In the next hour\s+70,0\d\d\s+In the next day\s+100,0\d\d", text), text
         assert "Each line includes those above." in text
+        assert re.search(r"jobs:\*\s+0\s+list ready, messages S\b", text), text
         # As it is, nothing of it as HTML, and what turns the direction of text as an escape.
         assert "<img src=x onerror=alert(1)>:</script><b>\\u202e\\x00&amp;'\"" in text
         assert tab.value("document.querySelectorAll('img, b').length") == 0
