@@ -244,6 +244,7 @@ class Server:
             "uptime_in_seconds": int(time.monotonic() - self._started),
             "upstream": str(self._upstream),
             "upstream_state": self._upstream.state,
+            "embedded": int(self._settings.embedded),
         }
         return info.section(self.metrics, facts)
 
@@ -658,8 +659,9 @@ class Server:
         """Warn once about limits that differ from the settings, and about data exposed to others."""
         settings = self._settings
         if self._limit * self._place.workers < settings.max_clients:
-            # Warn only if max_clients was set explicitly.
-            say = log.warning if "max_clients" in settings.model_fields_set else log.debug
+            # Whoever leaves the default, or names it in a file with every default, has not asked for so many.
+            default = type(settings).model_fields["max_clients"].default
+            say = log.debug if settings.max_clients == default else log.warning
             say(
                 "max_clients lowered: too few open files",
                 max_clients=self._limit * self._place.workers,

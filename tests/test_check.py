@@ -31,6 +31,7 @@ from proxy.check.probe import PING, NoAnswerError, ask, has_line, listening
 from proxy.cli import command
 from proxy.loop import PlainLoop
 from proxy.settings import load
+from proxy.upstream.words import EMBEDDED_BEHIND
 from tests.conftest import StartProxy, StartServer
 from tests.relay import Relay
 from tests.servers import KINDS, ROOT, Proxy, Server, free_port, proxy_environment, until
@@ -245,6 +246,20 @@ def test_a_proxy_behind_the_proxy(proxy: Proxy, upstream: Server) -> None:
     host, port = proxy.address  # type: ignore[misc]
     report = Report("--upstream", f"redis://{host}:{port}", *nowhere())
     fails(report, "upstream", "is an expiremember-proxy itself", f"set upstream to {upstream.url}", __version__)
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_proxy_behind_the_proxy_with_a_server_of_its_own(start_proxy: StartProxy, workers: str) -> None:
+    """The socket of that server is in a folder that goes with the proxy: nobody else is to use it."""
+    inner = start_proxy(None, "--embedded", "--workers", workers)
+    host, port = inner.address  # type: ignore[misc]
+    at = f"redis://{host}:{port}"
+    report = Report("--upstream", at, *nowhere())
+    fails(report, "upstream", "is an expiremember-proxy itself", EMBEDDED_BEHIND)
+    outer = start_proxy(None, "--upstream", at)
+    assert EMBEDDED_BEHIND in {line.get("advice") for line in outer.log()}
+    assert "redis.sock" not in report.text + outer.process.output
 
 
 def test_a_version_that_is_too_old(upstream: Server) -> None:

@@ -715,6 +715,22 @@ def test_a_native_lifetime_is_explained(upstream: Server, proxy: Proxy, talk: Co
     assert re.match(r"The server itself removes the field in 90 s \(.*\), before its deadline\.", sentence)
 
 
+def test_lifetimes_of_the_server_itself_are_told_of(upstream: Server, proxy: Proxy, talk: Connect) -> None:
+    client = talk(proxy)
+    client("HSET", "cart", "apple", 1)
+    client("HEXPIRE", "cart", 100, "FIELDS", 1, "apple")
+    client("SADD", "set", "m")
+    is_native = client("TTL", "cart", "apple") == -1
+    for only in (["--key", "cart"], ["cart"]):
+        status, said, _ = run("deadlines", *only, "--upstream", upstream.url)
+        assert (status, "HTTL cart FIELDS" in said, "no deadlines" in said) == (0, is_native, is_native)
+    upstream.command("ACL", "SETUSER", "own", "on", ">pw", *rules("__expiremember__:"), "-hpttl")
+    url = upstream.url.replace("//", "//own:pw@")
+    assert ("HTTL cart" in run("deadlines", "cart", "--upstream", url)[1]) is is_native
+    for others in (["c*"], ["set"], ["none"], ["cart", "--format", "csv"], ["cart", "--format", "json"]):
+        assert "HTTL" not in run("deadlines", *others, "--upstream", upstream.url)[1], others
+
+
 @pytest.mark.one_kind
 def test_what_is_overdue_is_explained(start_server: StartServer, talk: Connect) -> None:
     server = start_server(KIND)

@@ -133,6 +133,21 @@ def test_a_program_runs(block: Block, tmp_path: Path, proxy: Proxy, upstream: Se
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@one_kind
+def test_programs_run_again_and_after_each_other(tmp_path: Path, proxy: Proxy, upstream: Server) -> None:
+    """A reader tries one page after another, on one server, and a program twice."""
+    (typed,) = [block for block in BLOCKS if block.marker == "redis-py"]
+    blocks = [typed, *the("python")]
+    program = tmp_path / "program.py"
+    for block in (*blocks, *reversed(blocks)):
+        program.write_text(at(block.text, port_of(proxy), upstream.port), "utf-8")
+        done = subprocess.run(
+            [sys.executable, str(program)], cwd=ROOT, env=proxy_environment(), capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}: {done.stderr}"
+
+
 @pytest.mark.parametrize("block", the("toml"), ids=str)
 def test_a_configuration_loads(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "proxy.toml"
@@ -244,6 +259,16 @@ def test_flags_amid_the_text_exist() -> None:
                 assert {word for word in words if word.startswith("--")} <= own, f"{one.path}: {text}"
             elif words[0].startswith("--"):
                 assert set(words[0].split("=")[0].split("/")) <= own | others, f"{one.path}: {text}"
+
+
+def test_a_page_with_bare_commands_says_how_the_shell_finds_them() -> None:
+    """An installation in .venv is not on the PATH."""
+    for one in PAGES:
+        if any(re.search(r"^expiremember-proxy ", block.text, re.M) for block in one.blocks):
+            assert "`. .venv/bin/activate`" in one.text, one.path
+    for path in sorted((ROOT / "docs").rglob("*.py")):
+        if "    expiremember-proxy " in path.read_text("utf-8"):
+            assert "`. .venv/bin/activate`" in page(str(path.relative_to(ROOT).with_name("README.md"))).text
 
 
 def test_settings_amid_the_text_exist() -> None:

@@ -174,6 +174,27 @@ def test_a_stream_is_followed(server: Server, start: Start, talk: Connect) -> No
 
 
 @one_kind
+def test_a_stream_that_does_not_exist_is_said(upstream: Server, talk: Connect) -> None:
+    at = f"{upstream.url}/3"
+    missing = "expiremember-proxy: events: there is no stream nowhere in database 3"
+    status, said = events("tail", "nowhere", "--upstream", at)
+    assert (status, said.startswith(missing), said.count("\n")) == (1, True, 1), said
+    beside = talk(upstream, 3)
+    beside("XADD", "emptied", 1, "a", "b")
+    beside("XTRIM", "emptied", "MAXLEN", 0)
+    assert events("tail", "emptied", "--upstream", at) == (0, "")
+    follower = Process(
+        [sys.executable, "-m", "proxy", "events", "tail", "nowhere", "--follow", "--upstream", at], proxy_environment()
+    )
+    try:
+        assert follower.line(lambda row: row.startswith(missing)).endswith("; waiting for it")
+        beside("XADD", "nowhere", "*", "other", "entry")
+        follower.line(lambda row: row.endswith("other=entry"))
+    finally:
+        follower.kill()
+
+
+@one_kind
 def test_the_commands_of_the_page_do_what_it_says(folder: Path, proxy: Proxy, upstream: Server) -> None:
     block, *_ = page("docs/events.md").blocks
     done = shell(at(block.text, port_of(proxy), upstream.port), folder)

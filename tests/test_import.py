@@ -222,6 +222,25 @@ def test_what_is_missing_is_counted_and_named_and_what_is_there_is_set(
     assert kept(server, wanted) == wanted
 
 
+def test_members_are_named_by_key_and_one_is_no_plural(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "dump.rdb"
+    members = [b"m%d" % number for number in range(12)]
+    data = b"".join(
+        entry(b"key:%02d" % number, 2, strings(members), [(one, FAR) for one in members]) for number in range(12)
+    )
+    file.write_bytes(closed(data))
+    said = bring("--rdb", file, "--upstream", server.url, "--dry-run").said
+    assert "         144  no such key\n              database 0: 'key:00' 'm0', 'm1', 'm2', … (12)\n" in said
+    assert [row.split()[2] for row in said.splitlines() if "database 0" in row] == [
+        f"'key:{number:02}'" for number in range(10)
+    ]
+    assert said.endswith("              …\n")
+    file.write_bytes(closed(entry(b"key", 2, strings([b"m"]), [(b"m", FAR)])))
+    said = bring("--rdb", file, "--upstream", server.url, "--dry-run").said
+    assert " 1 key; 1 of them has members with deadlines: 1 deadline; " in said
+    assert "dry run, nothing changed: 1 deadline\n" in said
+
+
 def test_a_comparison_finds_what_differs(start_server: StartServer, tmp_path: Path) -> None:
     server = holding(start_server, KIND, tmp_path, recorded("large"))
     args = ("--rdb", tmp_path / "dump.rdb", "--upstream", server.url)

@@ -25,7 +25,7 @@ from proxy.upstream.endpoint import Upstream
 from tests.conftest import StartProxy, StartServer
 from tests.namespaces import FAR, Cable, cable
 from tests.raw import Raw, request
-from tests.servers import BINARIES, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.servers import BINARIES, ROOT, Process, Proxy, Server, free_port, proxy_environment, until
 
 pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
@@ -94,6 +94,22 @@ def test_a_low_limit_on_files_lowers_the_number_of_clients(server: Server, start
                 client.send_command("PING")
                 told.append(client.line())
         assert told == [b"+PONG\r\n"] * client_limit(500, 256) + [b"-ERR max number of clients reached\r\n"] * 5
+        assert process.end() == 0
+    finally:
+        process.kill()
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize(
+    "given", [(), ("--config", str(ROOT / "config" / "proxy.toml"))], ids=["none", "every default"]
+)
+def test_the_default_number_of_clients_is_lowered_silently(server: Server, given: tuple[str, ...]) -> None:
+    """Whoever has not chosen a number need not be told of another, and a file with every default chooses nothing."""
+    shell = f'ulimit -n 256; exec {sys.executable} -m proxy "$@" --log-format json --listen 127.0.0.1:{free_port()}'
+    process = Process(["sh", "-c", shell, "sh", *given, "--upstream", server.url], proxy_environment())
+    try:
+        process.line(lambda line: '"ready"' in line)
+        assert "max_clients" not in process.output
         assert process.end() == 0
     finally:
         process.kill()

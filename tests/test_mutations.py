@@ -941,7 +941,7 @@ CHECKS |= {
     "left to workers": lambda place: takeover.check_left(_again(place), place.folder, "killed", "2"),
     "left to nobody": lambda place: takeover.test_files_are_left_to_nobody_who_has_gone(_again(place), place.folder),
     "left at once": lambda place: takeover.test_a_word_at_once_behind_the_sockets_is_heard(_again(place), place.folder),
-    "one that ends": lambda place: takeover.check_meeting_one_that_ends(place.folder / "takeover", 3),
+    "one that ends": lambda place: takeover.check_meeting_one_that_ends(_again(place), place.folder),
     "a slow start": lambda place: takeover.test_a_slow_start_is_waited_for(_again(place), place.folder),
     "a silent visitor": lambda place: takeover.check_silent(_again(place), place.folder, "visitor"),
     "taken by nobody": lambda place: takeover.test_who_cannot_serve_takes_nothing_over(_again(place), place.folder),

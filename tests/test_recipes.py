@@ -86,10 +86,19 @@ def test_each_program_is_short_and_on_the_page() -> None:
     assert len(PROGRAMS) >= 8
     for path in PROGRAMS:
         text = path.read_text("utf-8")
-        assert text.count("\n") <= 60, path.name
+        assert text.count("\n") <= 62, path.name
         assert "\nIt replaces " in text, path.name
         assert "\nWhat can go wrong: " in text, path.name
         assert path.name in table, path.name
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_says_what_it_is_to_be_called_with(path: Path) -> None:
+    (line,) = re.findall(rf"^    python {path.name} (.+)$", path.read_text("utf-8"), re.M)
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(rf"usage: python {path.name} redis://HOST:PORT( [A-Z]+)?\n", run.stderr), run.stderr
+    assert len(run.stderr.split()[3:]) == len(line.split())
 
 
 ENDLESS = ("unpaid_orders", "delay_queue", "ready_list", "presence")

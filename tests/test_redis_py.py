@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import redis.cluster
 
 from proxy.redis_py import AsyncMemberCommands, MemberCommands, Queued
 from tests.cluster import Cluster
+from tests.pages import page
 from tests.servers import BINARIES, KIND, ROOT, Proxy, until
 
 pytestmark = pytest.mark.one_kind
@@ -185,6 +187,16 @@ def test_the_asynchronous_methods_of_a_cluster(cluster: Cluster) -> None:
                 check(await pipe.execute(), expected)
 
     run(main)
+
+
+def test_the_page_names_every_method_and_no_other() -> None:
+    section = page("docs/clients.md").text.split("\n## Python\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| (`.+`) \|$", section, re.M)
+    named = {method: said for methods, said in rows for method in re.findall(r"\w+", methods)}
+    for one in (MemberCommands, AsyncMemberCommands, Queued):
+        assert named.keys() == {name for name in vars(one) if not name.startswith("_")}, one
+    for method, said in named.items():
+        assert f"`{method.removesuffix('_member').upper()}" in said
 
 
 def test_the_module_stands_alone() -> None:

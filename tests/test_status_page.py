@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from proxy.events.rules import Rule
 from proxy.metrics.table import Metrics
 from proxy.scripts.naming import Names
 from proxy.status.judge import judge
@@ -25,6 +26,7 @@ from proxy.status.names import LONGEST, shown
 from proxy.status.report import COUNTERS, DELAY_BOUNDS, SAMPLES, History, Report, quantile, report_of
 from proxy.status.shape import Status, Upstream
 from proxy.status.status import FRESH_SECONDS, WAIT_SECONDS
+from proxy.status.view import sections
 from proxy.status.words import duration, number
 from tests.admin import Admin, admin_of, with_admin
 from tests.browser import Browser
@@ -80,7 +82,8 @@ def busy() -> Iterator[tuple[Server, Proxy, Admin]]:
             many(server, "cart:", 70_000, 1_800_000)
             many(server, "session:", 30_000, 30_000_000)
             rule = b"1000000 0 0 - %d:%b%b" % (len(HOSTILE), HOSTILE, b"expired")
-            assert server.command("ZADD", NAMES.events, 0, rule) == b":1\r\n"
+            pushed = Rule(b"jobs:*", list=b"ready", letters="S").encode()
+            assert server.command("ZADD", NAMES.events, 0, rule, 0, pushed) == b":2\r\n"
             end = time.monotonic() + (60 if "SCREENSHOTS" in os.environ else 1)
             while time.monotonic() < end:
                 client.send(b"".join(request("SADD", f"cart:x{n}", "a") for n in range(20)))
@@ -218,6 +221,7 @@ def test_the_page_of_a_busy_proxy(
             assert shown_ in text, text
         assert re.search(r"In the next hour\s+70,0\d\d\s+In the next day\s+100,0\d\d", text), text
         assert "Each line includes those above." in text
+        assert re.search(r"jobs:\*\s+0\s+list ready, messages S\b", text), text
         # As it is, nothing of it as HTML, and what turns the direction of text as an escape.
         assert "<img src=x onerror=alert(1)>:</script><b>\\u202e\\x00&amp;'\"" in text
         assert tab.value("document.querySelectorAll('img, b').length") == 0
@@ -340,8 +344,11 @@ def test_names_are_shown_only_where_that_is_wanted(server: Server, start: Start)
     assert status.rules is not None
     assert (status.rules.count, status.rules.listed[0].pattern, status.rules.listed[0].maxlen) == (1, None, 10)
     assert status.biggest is None
+    unnamed = [row for part in sections(status) for row in part.rows if "--admin-names" in row[0]]
+    assert unnamed == [("3 names not shown: see --admin-names",), ("1 name not shown: see --admin-names",)]
     for path in ("/", "/status.json"):
         told = port.ask(path)[1]
+        assert "name not shown<" not in told
         assert "secret" not in told
         assert "onerror" not in told
         assert "member" not in told.replace("expiremember", "").replace("members", "").replace("no member has", "")

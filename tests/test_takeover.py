@@ -119,12 +119,11 @@ def test_the_page_says_how_to_take_over(server: Server, folder: Path) -> None:
     """The command of the page, twice."""
     (block,) = [block for block in page("docs/operations.md").blocks if "--takeover" in block.text]
     port = free_port()
-    text = at(block.text, port, server.port).replace("/run/user/1000/", f"{folder}/")
-    words = ["bash", "-c", f"exec {text}"]
+    words = ["bash", "-c", f"exec {at(block.text, port, server.port)}"]
     with ExitStack() as stack:
         processes = []
         for _ in range(2):
-            processes.append(Process(words, proxy_environment(), folder))
+            processes.append(Process(words, proxy_environment({"HOME": str(folder)}), folder))
             stack.callback(processes[-1].kill)
             processes[-1].line(is_ready)
         assert processes[0].wait() == 0
@@ -238,21 +237,25 @@ def test_what_is_no_proxy_of_this_version_is_refused(tmp_path: Path, answers: li
     thread.join(10 if answers else 0)
 
 
-def check_meeting_one_that_ends(path: Path, visits: int) -> None:
-    """Where it hangs up as often as that before it has ended, the next one starts as the first."""
-    thread = talks(path, [], visits)
-    try:
-        made = Succession.of(Settings(takeover=path), None)
-    except SettingsError as error:
-        raise AssertionError("it did not start") from error
+@pytest.mark.parametrize("visits", [1, 3])
+def test_who_meets_one_that_ends_starts_as_the_first(tmp_path: Path, visits: int) -> None:
+    thread = talks(tmp_path / "takeover", [], visits)
+    made = Succession.of(Settings(takeover=tmp_path / "takeover"), None)
     thread.join(10)
     assert made.given is None
     assert made.alone.is_set()
 
 
-@pytest.mark.parametrize("visits", [1, 3])
-def test_who_meets_one_that_ends_starts_as_the_first(tmp_path: Path, visits: int) -> None:
-    check_meeting_one_that_ends(tmp_path / "takeover", visits)
+def check_meeting_one_that_ends(again: Again, folder: Path) -> None:
+    """Where it hangs up several times before it has ended, the next one starts as the first."""
+    talks(folder / "takeover", [], 3)
+    proxy = again(ready=False)
+    until(lambda: '"ready"' in proxy.process.output or proxy.process.ended)
+    assert not proxy.process.ended, proxy.process.output
+
+
+def test_a_process_that_meets_one_that_ends_starts(again: Again, tmp_path: Path) -> None:
+    check_meeting_one_that_ends(again, tmp_path)
 
 
 def test_sockets_of_another_user_are_not_taken(tmp_path: Path) -> None:

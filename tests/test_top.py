@@ -28,6 +28,7 @@ from proxy.settings import SettingsError
 from proxy.status.shape import Status
 from proxy.status.text import lines_of
 from proxy.status.top import Source, TopError
+from proxy.status.view import sections
 from tests.admin import Admin, admin_of, with_admin
 from tests.conftest import Start, StartProxy
 from tests.patience import patience
@@ -270,6 +271,29 @@ def test_no_line_is_wider_than_the_terminal(port: Admin) -> None:
         for line in lines:
             told = re.sub(r"\x1b\[[0-9;]*m", "", line)
             assert sum(2 if character == "宽" else 1 for character in told) <= width
+
+
+def test_what_matters_least_is_left_out_of_a_low_terminal(port: Admin) -> None:
+    status = Status.model_validate_json(port.ask("/status.json")[1])
+    prefix = status.prefixes.listed[0]
+    many = status.prefixes.model_copy(update={"count": 30, "listed": [prefix] * 30})
+    crowded = status.model_copy(update={"prefixes": many})
+    titles = [part.title for part in sections(crowded)]
+    assert len(titles) == 7
+    for width, height in ((80, 24), (120, 24), (80, 40), (120, 30)):
+        shown = lines_of(crowded, width, height)
+        text = "\n".join(shown)
+        assert len(shown) <= height
+        assert "Falls due" in text
+        assert "Removed at their deadline" in text
+        missing = re.fullmatch(r"(\d+) more lines?(?:: (.+))?", shown[-1])
+        assert missing, shown[-1]
+        without = [title for title in titles if title not in "\n".join(shown[:-1])]
+        assert ", ".join(without).startswith((missing[2] or "").rstrip("…"))
+    low = lines_of(crowded, 80, 24)
+    assert "Most deadlines" not in "\n".join(low[:-1])
+    assert lines_of(crowded, 80, 200)[-1].startswith("  ")  # all of it
+    assert not any("more line" in line for line in lines_of(crowded, 80, 200))
 
 
 def test_what_is_wrong_is_shown_whole_on_a_narrow_terminal(port: Admin) -> None:

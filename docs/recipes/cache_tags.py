@@ -48,6 +48,8 @@ def drop(r: redis.Redis, tag: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python cache_tags.py redis://HOST:PORT")
     connection = redis.Redis.from_url(sys.argv[1], decode_responses=True)
     tags = ["product:7", "shop"]
     print(put(connection, "/7", "<html>", tags, numbers(connection, tags), 60), drop(connection, "product:7"))

@@ -42,6 +42,8 @@ def seconds_left(r: redis.Redis, address: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python grey_list.py redis://HOST:PORT ADDRESS")
     connection = redis.Redis.from_url(sys.argv[1], decode_responses=True)
     while may_try(connection, sys.argv[2]):
         print("failed", failed(connection, sys.argv[2]))

@@ -48,4 +48,6 @@ def missed(r: redis.Redis, last: str = "0") -> tuple[dict[str, int], str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python inbox.py redis://HOST:PORT")
     print(missed(redis.Redis.from_url(sys.argv[1], decode_responses=True)))

@@ -51,5 +51,7 @@ class Cache:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python object_cache.py redis://HOST:PORT")
     users = Cache(redis.Redis.from_url(sys.argv[1], decode_responses=True), "users", 60)
     print(users.get("7", lambda number: {"name": "Ada", "number": number}), len(users))

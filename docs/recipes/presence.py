@@ -51,5 +51,7 @@ def watch(r: redis.Redis) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python presence.py redis://HOST:PORT")
     for what, who in watch(redis.Redis.from_url(sys.argv[1], decode_responses=True)):
         print(what, who, flush=True)

@@ -48,4 +48,6 @@ def work(r: redis.Redis, name: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python ready_list.py redis://HOST:PORT WORKER")
     work(redis.Redis.from_url(sys.argv[1], decode_responses=True), sys.argv[2])

@@ -32,6 +32,8 @@ def recent(r: redis.Redis, user: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python recent.py redis://HOST:PORT")
     connection = redis.Redis.from_url(sys.argv[1], decode_responses=True)
     for number in range(12):
         look(connection, "7", f"product {number}")

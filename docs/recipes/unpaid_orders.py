@@ -54,6 +54,8 @@ def work(r: redis.Redis, name: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python unpaid_orders.py redis://HOST:PORT WORKER")
     connection = redis.Redis.from_url(sys.argv[1], decode_responses=True)
     with contextlib.suppress(redis.ResponseError):  # another worker has made it
         connection.xgroup_create("lapsed", "stock", id="0", mkstream=True)

@@ -13,6 +13,7 @@ from typing import Final
 
 from proxy.coverage.prefixes import MOST
 from proxy.upstream.nodes import Node
+from proxy.upstream.words import EMBEDDED_BEHIND
 
 _SHOWN_PREFIXES: Final = 10
 
@@ -184,10 +185,11 @@ def _nesting(facts: Facts) -> Iterator[Finding]:
     if facts.section:
         behind = facts.section.get("upstream", "the server behind it")
         version = facts.section.get("version", "?")
+        advice = EMBEDDED_BEHIND if facts.section.get("embedded") == "1" else f"set upstream to {behind}"
         yield Finding(
             Level.FAILURE,
             "upstream",
-            f"{facts.address} is an expiremember-proxy itself (version {version}); set upstream to {behind}",
+            f"{facts.address} is an expiremember-proxy itself (version {version}); {advice}",
         )
     elif facts.has_command:
         yield Finding(

@@ -17,12 +17,12 @@ import click
 
 from proxy.check.probe import printable
 from proxy.events.rules import Rule, RuleError
-from proxy.events.store import Fields, Found, NoRuleError, Store, StoreError, Target, opened
+from proxy.events.store import Fields, Found, NoneSuchError, Store, StoreError, Target, opened
 from proxy.scripts.naming import Names
 from proxy.settings import Settings, SettingsError
 from proxy.upstream.endpoint import Upstream
 
-NO_RULE: Final = 1
+NONE_SUCH: Final = 1
 FAILED: Final = 2
 
 _SHOWN: Final = 60
@@ -57,7 +57,7 @@ def remove_rule(settings: Settings, pattern: bytes) -> int:
 
     async def work(store: Store) -> None:
         if not await store.remove(upstream.database, pattern):
-            raise NoRuleError(f"no rule for {show(pattern)} in database {upstream.database}; see events list")
+            raise NoneSuchError(f"no rule for {show(pattern)} in database {upstream.database}; see events list")
         click.echo(f"removed: {show(pattern)} in database {upstream.database}; what it wrote stays as it is")
 
     return _run(settings, upstream, work)
@@ -79,11 +79,17 @@ def list_rules(settings: Settings) -> int:
 
 
 def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
-    """Print the last entries of a stream, and new ones if it is followed; return the exit status."""
+    """Print the last entries of a stream, and new ones if it is followed; return the exit status: 1 without one."""
+    upstream = Upstream(settings, settings.upstream)
 
     async def work(store: Store) -> None:
         last = b"0-0"
         entries = await store.last(stream, count)
+        if not entries and not await store.is_there(stream):
+            missing = f"there is no stream {show(stream)} in database {upstream.database}"
+            if not follow:
+                raise NoneSuchError(f"{missing}; a rule makes it when a member expires: see events list")
+            _complain(f"{missing} yet; waiting for it")
         while True:
             for number, fields in entries:
                 click.echo(line(number, fields))
@@ -92,7 +98,7 @@ def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
                 return
             entries = await store.after(stream, last)
 
-    return _run(settings, Upstream(settings, settings.upstream), work)
+    return _run(settings, upstream, work)
 
 
 def _run(settings: Settings, upstream: Upstream, work: Callable[[Store], Awaitable[None]]) -> int:
@@ -103,11 +109,15 @@ def _run(settings: Settings, upstream: Upstream, work: Callable[[Store], Awaitab
     try:
         asyncio.run(connect())
     except StoreError as error:
-        print(printable(f"expiremember-proxy: events: {error}"), file=sys.stderr)
-        return NO_RULE if isinstance(error, NoRuleError) else FAILED
+        _complain(str(error))
+        return NONE_SUCH if isinstance(error, NoneSuchError) else FAILED
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _complain(text: str) -> None:
+    print(printable(f"expiremember-proxy: events: {text}"), file=sys.stderr, flush=True)
 
 
 # Output for people.

@@ -32,8 +32,8 @@ class StoreError(Exception):
     """The request failed; the text is one line for people."""
 
 
-class NoRuleError(StoreError):
-    """There is no such rule."""
+class NoneSuchError(StoreError):
+    """There is no such rule, or no such stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,10 @@ class Store:
             return Target(int(await self._say(ask, name)))
         except ResponseError:  # no permission
             return Target()
+
+    async def is_there(self, key: bytes) -> bool:
+        """Return whether a key exists."""
+        return bool(await self._ask("TYPE", key) != b"none")
 
     async def last(self, stream: bytes, count: int) -> list[tuple[bytes, Fields]]:
         """Return the last entries of a stream, the oldest first."""

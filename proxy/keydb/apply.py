@@ -35,7 +35,10 @@ BYTES_AT_ONCE: Final = 1 << 20
 """Approximate limit for the bytes of keys and members held at a time."""
 
 NAMED: Final = 10
-"""How many members to name for each outcome that needs attention."""
+"""How many keys to name for each outcome that needs attention."""
+
+NAMED_MEMBERS: Final = 3
+"""How many members to name of each."""
 
 
 _CLOSING_SECONDS: Final = 1.0
@@ -83,17 +86,29 @@ class ApplyError(Exception):
 
 
 @dataclass
+class Named:
+    """A key that is named for an outcome.
+
+    Attributes:
+        count: how many of its deadlines had this outcome.
+        members: the first `NAMED_MEMBERS` members, each with the other one that may be meant.
+    """
+
+    count: int = 0
+    members: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+
+
+@dataclass
 class Tally:
     """Counts what happened to the deadlines.
 
     Attributes:
         counts: number of deadlines for each outcome.
-        names: the first `NAMED` members of each bad outcome: database, key, member, and the other member that may be
-            meant.
+        names: the first `NAMED` keys of each bad outcome, by database and name.
     """
 
     counts: Counter[Outcome] = field(default_factory=Counter)
-    names: dict[Outcome, list[tuple[int, bytes, bytes, bytes | None]]] = field(default_factory=dict)
+    names: dict[Outcome, dict[tuple[int, bytes], Named]] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -113,8 +128,15 @@ class Tally:
             return
         members = ((of_key.key, row[0], row[2]) for of_key in batch.keys for row in of_key.rows)
         for letter, (key, member, cut) in zip(letters, members, strict=True):
-            if (bad := Outcome(letter)) not in GOOD and len(names := self.names.setdefault(bad, [])) < NAMED:
-                names.append((batch.database, key, member, cut if bad is Outcome.AMBIGUOUS else None))
+            if (bad := Outcome(letter)) in GOOD:
+                continue
+            names, place = self.names.setdefault(bad, {}), (batch.database, key)
+            if place not in names and len(names) == NAMED:
+                continue
+            named = names.setdefault(place, Named())
+            named.count += 1
+            if len(named.members) < NAMED_MEMBERS:
+                named.members.append((member, cut if bad is Outcome.AMBIGUOUS else None))
 
 
 class Importer:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 import structlog
 
-from proxy.keydb.apply import NAMED, ApplyError, Importer, Mode, Outcome, Tally
+from proxy.keydb.apply import ApplyError, Importer, Mode, Named, Outcome, Tally
 from proxy.keydb.options import Order, of_source
 from proxy.keydb.rdb import LARGEST, Ambiguity, DamagedError, Findings, Reader
 from proxy.keydb.source import FileSource, ServerSource, SourceError
@@ -118,7 +118,7 @@ def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
             asyncio.run(importer.run(spool, mode, tally, progress.step))
     except BaseException:
         if tally.total:
-            click.echo(f"stopped after {tally.total:,} of {spool.size:,} deadlines")
+            click.echo(f"stopped after {tally.total:,} of {_count(spool.size, 'deadline')}")
         raise
     _print_tally(mode, tally)
     return tally.is_good
@@ -172,8 +172,9 @@ _SAID_EVERY: Final = 10.0
 def _print_findings(name: str, found: Findings) -> None:
     checksum = "checksum correct" if found.checked else "no checksum, so damage would go unnoticed"
     click.echo(
-        f"{name}: {found.keys:,} keys; {found.with_deadlines:,} of them have members with deadlines:"
-        f" {found.rows:,} deadlines; {checksum}"
+        f"{name}: {_count(found.keys, 'key')}; {found.with_deadlines:,} of them"
+        f" {'has' if found.with_deadlines == 1 else 'have'} members with deadlines:"
+        f" {_count(found.rows, 'deadline')}; {checksum}"
     )
     for count, text in (
         (found.too_large, f"left out: the key or the member is larger than {LARGEST:,} bytes"),
@@ -206,8 +207,7 @@ def _explain(found: Ambiguity) -> str:
     members = list(found.members)
     if found.deadlines > found.candidates:
         members.insert(0, found.begin)
-    many = found.deadlines > 1
-    deadlines = f"{found.deadlines:,} {'' if found.same else 'different '}deadline{'s' if many else ''}"
+    deadlines = _count(found.deadlines, "deadline" if found.same else "different deadline")
     names = ", ".join(map(_show, members)) + (", …" if found.candidates > len(found.members) else "")
     return f"database {found.database}: {_show(found.key)} {_show(found.begin)}: {deadlines} for {names}"
 
@@ -228,16 +228,27 @@ _COLUMN: Final = {Mode.SET: 0, Mode.LOOK: 1, Mode.COMPARE: 2}
 
 def _print_tally(mode: Mode, tally: Tally) -> None:
     heading = {Mode.SET: "imported", Mode.LOOK: "dry run, nothing changed", Mode.COMPARE: "compared"}[mode]
-    click.echo(f"{heading}: {tally.total:,} deadlines")
+    click.echo(f"{heading}: {_count(tally.total, 'deadline')}")
     for outcome, words in _WORDS.items():
         count = tally.counts[outcome]
         if count or (outcome is Outcome.SET):
             click.echo(f"{count:>12,}  {words[_COLUMN[mode]]}")
-            for database, key, member, other in tally.names.get(outcome, ()):
-                or_other = "" if other is None else f" or {_show(other)}"
-                click.echo(f"{'':14}database {database}: {_show(key)} {_show(member)}{or_other}")
-            if tally.names.get(outcome) and count > NAMED:
+            names = tally.names.get(outcome, {})
+            for (database, key), named in names.items():
+                click.echo(f"{'':14}database {database}: {_show(key)} {_members(named)}")
+            if names and count > sum(named.count for named in names.values()):
                 click.echo(f"{'':14}…")
+
+
+def _members(named: Named) -> str:
+    shown = ", ".join(
+        _show(member) if other is None else f"{_show(member)} or {_show(other)}" for member, other in named.members
+    )
+    return shown if named.count == len(named.members) else f"{shown}, … ({named.count:,})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _show(name: bytes) -> str:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.check.probe import printable
-from proxy.looking.member import find_out, lines, outlook
+from proxy.events.command import show
+from proxy.looking.member import find_out, has_own_lifetimes, lines, outlook
 from proxy.looking.merge import Asked, Deadline, Soonest, SpoiltError, TooManyError, check_index
 from proxy.looking.reading import MOVING, LookError, Servers, opened
 from proxy.looking.shown import BLOCK, FORMATS, Format
@@ -32,6 +33,12 @@ _SURVEYED: Final = 400
 
 _QUIET_SECONDS: Final = 0.5
 _OFTEN_SECONDS: Final = 0.2
+
+
+_OWN_LIFETIMES: Final = """\
+note: this server has HEXPIRE itself, and the lifetimes that it sets are not listed; this shows them:
+  HTTL {key} FIELDS n field ...
+"""
 
 
 class OutputError(Exception):
@@ -56,6 +63,13 @@ class Wanted:
     within: float = math.inf
     form: str = "table"
 
+    @property
+    def only(self) -> bytes | None:
+        """The one key that is meant; None for any number of keys."""
+        if self.key is not None:
+            return self.key
+        return self.pattern if beginning(self.pattern) == self.pattern else None
+
 
 def list_deadlines(settings: Settings, wanted: Wanted) -> int:
     """Print deadlines, soonest first; return the exit status.
@@ -66,6 +80,8 @@ def list_deadlines(settings: Settings, wanted: Wanted) -> int:
 
     async def work(servers: Servers) -> int:
         await _list(servers, wanted)
+        if wanted.form == "table" and wanted.only is not None and await has_own_lifetimes(servers, wanted.only):
+            _write(_OWN_LIFETIMES.format(key=show(wanted.only)))
         if any(server.lacks for server in servers.all):
             raise LookError(f"some deadlines may be missing: {MOVING}")
         return DONE
@@ -203,10 +219,15 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
     """Return a function that tells whether a key matches a pattern of KEYS."""
     if pattern == b"*":
         return lambda _: True
-    head = pattern[: next((at for at, byte in enumerate(pattern) if byte in b"*?[\\"), len(pattern))]
+    head = beginning(pattern)
     if head + b"*" == pattern:
         return lambda key: key.startswith(head)
     return lambda key: key.startswith(head) and matches(pattern, key)
+
+
+def beginning(pattern: bytes) -> bytes:
+    """Return the part of a pattern of KEYS that stands for itself."""
+    return pattern[: next((at for at, byte in enumerate(pattern) if byte in b"*?[\\"), len(pattern))]
 
 
 async def _add_indexes(servers: Servers, soonest: Soonest, step: Callable[[], None]) -> int:

@@ -114,6 +114,14 @@ async def find_out(servers: Servers, key: bytes, member: bytes) -> Facts:
     )
 
 
+async def has_own_lifetimes(servers: Servers, key: bytes) -> bool:
+    """Return whether a key is a hash whose fields the server itself can give lifetimes."""
+    server = servers.owner(key)
+    kind, reply = await server.ask_freely([("TYPE", key), ("HPTTL", key, "FIELDS", 1, b"")])
+    # Without +hpttl the server refuses a command that it has; one that it lacks is unknown.
+    return kind == b"hash" and isinstance(reply, list | NoPermissionError)
+
+
 async def _is_there(server: Server, key: bytes, kind: bytes, member: bytes) -> bool | None:
     [[found]] = await presence(server, [(key, kind, [member])], COMPARED // 2)
     if found is None:

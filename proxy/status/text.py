@@ -14,13 +14,16 @@ from typing import Final
 from proxy.status.names import visible
 from proxy.status.shape import Removals, Status
 from proxy.status.view import Row, Section, sections
-from proxy.status.words import clock
+from proxy.status.words import clock, plural
 
 _TWO_COLUMNS: Final = 96
 """Terminals at least this wide get two columns."""
 
 _FOLDS: Final = 3
 """Maximum number of lines for the problem, and for the advice."""
+
+_FEW: Final = 5
+"""Rows of a list where there is no room for all."""
 
 _BETWEEN: Final = 4
 _WIDEST: Final = 76
@@ -41,19 +44,36 @@ def lines_of(
         colours: whether to use colours.
         complaint: why the figures are out of date.
     """
-    live = height is not None
-    lines = list(_lines(status, width, complaint, colours=colours, notes=True, live=live))
+    head = list(_head(status, width, complaint, colours=colours, live=height is not None))
+    parts, column = sections(status), _column(width)
+
+    def blocks(most: int | None, *, notes: bool) -> list[list[str]]:
+        removals = [status.removals if not place else None for place in range(len(parts))]
+        return [
+            list(_section(part, column, told, colours, notes, most)) for part, told in zip(parts, removals, strict=True)
+        ]
+
+    lines = [*head, *_laid(blocks(None, notes=True), width)]
     if height is None or len(lines) <= height:
         return lines
-    lines = list(_lines(status, width, complaint, colours=colours, notes=False, live=live))
+    whole = blocks(None, notes=False)
+    lines = [*head, *_laid(whole, width)]
     if len(lines) <= height:
         return lines
-    return [*lines[: height - 1], _styled(_clip("…", width), _DIM, colours)] if height > 1 else lines[:height]
+    few = blocks(_FEW, notes=False)
+    kept: list[int] = []
+    for place in sorted(range(len(parts)), key=lambda place: parts[place].rank):
+        more = sorted((*kept, place))
+        if len(head) + len(list(_laid([few[one] for one in more], width))) < height:
+            kept = more
+    lines = [*head, *_laid([few[one] for one in kept], width)]
+    missing = sum(map(len, whole)) - sum(len(few[one]) for one in kept)
+    without = ", ".join(visible(part.title) for place, part in enumerate(parts) if place not in kept)
+    last = plural(missing, "more line") + (f": {without}" if without else "")
+    return [*lines[: height - 1], _styled(_clip(last, width), _DIM, colours)] if height > 1 else lines[:height]
 
 
-def _lines(
-    status: Status, width: int, complaint: str | None, *, colours: bool, notes: bool, live: bool
-) -> Iterator[str]:
+def _head(status: Status, width: int, complaint: str | None, *, colours: bool, live: bool) -> Iterator[str]:
     level, text, advice = status.state.level, status.state.text, status.state.advice
     if complaint is not None:
         level, text, advice = "bad", complaint, "The figures below are older."
@@ -62,25 +82,32 @@ def _lines(
         yield from _folded(visible(advice), width)
     meta = f"expiremember-proxy {visible(status.version)} · {visible(status.upstream.address)} · {clock(status.at)}"
     yield _styled(_clip(meta + (" · q quits" if live else ""), width), _DIM, colours)
-    parts = sections(status)
+
+
+def _column(width: int) -> int:
+    return min(width if width < _TWO_COLUMNS else (width - _BETWEEN) // 2, _WIDEST)
+
+
+def _laid(blocks: Sequence[list[str]], width: int) -> Iterator[str]:
+    """Give parts below each other, or in two columns of about the same length."""
     if width < _TWO_COLUMNS:
-        for number, part in enumerate(parts):
-            yield ""
-            yield from _section(part, min(width, _WIDEST), status.removals if not number else None, colours, notes)
+        for block in blocks:
+            yield from ("", *block)
         return
-    column = min((width - _BETWEEN) // 2, _WIDEST)
     columns: tuple[list[str], list[str]] = ([], [])
-    for number, part in enumerate(parts):
+    for block in blocks:
         shorter = min(columns, key=len)
-        shorter += ["", *_section(part, column, status.removals if not number else None, colours, notes)]
+        shorter += ["", *block]
     for place in range(max(map(len, columns))):
         left, right = (one[place] if place < len(one) else "" for one in columns)
-        yield (left + " " * (column - _width(left) + _BETWEEN) + right) if right else left
+        yield (left + " " * (_column(width) - _width(left) + _BETWEEN) + right) if right else left
 
 
-def _section(part: Section, width: int, removals: Removals | None, colours: bool, notes: bool) -> Iterator[str]:
+def _section(
+    part: Section, width: int, removals: Removals | None, colours: bool, notes: bool, most: int | None
+) -> Iterator[str]:
     yield _styled(_clip(visible(part.title), width), _BOLD, colours)
-    rows = [tuple(map(visible, row)) for row in part.rows]
+    rows = [tuple(map(visible, row)) for row in (part.rows[:most] if part.head else part.rows)]
     sizes = _sizes([*rows, part.head], width)
     if part.head:
         yield _styled(_row(part.head, sizes, width), _DIM, colours)

@@ -26,12 +26,14 @@ class Section(NamedTuple):
     """A titled part of the figures.
 
     Attributes:
+        rank: how important it is where there is no room for all: the lowest stays longest.
         title: its title.
         rows: the rows; the first cell names the row, the others are numbers or words.
         head: the titles of the columns; none for rows of two cells.
         note: a sentence shown below the rows.
     """
 
+    rank: int
     title: str
     rows: Sequence[Row]
     head: Row = ()
@@ -51,6 +53,7 @@ def sections(status: Status) -> list[Section]:
 def _removals(status: Status) -> Section:
     told = status.removals
     return Section(
+        1,
         "Removed at their deadline",
         [
             ("Members per second", number(told.removed_lately)),
@@ -64,7 +67,7 @@ def _removals(status: Status) -> Section:
 
 def _due(status: Status) -> Section:
     if status.due is None:
-        return Section("Falls due", [("Not known", status.due_trouble or "not asked yet")])
+        return Section(0, "Falls due", [("Not known", status.due_trouble or "not asked yet")])
     due = status.due
     note = DUE
     if status.passed_over:
@@ -77,12 +80,13 @@ def _due(status: Status) -> Section:
     ]
     if due.overdue:
         rows.insert(0, ("Overdue", number(due.overdue)))
-    return Section("Falls due", rows, note=note)
+    return Section(0, "Falls due", rows, note=note)
 
 
 def _requests(status: Status) -> Section:
     told = status.requests
     return Section(
+        3,
         "Requests per second",
         [
             ("Over shared connections", number(told.shared if told else None)),
@@ -123,18 +127,25 @@ def _server(status: Status) -> Section:
         for worker in proxies.workers:
             said = "does not answer" if not worker.answers else plural(worker.clients or 0, "client")
             rows.append((f"Worker {worker.number}", said))
-    return Section("Server and proxies", rows)
+    return Section(2, "Server and proxies", rows)
+
+
+def _unnamed(count: int) -> Sequence[Row]:
+    return [(f"{plural(count, 'name')} not shown: see --admin-names",)]
 
 
 def _prefixes(status: Status) -> Section:
     told = status.prefixes
+    title = f"Covered prefixes: {number(told.count)}"
+    if told.count and not status.names:
+        return Section(4, title, _unnamed(told.count))
     note = "Keys with these prefixes can have members with deadlines."
     if not told.exact and told.sampled is not None:
         note += f" Numbers of keys are estimated from a sample of {number(told.sampled)} keys."
     about = "" if told.exact else "≈ "
     rows: list[Row] = [
         (
-            prefix.name if prefix.name is not None else "name not shown",
+            prefix.name or "",
             "one key" if prefix.whole else "prefix",
             UNKNOWN if prefix.keys is None else about + number(prefix.keys) if prefix.keys or told.exact else "few",
         )
@@ -144,9 +155,7 @@ def _prefixes(status: Status) -> Section:
         rows.append((f"and {number(told.count - len(told.listed))} more", "", ""))
     if not rows:
         rows = [("none yet", "", "")]
-    if not status.names and told.count:
-        note += " The setting admin_names shows names."
-    return Section(f"Covered prefixes: {number(told.count)}", rows, ("Prefix", "Kind", "With deadlines"), note)
+    return Section(4, title, rows, ("Prefix", "Kind", "With deadlines"), note)
 
 
 def _biggest(status: Status) -> Section:
@@ -159,23 +168,25 @@ def _biggest(status: Status) -> Section:
         else f"Of a sample of {plural(told.sampled, 'key')}: there may be bigger ones."
     )
     head = ("Key", "Database", "Deadlines")
-    return Section("Most deadlines", rows or [("none yet", "", "")], head, note if rows else "")
+    return Section(6, "Most deadlines", rows or [("none yet", "", "")], head, note if rows else "")
 
 
 def _rules(status: Status) -> Section:
     assert status.rules is not None
+    title = f"Rules of events: {number(status.rules.count)}"
+    if status.rules.count and not status.names:
+        return Section(5, title, _unnamed(status.rules.count))
     rows: list[Row] = []
     for rule in status.rules.listed:
-        acts = [f"stream {rule.stream}" if rule.stream is not None else "a stream"] if rule.streams else []
-        acts += [f"list {rule.list}" if rule.list is not None else "a list"] if rule.lists else []
+        acts = [f"stream {rule.stream}"] if rule.streams else []
+        acts += [f"list {rule.list}"] if rule.lists else []
         acts += [f"messages {rule.publishes}"] if rule.publishes else []
-        rows.append(
-            (rule.pattern if rule.pattern is not None else "name not shown", str(rule.database), ", ".join(acts))
-        )
+        rows.append((rule.pattern or "", str(rule.database), ", ".join(acts)))
     if status.rules.count > len(rows):
         rows.append((f"and {number(status.rules.count - len(rows))} more", "", ""))
     return Section(
-        f"Rules of events: {number(status.rules.count)}",
+        5,
+        title,
         rows or [("none", "", "")],
         ("Pattern", "Database", "Tells"),
     )

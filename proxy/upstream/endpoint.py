@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from ssl import SSLContext
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redis._parsers import _AsyncRESP2Parser
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
@@ -159,8 +159,8 @@ class Upstream:
             ProxyBehindError: it is an expiremember-proxy.
         """
         stay = self.stay
-        if (server := await behind(connection)) is not None:
-            raise ProxyBehindError(server)
+        if (proxy := await behind(connection)) is not None:
+            raise ProxyBehindError(proxy.upstream, embedded=proxy.embedded)
         await connection.send_command("HELLO")
         said = await connection.read_response()
         if isinstance(said, list):
@@ -226,13 +226,13 @@ class Upstream:
         connection = self.unnamed_connection()
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
-            server = await behind(connection)
+            proxy = await behind(connection)
         finally:
             await connection.disconnect(nowait=True)
-        if server is None:
+        if proxy is None:
             return self
         own = self._url
-        url = replace(parse_upstream(server), user=own.user, password=own.password, database=own.database)
+        url = replace(parse_upstream(proxy.upstream), user=own.user, password=own.password, database=own.database)
         return Upstream(self._settings, url, str(self))  # not a proxy: chained proxies serve no clients
 
     @property
@@ -399,7 +399,19 @@ async def introduce(connection: Any) -> None:
             await connection.read_response()
 
 
-async def behind(connection: Any) -> str | None:
+class Behind(NamedTuple):
+    """The server behind an expiremember-proxy.
+
+    Attributes:
+        upstream: its URL.
+        embedded: whether the proxy has started it.
+    """
+
+    upstream: str
+    embedded: bool
+
+
+async def behind(connection: Any) -> Behind | None:
     """Return the server behind an expiremember-proxy; None if the peer is not a proxy.
 
     Args:
@@ -413,13 +425,9 @@ async def behind(connection: Any) -> str | None:
         section = await connection.read_response()
     except ResponseError:
         return None  # no permission to ask
-    return told_upstream(section)
-
-
-def told_upstream(section: object) -> str | None:
-    """Return the upstream in a proxy's section of INFO; None if the reply is not a proxy's."""
     lines = section.decode("utf-8", "replace").splitlines() if isinstance(section, bytes) else []
-    return next((line.removeprefix("upstream:") for line in lines if line.startswith("upstream:")), None)
+    told = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return Behind(told["upstream"], told.get("embedded") == "1") if "upstream" in told else None
 
 
 def _until_made(factory: Callable[[], asyncio.Protocol], patience: asyncio.Timeout) -> asyncio.Protocol:

@@ -23,6 +23,10 @@ CLIENT_NAME: Final = "expiremember-proxy"
 """The proxy's name, for servers and in front of its own errors."""
 
 
+EMBEDDED_BEHIND: Final = "its server is embedded, for that proxy alone: set upstream to another server"
+"""What to do about an upstream that is a proxy with an embedded server."""
+
+
 class ProxyBehindError(RedisError):
     """The upstream is an expiremember-proxy itself.
 
@@ -30,15 +34,17 @@ class ProxyBehindError(RedisError):
 
     Args:
         behind: the server behind it; None if it cannot serve clients.
+        embedded: whether that is an embedded server.
 
     Attributes:
         behind: as passed.
         advice: what the operator can do.
     """
 
-    def __init__(self, behind: str | None) -> None:
+    def __init__(self, behind: str | None, *, embedded: bool = False) -> None:
         self.behind = behind
-        self.advice = f"set upstream to {behind or 'the Redis or Valkey server behind it'}"
+        other = f"set upstream to {behind or 'the Redis or Valkey server behind it'}"
+        self.advice = EMBEDDED_BEHIND if embedded else other
         super().__init__(f"it is an expiremember-proxy itself; {self.advice}")
 
 
