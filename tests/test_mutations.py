@@ -900,6 +900,8 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "dialect pairs": lambda place: together.check_dialect_pairs(place.server, place.proxy()),
+    "emptied": lambda place: together.check_emptied(place.server, place.proxy()),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),
     "only due members": lambda place: dialects.check_only_due_members(place.talk(place.proxy("--no-sweep")).raw),
     "skips": lambda place: signs.check_skips(place.server, place.proxy()),

@@ -137,6 +137,10 @@ WORDS: Final[Mapping[bytes, Word]] = _words()
 """Upper-case name → the command."""
 
 
+TOGETHER: Final = frozenset(b"HEXPIRE HPEXPIRE SEXPIRE SPEXPIRE ZEXPIRE ZPEXPIRE FIELDEXPIRE".split())
+"""Commands that are batched if they name one member and no condition: `HEXPIRE key seconds FIELDS 1 field`."""
+
+
 class MisreadError(LifetimeError):
     """The arguments are invalid for the command.
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from proxy.commands.described import ServerCommands, Terms
+from proxy.commands.dialects import LATEST, TOGETHER, WORDS, Word
 from proxy.commands.lifetime import EXACT, UNITS
 from proxy.commands.table import COMMANDS, REPEATED, Command, Effect
 from proxy.wire.runs import SIZES
@@ -41,7 +42,10 @@ class Form:
         name: the command, in upper case.
         script: the label under which replaced requests are counted.
         terms: the terms on which the server runs such a request.
-        unit: the unit of a delay, in ms.
+        unit: the unit of a delay, in ms; 0 if it sets no deadline.
+        delay_at: the position of the delay among the arguments.
+        noun: the keyword that must precede the number of members, which must be one; empty for none.
+        longest: maximum delay, in ms.
         end: the end of the arguments that the script gets; they begin after the key.
         of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
         scored: whether its first argument must be a number; otherwise it may be an option.
@@ -58,6 +62,9 @@ class Form:
     of_own: bool
     scored: bool
     alike: str
+    delay_at: int = 3
+    noun: bytes = b""
+    longest: int = LONGEST
 
 
 class Operation(NamedTuple):
@@ -78,13 +85,17 @@ class Operation(NamedTuple):
 
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
 
-_ALIKE: Final = "aAeo", "rp", "t"
+_ALIKE: Final = "aAEeo", "rp", "t"
 """The forms that one call may mix. Others may not be mixed, because the server's terms differ for requests that take
 memory, that take none, and that only read."""
 
 _OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
 """Other commands of one key that a call may run, with their number of arguments: they take memory, and a script can
 return their replies."""
+
+
+_KINDS: Final = b"hash", b"set", b"zset", b"hash|set"
+"""The types that commands of dialects take, in the order in which batch.lua counts them."""
 
 
 def _alike(does: str) -> str:
@@ -115,7 +126,10 @@ class Operations:
             found = self._make(COMMANDS[upper], size, key[2]) if upper in REPEATED and size in SIZES else None
             if _OTHERS.get(upper) == size:
                 found = self._other(upper, size)
-            if (upper in REPEATED or upper in _OTHERS) and size <= SIZES[-1] and name in (upper, upper.lower()):
+            elif upper in TOGETHER:
+                found = self._word(WORDS[upper], size)
+            known = upper in REPEATED or upper in _OTHERS or upper in TOGETHER
+            if known and size <= SIZES[-1] and name in (upper, upper.lower()):
                 self._forms[key] = found
             return found
 
@@ -124,6 +138,16 @@ class Operations:
         if not (terms.writes and terms.takes_memory and self._server.accepts(name, size)):
             return None
         return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, "", terms, 0, size, False, False, _alike("o"))
+
+    def _word(self, word: Word, size: int) -> Form | None:
+        if self._server.dialect(word.name) is None or size != (6 if word.noun else 4):
+            return None
+        terms = self._server.terms(word.name)._replace(takes_memory=True)
+        text = b"E %d %d %d 1 %d" % (word.unit, size - 2, size - 2, _KINDS.index(word.kind) + 1)
+        return Form(
+            text, "E", word.name, "expire_members", terms, word.unit, size, True, False, _alike("E"),
+            delay_at=2, noun=word.noun, longest=LATEST // 2,
+        )  # fmt: skip
 
     def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
         name, terms = command.name, self._server.terms(command.name)
@@ -134,7 +158,7 @@ class Operations:
             elif size != 4:
                 return None
             terms = terms._replace(takes_memory=True)
-            text = b"e %d 2 0 0 0" % scale
+            text = b"e %d 2 1 2 0" % scale
             return Form(text, "e", name, "expire", terms, scale, 4, True, False, _alike("e")) if scale else None
         if command.effect is Effect.LIFETIME:
             if size != 3:
@@ -164,12 +188,14 @@ class Operations:
                 return None
         if form.scored and not _number(request[2]):
             return None
+        if form.noun and (request[4] != b"1" or request[3].upper() != form.noun):
+            return None
         delay = 0
         if form.unit:
-            if not _delay(request[3]):
+            if not _delay(request[form.delay_at]):
                 return None
-            delay = int(request[3]) * form.unit
-            if delay > LONGEST:
+            delay = int(request[form.delay_at]) * form.unit
+            if delay > form.longest:
                 return None
         return _operation((form, request[1], request[2 : form.end], delay))
 

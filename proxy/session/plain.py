@@ -11,6 +11,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Final
 
+from proxy.commands.dialects import TOGETHER
 from proxy.commands.table import (
     FREQUENT,
     FREQUENT_READS,
@@ -251,7 +252,7 @@ def share_check(
     parse = batch.parse_whole
     reserved = re.compile(re.escape(prefix)).search
     none, writes, reads, guarded, joint_writes, joint_reads = Shared
-    joint = {spelling for name in REPEATED for spelling in (name, name.lower())}
+    joint = {spelling for name in REPEATED | TOGETHER for spelling in (name, name.lower())}
     latest = latest or Latest()
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}

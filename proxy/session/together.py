@@ -18,7 +18,8 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Final, cast
 
-from proxy.commands.table import COMMANDS, REPEATED
+from proxy.commands.dialects import TOGETHER
+from proxy.commands.table import COMMANDS, DIALECTS, REPEATED
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.operations import LONGEST, Form, Operation, plan
 from proxy.session.outgoing import Outgoing
@@ -36,8 +37,10 @@ MOST_MIXED: Final = 200
 
 _BETWEEN: Final = b"\r\n*"
 _NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
-_JOINED: Final = frozenset(spelled for name in REPEATED for spelled in (name, name.lower()))
-_DEADLINE: Final = re.compile(rb"\r\n(?:P?EXPIREMEMBER|p?expiremember)\r\n").search
+_JOINED: Final = frozenset(spelled for name in REPEATED | TOGETHER for spelled in (name, name.lower()))
+_DEADLINE: Final = re.compile(
+    rb"\r\n(?:P?EXPIREMEMBER|[HSZ]P?EXPIRE|FIELDEXPIRE|p?expiremember|[hsz]p?expire|fieldexpire)\r\n"
+).search
 _BYTES: Final = {bytes}
 _UNREADABLE: Final = 16
 """How many requests to judge one by one after a chunk that could not be parsed at once."""
@@ -287,7 +290,9 @@ class Together:
             return
         transaction.queue_together(operations, keys)
         first = operations[0]
-        guard = self._rewriter.beside.guard(COMMANDS[first.form.name], [first.form.name, first.key, *first.words])
+        name = first.form.name
+        command = COMMANDS.get(name) or DIALECTS[name]
+        guard = self._rewriter.beside.guard(command, [name, first.key, *first.words])
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:

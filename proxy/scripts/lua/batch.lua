@@ -1,5 +1,5 @@
 -- Runs many requests on members, of any forms, in order; each behaves as it would alone.
--- uses: has, index, now, discard, overdue, passed, settle, void, alive, each
+-- uses: has, index, now, discard, overdue, passed, settle, void, alive, each, fits
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: three bytes for each run of requests of one form for one key: the numbers of the form and of the key, and how many
 --   requests there are; the forms; then the arguments of each request in turn. A form is, in six words: what it does, the
@@ -8,7 +8,9 @@
 --   a  the command adds members; A: its reply has a type of RESP3
 --   o  the command does nothing to members, and its key has no deadlines
 --   r  the command removes members
---   e  gives a member a deadline, so many units from now on, more than none
+--   e  gives a member a deadline, so many units from now on, more than none; the positions are those of the member and of
+--      the time
+--   E  the same for a command of another dialect (expire_members.lua); in the place of the step the number of its types
 --   p  drops a member's deadline
 --   t  tells how long a member has still to live, in units
 -- Result: each request's own; in front of them the number of a key whose list is so long that its members had better be
@@ -41,7 +43,7 @@ local function earliest_of(number)
   end
   return first
 end
--- For aAr; uses: discard, overdue, passed, settle
+-- For aArE; uses: discard, overdue, passed, settle
 local function drop_key(number)
   drop(KEYS[2 * number], KEYS[2 * number + 1], index)
   forget_key(number)
@@ -51,7 +53,7 @@ local function settle_key(number)
   forget_key(number)
   return earliest_of(number)
 end
--- For ep; uses: discard, overdue, passed
+-- For eEp; uses: discard, overdue, passed
 -- Of members that are due, those that go.
 local function passed_of(number, members, scores)
   local gone = passed_each(KEYS[2 * number], KEYS[2 * number + 1], index, members, scores, moment)
@@ -64,7 +66,7 @@ local function slice(first, count)
   for place = 1, count do members[place] = ARGV[first + place - 1] end
   return members
 end
--- For aAre; uses: 
+-- For aAreE; uses: 
 local function there(number, kind, key, members)
   if members[2] then
     local before = slow
@@ -193,28 +195,40 @@ function work.r(replies, number, form, first, count)
     for place = 2, #new, 2 do void(kind, key, shadow, new[place]) end
   end
 end
--- For e; uses: 
+-- For eE; uses: 
 function work.e(replies, number, form, first, count)
   local key, shadow, size, unit = KEYS[2 * number], KEYS[2 * number + 1], #replies, form.name
   local kind, earliest, members = kind_of(number), earliest_of(number), {}
-  if not proper[kind] then
-    local other = kind == 'none' and 0 or redis.error_reply('ERR object type is unsupported')
+  local at, late, width, yes, no, early = first + form.from - 1, first + form.to - 1, form.width, 1, 0, 0
+  local other = not proper[kind] and redis.error_reply('ERR object type is unsupported')
+  -- For E; uses: fits
+  if form.wanted then
+    yes, no, early = {1}, {-2}, form.wanted:find('|', 1, true) and 0.25 or 0.5
+    if kind ~= 'none' and not fits(kind, form.wanted) and earliest and earliest <= moment then
+      earliest = settle_key(number)
+      kind = kind_of(number)
+    end
+    other = not fits(kind, form.wanted) and misfit(form.wanted)
+  end
+  -- For eE
+  if other then
+    if kind == 'none' then other = no end
     for place = 1, count do replies[size + place] = other end
     return
   end
-  local only = count == 1 and ARGV[first]
+  local only = count == 1 and ARGV[at]
   if only and not (earliest and earliest <= moment) then
     if only ~= added[number] and not there(number, kind, key, {only})[1] then
-      replies[size + 1] = 0
+      replies[size + 1] = no
       return
     end
-    local deadline = moment + ARGV[first + 1] * unit
+    local deadline = moment + ARGV[late] * unit - early
     local set = redis.pcall('zadd', shadow, deadline, only)
     if failed(set) then
       replies[size + 1] = {err = told(set.err, 'zadd')}
       return
     end
-    replies[size + 1] = 1
+    replies[size + 1] = yes
     if not earliest or deadline < earliest then
       lower[number], firsts[number] = deadline, deadline
     elseif set == 0 then
@@ -222,7 +236,7 @@ function work.e(replies, number, form, first, count)
     end
     return
   end
-  for place = 1, count do members[place] = ARGV[first + 2 * place - 2] end
+  for place = 1, count do members[place] = ARGV[at + (place - 1) * width] end
   local each = only and only == added[number] and {true} or there(number, kind, key, members)
   if earliest and earliest <= moment then
     -- What has expired while the requests were under way is there no more.
@@ -232,13 +246,13 @@ function work.e(replies, number, form, first, count)
   local new, last, least = {}, 0, nil
   for place = 1, count do
     if each[place] then
-      local deadline = moment + ARGV[first + 2 * place - 1] * unit
+      local deadline = moment + ARGV[late + (place - 1) * width] * unit - early
       if not least or deadline < least then least = deadline end
       new[last + 1], new[last + 2] = deadline, members[place]
       last = last + 2
-      replies[size + place] = 1
+      replies[size + place] = yes
     else
-      replies[size + place] = 0
+      replies[size + place] = no
     end
   end
   if not least then return end
@@ -254,6 +268,7 @@ function work.e(replies, number, form, first, count)
   if 2 * count_new < last and not (last == 2 and earliest and least < earliest) then stale[number] = true end
   if not earliest or least < earliest then lower[number], firsts[number] = least, least end
 end
+work.E = work.e
 -- For p; uses: 
 function work.p(replies, number, form, first, count)
   local key, shadow, size = KEYS[2 * number], KEYS[2 * number + 1], #replies
@@ -305,10 +320,10 @@ function work.t(replies, number, form, first, count)
   for place = 1, count do replies[size + place] = lefts[place] end
 end
 -- For all
-local forms = {}
+local forms, types = {}, {'hash', 'set', 'zset', 'hash|set'}
 for does, name, width, from, to, step in ARGV[2]:gmatch('(%a) (%S+) (%d+) (%d+) (%d+) (%d+)') do
   forms[#forms + 1] = {
-    work = work[does], typed = does == 'A', name = tonumber(name) or name, width = tonumber(width),
+    work = work[does], typed = does == 'A', wanted = does == 'E' and types[tonumber(step)], name = tonumber(name) or name, width = tonumber(width),
     from = tonumber(from), to = tonumber(to), step = tonumber(step),
     over = name == 'HSET' or name == 'HMSET' or name == 'ZADD', kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
   }
