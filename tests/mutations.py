@@ -631,6 +631,15 @@ MUTATIONS = [
         "a silent end",
     ),
     Mutation("relay/ending.py", "self._outbound.send(session.intake.take_out())", "pass", "a silent end"),
+    # What a transaction says about replies, and what is asked in silence.
+    Mutation(
+        "session/hearing.py",
+        "changes = [words for words in queued if words in (_OFF, _ON)]",
+        "changes = queued",
+        "queued words",
+    ),
+    Mutation("session/judge.py", " or self._has_changed()", "", "rights behind silence"),
+    Mutation("session/standing.py", " and self.end is not _MUTE", "", "a silent quit"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
+from itertools import chain, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -312,13 +314,14 @@ def check_skips(server: Server, proxy: Proxy) -> None:
                 client.send(request("BLPOP", "queue", 0) + skip + last + request("INCR", "n") + behind)
                 until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
                 server.command("RPUSH", "queue", "job")
-                told.append(client.replies(4))
+                client.end_of_requests()
+                told.append(client.rest())
             server.command("DEL", "n")
-        assert told[0][0].endswith(b"$3\r\njob\r\n")
+        assert told[0].startswith(b"*2\r\n$5\r\nqueue\r\n$3\r\njob\r\n")
         assert told[1] == told[0]
 
 
-OFF, ON = request("CLIENT", "REPLY", "OFF"), request("CLIENT", "REPLY", "ON")
+OFF, ON, SKIP = (request("CLIENT", "REPLY", word) for word in ("OFF", "ON", "SKIP"))
 
 
 @pytest.mark.every_kind
@@ -358,6 +361,86 @@ def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
             told += client.reply()
         assert told.endswith(b"+OK\r\n+PONG\r\n")
     server.command("CONFIG", "SET", "lua-time-limit", 5000)
+
+
+CACHING = request("CLIENT", "CACHING", "YES")
+
+
+def check_queued_words(server: Server, proxy: Proxy) -> None:
+    """Whatever a transaction says about replies, in whatever order, it runs, and what the server answers comes."""
+    with proxy.connect() as client:  # what could not be covered needs no look
+        client.command("SADD", "s", "m")
+        assert client.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    for number, words in enumerate(chain(permutations((OFF, ON, ON)), permutations((OFF, ON, SKIP, ON)))):
+        for outside in (b"", OFF):
+            said = []
+            for where in (server, proxy):
+                server.command("DEL", "s")
+                with where.connect() as client:
+                    client.send(outside + request("MULTI") + b"".join(words) + request("SADD", "s", number))
+                    client.send(request("EXEC") + request("SADD", "s", "x") + ON + request("PING"))
+                    client.end_of_requests()
+                    said.append((client.rest(), server.command("SCARD", "s")))
+            if SKIP in words:  # then one more reply may come (limits.md)
+                said = [(rest[-12:], count) for rest, count in said]
+            assert said[0] == said[1], (words, outside)
+    if server.version >= (7,) and not server.kind.startswith("valkey"):
+        for outside in (b"", OFF):
+            with proxy.connect() as client:
+                client.send(outside + request("MULTI") + OFF + CACHING + ON + request("SADD", "s", "cached"))
+                client.send(request("EXEC") + request("PING"))
+                client.end_of_requests()
+                assert client.rest().endswith(b"+PONG\r\n")
+            assert server.command("SISMEMBER", "s", "cached") == b":1\r\n"
+    assert "Traceback" not in proxy.process.output, proxy.process.output
+
+
+@pytest.mark.every_kind
+def test_a_transaction_that_speaks_of_replies_runs(upstream: Server, proxy: Proxy) -> None:
+    check_queued_words(upstream, proxy)
+
+
+def check_rights_behind_silence(server: Server, proxy: Proxy) -> None:
+    """Who asks for replies again, and may run no script, is refused nothing that the user may do."""
+    server.command("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    login = request("AUTH", "few", "pw")
+    for before in (OFF + login + ON, OFF + ON + login, OFF + request("RESET") + login, OFF + login + OFF + ON):
+        for _ in range(5):
+            server.command("SREM", "s", "a")
+            with proxy.connect() as client:
+                client.send(before + request("SADD", "s", "a") + request("PING"))
+                client.end_of_requests()
+                assert client.rest().endswith(b":1\r\n+PONG\r\n"), before
+
+
+@pytest.mark.every_kind
+def test_who_may_run_no_script_may_write_behind_a_silence(upstream: Server, proxy: Proxy) -> None:
+    check_rights_behind_silence(upstream, proxy)
+
+
+def check_silent_quit(server: Server, proxy: Proxy) -> None:
+    """Nothing is asked behind a QUIT of whose reply nothing comes, so nobody waits for an answer."""
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    for more in (request("UNSUBSCRIBE", "a"), request("AUTH", "few", "pw"), request("BLPOP", "nothing", 0)):
+        for last in (request("SADD", "s", "a"), request("EXPIREMEMBER", "new:1", "m", 10)):
+            with proxy.connect() as client:
+                began = time.monotonic()
+                for piece in (SKIP, request("QUIT"), more, last):
+                    with suppress(OSError):
+                        client.send(piece)
+                    assert server.command("PING") == b"+PONG\r\n"
+                with suppress(OSError):
+                    client.end_of_requests()
+                    client.rest()
+                assert time.monotonic() - began < 5, (more, last)
+
+
+@pytest.mark.every_kind
+def test_nobody_waits_behind_a_silent_quit(upstream: Server, proxy: Proxy) -> None:
+    check_silent_quit(upstream, proxy)
 
 
 @pytest.mark.one_kind

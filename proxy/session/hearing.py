@@ -14,6 +14,7 @@ from proxy.session.standing import Next, Standing
 _CACHING: Final = [b"CACHING"]
 _WORDS: Final = {(b"REPLY", word): [b"REPLY", word] for word in (b"ON", b"OFF", b"SKIP")}
 """Shared lists for queued requests, which may be many and of any length."""
+_ON, _OFF, _SKIP = _WORDS.values()
 
 
 _SILENT: Final = (b"OFF", b"SKIP")
@@ -75,11 +76,22 @@ class Hearing:
             self._heed(words)
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Apply the queued requests if the transaction `runs` now."""
+        """Apply the queued requests if the transaction `runs` now.
+
+        Signs go directly behind EXEC: if the server skips the reply to what follows, that is the first of them. CLIENT
+        CACHING is over at the end of EXEC.
+        """
         queued, self._out.queued_words = self._out.queued_words, []
-        if runs:
-            for words in queued:
-                self._heed(words)
+        if not runs:
+            return
+        skips = _SKIP in queued
+        changes = [words for words in queued if words in (_OFF, _ON)]
+        for words in changes:
+            self._heed(words)
+        if skips and self._standing.replies.recalled:
+            self.recall()
+        elif skips and not changes:
+            self._heed(_SKIP)
 
     def recall(self) -> None:
         """Note that a request has been sent that asks for replies again, or brings them again (RESET).
@@ -93,15 +105,15 @@ class Hearing:
 
     def _heed(self, words: list[bytes]) -> None:
         replies = self._standing.replies
-        if words == [b"REPLY", b"OFF"]:
+        if words == _OFF:
             # If the server has refused it, this sign is answered, and replies are expected again.
             replies.silenced = True
             self._times += 1
             replies.recalled = False
             self._out.append(replies.expect(b"", found=self._not_silenced()))
-        elif words == [b"REPLY", b"ON"]:
+        elif words == _ON:
             self.recall()
-        elif words == [b"REPLY", b"SKIP"] and not replies.unheard:
+        elif words == _SKIP and not replies.unheard:
             self._join(Next.SKIPPED)
         elif words is _CACHING:
             self._join(Next.JOINED)

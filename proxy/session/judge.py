@@ -67,6 +67,7 @@ class Judge:
         "_reads",
         "_remaining",
         "_replied",
+        "_seen",
         "_standing",
         "_strangers",
         "_upload",
@@ -105,6 +106,7 @@ class Judge:
         self.question: Question | None = None
         self.pending: Request | None = None
         self._replied = False  # whether earlier requests have been answered since it came
+        self._seen = True, False  # whether the server could be asked then, and whether the user counted as limited
 
     def take(self) -> tuple[Question | None, Request | None]:
         """Return and clear the question, which was answered or cannot be, and the request that waits for it."""
@@ -174,6 +176,7 @@ class Judge:
             self.question = question
             self.pending = request
             self._replied = replied
+            self._seen = standing.askable, standing.limited
             return
         self._dispatch.send(command, request, now, having=having)
         if standing.permits.unclear and standing.transaction is None:
@@ -265,13 +268,17 @@ class Judge:
         replied = self._replied or question.replied
         if question.covers and self._announcing.unconfirmed(command, request):
             self._fail_to_announce(command, request, now)
-        elif question.again or self._announcing.unconfirmed(command, request):
+        elif question.again or self._has_changed() or self._announcing.unconfirmed(command, request):
             self.judge(request, now, replied=replied)
         elif not answered and not self._standing.limited:
             self._without.unaided = True
             self.judge(request, now)
         else:
             self._dispatch.send(command, request, now, having=question.found if question.unclear else None)
+
+    def _has_changed(self) -> bool:
+        """Return whether a silence has ended since the question was asked, so that the user's rights can be asked."""
+        return self._seen != (self._standing.askable, self._standing.limited)
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
         """Tell a client that a key cannot get its first deadline now."""

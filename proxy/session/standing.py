@@ -180,7 +180,7 @@ class Standing:
     @property
     def askable(self) -> bool:
         """Whether the proxy's own request may be put into the stream now and gets a reply."""
-        return self.next is _FREE and not self.replies.silenced
+        return self.next is _FREE and not self.replies.silenced and self.end is not _MUTE
 
 
 DEFAULT_USER: Final = b"default"
@@ -189,3 +189,4 @@ DEFAULT_USER: Final = b"default"
 _STRANGER = Login.STRANGER
 _FREE = Next.FREE
 _SKIPPED = Next.SKIPPED
+_MUTE = End.MUTE
