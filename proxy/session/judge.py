@@ -271,7 +271,7 @@ class Judge:
             self._without.unaided = True
             self.judge(request, now)
         else:
-            self._dispatch.send(command, request, now, having=question.found if question.unclear else None)
+            self._dispatch.send(command, request, now, having=question.found if question.unclear and answered else None)
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
         """Tell a client that a key cannot get its first deadline now."""
