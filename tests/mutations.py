@@ -589,6 +589,7 @@ MUTATIONS = [
     Mutation(
         "session/grants.py", "any(matches(pattern, name) for pattern in self.patterns)", "True", "few who may not"
     ),
+    Mutation("session/rights.py", " zrange zrangebyscore", " zrangebyscore", "few without a command"),
     Mutation("session/presumed.py", "having is None or ", "having is not None and ", "few unanswered"),
     Mutation("session/judge.py", "if question.unclear and answered else", "if question.unclear else", "few unanswered"),
     Mutation("session/judge.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),

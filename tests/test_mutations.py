@@ -857,6 +857,9 @@ CHECKS |= {
     "few who may not": lambda place: presumed.test_nothing_is_refused_on_keys_without_deadlines(
         presumed.Few(place.server, place.start_proxy), "no shadows"
     ),
+    "few without a command": lambda place: acl.test_a_user_without_a_command_that_few_scripts_use_has_few_rights(
+        _pair(place), "zrange"
+    ),
     "few unanswered": lambda place: presumed.test_exec_fails_while_nobody_can_tell_of_deadlines(
         place.server, place.start_proxy
     ),
