@@ -586,9 +586,7 @@ MUTATIONS = [
     ),
     Mutation("session/inquiry.py", "tuple(transaction.presumed.without)", "()", "few who may not"),
     Mutation("session/inquiry.py", "self._standing.rights.reach(command.name, names)", "False", "few who may"),
-    Mutation(
-        "session/grants.py", "any(matches(pattern, name) for pattern in self.patterns)", "True", "few who may not"
-    ),
+    Mutation("session/grants.py", "any(_fits(pattern, name) for pattern in self.patterns)", "True", "few who may not"),
     Mutation("session/rights.py", " zrange zrangebyscore", " zrangebyscore", "few without a command"),
     Mutation("session/presumed.py", "having is None or ", "having is not None and ", "few unanswered"),
     Mutation("session/judge.py", "if question.unclear and answered else", "if question.unclear else", "few unanswered"),
