@@ -578,6 +578,28 @@ MUTATIONS = [
     Mutation(_LUA + "rename.lua", "need(ARGV[1], KEYS[2], KEYS[4])", "", "few by selectors"),
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
+    Mutation(
+        "session/multi.py",
+        "transaction.presumed.gives(self._rewriter.unclear(command, request.arguments))",
+        "False",
+        "few give and rename",
+    ),
+    Mutation(
+        "session/transaction.py", "            self._keep(keys, self.presumed.given)\n", "", "few give and rename"
+    ),
+    Mutation("session/multi.py", " or transaction.presumed.is_wrong(having)", "", "few while it waits"),
+    Mutation(
+        "session/transaction.py",
+        "self._keep(self._coverage.among(keys), self.presumed.without)",
+        "pass",
+        "few while it waits",
+    ),
+    Mutation("session/inquiry.py", "tuple(transaction.presumed.without)", "()", "few who may not"),
+    Mutation("session/inquiry.py", "self._standing.rights.reach(command.name, names)", "False", "few who may"),
+    Mutation("session/grants.py", "any(_fits(pattern, name) for pattern in self.patterns)", "True", "few who may not"),
+    Mutation("session/rights.py", " zrange zrangebyscore", " zrangebyscore", "few without a command"),
+    Mutation("session/presumed.py", "having is None or ", "having is not None and ", "few unanswered"),
+    Mutation("session/judge.py", "if question.unclear and answered else", "if question.unclear else", "few unanswered"),
     Mutation("session/judge.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
@@ -788,7 +810,7 @@ MUTATIONS = [
     ),
     Mutation(
         "session/script_calls.py",
-        "self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []",
+        "self.all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []",
         "[]",
         "keys in two places",
     ),

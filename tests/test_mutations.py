@@ -38,6 +38,7 @@ from tests import test_lives as lives
 from tests import test_memory as memory
 from tests import test_native_expiry as native
 from tests import test_newest_commands as newest_commands
+from tests import test_presumed as presumed
 from tests import test_proxies as proxies
 from tests import test_proxy_protocol as headers
 from tests import test_reads as reads
@@ -843,6 +844,24 @@ CHECKS |= {
     ),
     "few meanwhile": lambda place: acl.test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanwhile(
         _pair(place)
+    ),
+    "few give and rename": lambda place: presumed.test_a_deadline_that_the_transaction_sets_itself_counts(
+        presumed.Few(place.server, place.start_proxy), "enough, told in an odd way", at_once=False
+    ),
+    "few while it waits": lambda place: presumed.test_a_deadline_that_another_client_sets_before_exec_counts(
+        presumed.Few(place.server, place.start_proxy), "no shadows"
+    ),
+    "few who may": lambda place: presumed.test_a_deadline_that_another_client_sets_before_exec_counts(
+        presumed.Few(place.server, place.start_proxy), "enough"
+    ),
+    "few who may not": lambda place: presumed.test_nothing_is_refused_on_keys_without_deadlines(
+        presumed.Few(place.server, place.start_proxy), "no shadows"
+    ),
+    "few without a command": lambda place: acl.test_a_user_without_a_command_that_few_scripts_use_has_few_rights(
+        _pair(place), "zrange"
+    ),
+    "few unanswered": lambda place: presumed.test_exec_fails_while_nobody_can_tell_of_deadlines(
+        place.server, place.start_proxy
     ),
     "few without replies": lambda place: acl.test_who_may_set_a_first_deadline_is_asked_before_replies_are_off(
         _pair(place)

@@ -14,6 +14,7 @@ import structlog
 from proxy.beats import until_beat
 from proxy.expiry.caller import Caller
 from proxy.expiry.tracker import Tracker
+from proxy.session.grants import read_grants
 from proxy.session.rights import Users
 
 log = structlog.get_logger("proxy.users")
@@ -53,6 +54,7 @@ class UserWatch:
                     unlimited=all_unlimited(lines),
                     by_database=any(b"db=" in line for line in lines),
                     barred=frozenset(map(_name, filter(is_barred, lines))),
+                    grants={_name(line): found for line in lines if (found := read_grants(line.split()[3:]))},
                 )
             except Exception as error:  # noqa: BLE001 - then every client is checked
                 self._users.forget()

@@ -153,7 +153,7 @@ class Dispatch:
             self._hearing.hush(request.arguments)
             standing.is_link = rewriter.moves.opens_link(request.arguments)
             return
-        if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable):
+        if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable, having=having):
             return
         confinement = standing.rights.confinement
         if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
@@ -194,10 +194,10 @@ class Dispatch:
             if transaction is not None and (guard := rewriter.beside.guard(command, request.arguments)) is not None:
                 out.put_aside(guard)
             out.replace(request, instead)
-            if transaction is not None and sure:
+            if transaction is not None:
                 delay = rewriter.own.delay(command, request.arguments)
                 if delay is not None:
-                    transaction.rewritten(command, request.arguments, delay)
+                    transaction.rewritten(command, request.arguments, delay, marks=sure)
 
     def _bracket(self, command: Command, request: Request) -> bool:
         """Send a request that replaces a value between two scripts; return whether that is possible."""
@@ -235,6 +235,8 @@ class Dispatch:
         """Forward a request unchanged."""
         standing, out = self._standing, self._out
         transaction = standing.transaction
+        if transaction is not None and standing.limited:
+            transaction.presume(self._ground.rewriter.unclear(command, request.arguments))
         if (
             transaction is not None
             and out.takes_asides

@@ -82,6 +82,8 @@ def matches(pattern: bytes, name: bytes) -> bool:
                 fits = pattern[position] == byte or sign == _QUERY
             if fits:
                 further.add(position + 1)
+        if not further:
+            return False
         places = _passing_stars(pattern, further)
     return len(pattern) in places
 

@@ -121,7 +121,7 @@ class Inquiry:
         unclear: tuple[bytes, ...] = ()
         reply = bool(absent or leftover) and standing.askable  # earlier requests may remove members that this one adds
         if limited and command is not None:
-            unclear = tuple(filter(coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
+            unclear = self._unclear(command, request)
             # Earlier requests may give them deadlines.
             reply = reply or ((bool(unclear) or command.effect is Effect.MULTI) and standing.askable)
         if reply and not replied:
@@ -153,7 +153,7 @@ class Inquiry:
             due = tuple(key for key in named if key not in own)
             if self._standing.limited and command is not None:
                 # A script is needed only if its keys have deadlines, and this user may not run it.
-                unclear = tuple(filter(coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
+                unclear = self._unclear(command, request)
                 if due or everywhere or unclear:
                     return Question(due=due, everywhere=everywhere, unclear=unclear)
                 return None
@@ -163,7 +163,22 @@ class Inquiry:
         due = tuple(dict.fromkeys([*coverage.among(watched.keys), *coverage.among(transaction.names - own)]))
         absent = tuple((key, None) for key in transaction.blind_keys)
         everywhere = transaction.everywhere or watched.everywhere
-        return Question(due=due, absent=absent, everywhere=everywhere) if due or absent or everywhere else None
+        unclear = tuple(transaction.presumed.without)  # another client may have given them deadlines
+        if not (due or absent or everywhere or unclear):
+            return None
+        return Question(due=due, absent=absent, everywhere=everywhere, unclear=unclear)
+
+    def _unclear(self, command: Command, request: Request) -> tuple[bytes, ...]:
+        """Return the keys that decide whether a request of a user with limited permissions needs a script.
+
+        None if the user may certainly run it: then it is used even if the keys have no deadlines, because they may have
+        some when it runs.
+        """
+        keys = tuple(filter(self._coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
+        names = self._rewriter.needed(command, request) if keys else None
+        if names and self._standing.rights.reach(command.name, names):
+            return ()
+        return keys
 
     def _arrivals(self, request: Request) -> tuple[Arrival, ...]:
         """Return the keys that must be prepared for before a key may arrive from another cluster node."""

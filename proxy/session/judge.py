@@ -274,7 +274,7 @@ class Judge:
             self._without.unaided = True
             self.judge(request, now)
         else:
-            self._dispatch.send(command, request, now, having=question.found if question.unclear else None)
+            self._dispatch.send(command, request, now, having=question.found if question.unclear and answered else None)
 
     def _has_changed(self) -> bool:
         """Return whether a silence has ended since the question was asked, so that the user's rights can be asked."""

@@ -59,6 +59,8 @@ class Multi:
             blind = additions.blind_keys(command, request, limited=self._standing.limited)
             if expected and command.effect is Effect.ADD and request.kind is Kind.WHOLE and not blind:
                 transaction.anticipates = not expected.isdisjoint(command.keys(request.arguments) or ())
+            elif transaction.presumed.gives(self._rewriter.unclear(command, request.arguments)):
+                transaction.anticipates = True
         self._out.note_queued(runs=runs)
         transaction.queue(
             command, request.arguments, blind, reads=self._rewriter.server.reads(request.arguments[0].upper())
@@ -101,7 +103,9 @@ class Multi:
         if self._out.put_aside(self._rewriter.beside.clear_front(keys)):
             transaction.clear(keys)
 
-    def send_bound(self, command: Command, request: Request, now: float, *, askable: bool) -> bool:
+    def send_bound(
+        self, command: Command, request: Request, now: float, *, askable: bool, having: Set[bytes] | None = None
+    ) -> bool:
         """Begin or end a transaction, and send its request.
 
         Args:
@@ -109,6 +113,7 @@ class Multi:
             request: the request.
             now: the server's clock, in Unix ms.
             askable: whether the proxy's own requests may be put in front of it.
+            having: the transaction's keys that have deadlines, if the server was asked.
 
         Returns:
             False if the server will refuse the request; then it has not been sent.
@@ -128,7 +133,7 @@ class Multi:
             return True
         runs = command.effect is Effect.EXEC
         if runs and standing.transaction is not None:
-            self._run(standing.transaction, now)
+            self._run(standing.transaction, now, having)
         self.end()
         self._out.append(request.raw)
         self._hearing.end_transaction(runs=runs)
@@ -154,9 +159,10 @@ class Multi:
         if askable and not standing.is_stranger and not standing.limited:
             self._out.begin_transaction()
 
-    def _run(self, transaction: Transaction, now: float) -> None:
+    def _run(self, transaction: Transaction, now: float, having: Set[bytes] | None) -> None:
         unseen = self._coverage.blind and self._standing.watched.earliest <= now  # the due member was not removed
-        if unseen or transaction.is_overtaken or self._coverage.unconfirmed(transaction.marked):
+        overtaken = transaction.is_overtaken or transaction.presumed.is_wrong(having)
+        if unseen or overtaken or self._coverage.unconfirmed(transaction.marked):
             # It would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC returns
             # EXECABORT.
             self._out.append(self._standing.replies.expect(b""))

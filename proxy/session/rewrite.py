@@ -205,6 +205,13 @@ class Rewriter:
         """Return the keys for which a request needs a script, if they have deadlines."""
         return command.keys(arguments) or [] if command.effect in _UNCLEAR else []
 
+    def needed(self, command: Command, request: Request) -> list[bytes] | None:
+        """Return the names of keys that a user needs for the script that replaces a request; None if none can."""
+        if request.kind is not Kind.WHOLE or request.count > UNPACKED:
+            return None
+        keys = command.keys(request.arguments) or []
+        return [*self.calls.all_keys(command, request.arguments), *self.calls.pairs(keys)]
+
     def rewrite(
         self,
         command: Command,

@@ -10,14 +10,16 @@ requests are forwarded unchanged, and the engine does the rest.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from proxy.commands.described import Terms
 from proxy.commands.table import COMMANDS, SPARED, Effect
 from proxy.scripts.calls import evaluation
 from proxy.scripts.naming import Names
+from proxy.session.grants import Grants
 from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
@@ -31,7 +33,8 @@ _SCRIPTED: Final = (SPARED | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect
 
 _INNER: Final = (
     b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"
-    b" zrangebyscore zrevrangebyscore sismember smismember srem hexists hmget hdel lpos lindex lrem xadd rpush"
+    b" zrange zrangebyscore zrevrangebyscore zscan sismember smismember srem hexists hmget hset hdel lpos lindex lrem"
+    b" xadd rpush"
 )
 """Commands that scripts run besides the client's request."""
 
@@ -66,6 +69,7 @@ class Users:
         by_database: whether a user's permissions depend on the database (Valkey 9.1).
         names: the users at the last look.
         barred: users who certainly may not run scripts, so that they need no check either.
+        grants: what the users with simple rules may do.
         looks: the number of looks.
     """
 
@@ -73,6 +77,7 @@ class Users:
     by_database: bool = False
     names: frozenset[bytes] = frozenset()
     barred: frozenset[bytes] = frozenset()
+    grants: Mapping[bytes, Grants] = field(default_factory=dict)
     looks: int = 0
 
     def take(
@@ -82,14 +87,16 @@ class Users:
         unlimited: bool,
         by_database: bool = False,
         barred: frozenset[bytes] = frozenset(),
+        grants: Mapping[bytes, Grants] = MappingProxyType({}),
     ) -> None:
         """Store the result of a look."""
         self.names, self.unlimited, self.by_database, self.barred = names, unlimited, by_database, barred
+        self.grants = grants
         self.looks += 1
 
     def forget(self) -> None:
         """Have every client checked until the next look."""
-        self.unlimited, self.barred = False, frozenset()
+        self.unlimited, self.barred, self.grants = False, frozenset(), {}
 
 
 class Rights:
@@ -136,6 +143,14 @@ class Rights:
         if self._began_as_all or users.looks < self._listed:
             return False
         return 0 < len(self._may_be) <= MOST_USERS and self._may_be <= users.barred
+
+    def reach(self, command: bytes, names: list[bytes]) -> bool:
+        """Return whether the user list shows that the user may run the script that replaces a command on some names."""
+        users = self._users
+        if users is None or self.by_state or users.looks < self._listed or not 0 < len(self._may_be) <= MOST_USERS:
+            return False
+        grants = [users.grants.get(user) for user in self._may_be]
+        return all(grant is not None and grant.allow(command, names) for grant in grants)
 
     @property
     def _all_may(self) -> bool:

@@ -125,17 +125,17 @@ class ScriptCalls:
             tail = request.raw[request.header :]
         else:
             tail = b"".join(map(bulk, request.arguments))
-        named = self._all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
+        named = self.all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
         return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
 
     def is_of_many_slots(self, command: Command, request: Request) -> bool:
         """Return whether a request names keys of different slots. It is forwarded, and the cluster node refuses it."""
         if self._names.slots is None:
             return False
-        keys = self._all_keys(command, request.arguments)
+        keys = self.all_keys(command, request.arguments)
         return len(self._names.of_one_slot(keys)) < len(keys)
 
-    def _all_keys(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+    def all_keys(self, command: Command, arguments: list[bytes]) -> list[bytes]:
         """Return the keys of a request that a cluster node checks."""
         if command.name in _NUMBERED:
             return [arguments[1], *arguments[3 : 3 + (strict_integer(arguments[2]) or 0)]]

@@ -13,6 +13,7 @@ from proxy.commands.table import BLIND, JUDGED, MARKING, Command, Effect
 from proxy.coverage.coverage import Coverage
 from proxy.session.operations import Operation
 from proxy.session.pipeline import Pipeline
+from proxy.session.presumed import Presumed
 
 REMEMBERED: Final = 100_000
 """Maximum number of arguments to remember; beyond that, all due members everywhere are removed before EXEC."""
@@ -41,6 +42,7 @@ class Transaction:
     Attributes:
         anticipates: whether the last request is judged as if its keys had deadlines, because they are about to get
             some.
+        presumed: what it presumes of its keys.
         is_long: whether a long chunk of it has been sent.
         has_begun: returns whether all requests before it have been answered, so that nothing runs until it ends; None
             if unknown.
@@ -59,6 +61,7 @@ class Transaction:
         self._writes = 0
         self._size = 0
         self.anticipates = False
+        self.presumed = Presumed()
         self.is_long = False
         self.has_begun: Callable[[], bool] | None = None
 
@@ -142,17 +145,28 @@ class Transaction:
         where |= new
         self._size += NAME_SIZE * len(new) + sum(map(len, new))
 
-    def rewritten(self, command: Command, arguments: list[bytes], delay: float) -> None:
+    def rewritten(self, command: Command, arguments: list[bytes], delay: float, *, marks: bool) -> None:
         """Remember which keys a request that was replaced may give deadlines.
 
-        `delay`: in how many ms from EXEC, if known; 0 or less if it only removes.
+        Args:
+            command: its entry in the table.
+            arguments: its arguments.
+            delay: in how many ms from EXEC, if known; 0 or less if it only removes.
+            marks: whether others are told of them.
         """
         if command.effect in MARKING:
             keys = command.keys(arguments) or []
+            self._keep(keys, self.presumed.given)
+            if not marks:
+                return
             if keys and command.effect is not Effect.EXPIRE:
                 delay = self._marked.get(keys[0], math.inf)  # the deadlines that its source is about to get move along
             for key in keys:
                 self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
+
+    def presume(self, keys: Iterable[bytes]) -> None:
+        """Note that a request is queued unchanged because its keys have no deadlines: checked again before EXEC."""
+        self._keep(self._coverage.among(keys), self.presumed.without)
 
     @property
     def cleared(self) -> Set[bytes]:

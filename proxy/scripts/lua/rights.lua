@@ -27,13 +27,15 @@ else
   end
   for _, name in ipairs({'exists', 'type', 'unlink', 'zcard'}) do try(name, key) end
   for _, name in ipairs({'zscore', 'zmscore', 'zrem', 'sismember', 'smismember', 'srem', 'hexists', 'hmget', 'hdel', 'lpos'}) do try(name, key, 'm') end
-  for _, name in ipairs({'zrangebyscore', 'zrevrangebyscore', 'lrem'}) do try(name, key, 0, 0) end
+  for _, name in ipairs({'zrange', 'zrangebyscore', 'zrevrangebyscore', 'lrem'}) do try(name, key, 0, 0) end
   for _, name in ipairs({'time', 'dbsize', 'randomkey'}) do try(name) end
   for _, name in ipairs({'rename', 'copy'}) do try(name, key, other) end
   try('zadd', key, 'xx', 1, 'm')
   try('xadd', key, 'nomkstream', '*', 'f', 'v')
   try('zscore', index, 'm')
   if redis.pcall('type', index).ok == 'zset' then try('rpush', index, '') end
+  try('hset', key, 'f', 'v', 'a field without a value')
+  try('zscan', key, 0)
   try('lindex', key, 0)
   try('scan', 0, 'count', 1)
   try('select', 0)

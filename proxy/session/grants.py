@@ -1,0 +1,95 @@
+"""Tell from the list of users who may certainly run the scripts that replace stores, RENAME, COPY and MOVE.
+
+Its tests: tests/test_presumed.py.
+
+A queued request cannot be tried on the client's connection, so the list of users has to tell. Only simple rules count:
+all commands but some, and patterns for keys. For others the server is asked whether keys have deadlines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.session.globs import matches
+
+_NEEDED: Final = frozenset(b"eval exists time unlink select zrangebyscore zrevrangebyscore".split())
+"""Commands that the scripts run, besides the client's own, on keys without deadlines."""
+
+DANGEROUS: Final = frozenset(b"sort restore restore-asking migrate keys".split())
+"""Those that have scripts, of the commands in the categories of `_SMALL`."""
+
+_SMALL: Final = frozenset((b"-@dangerous", b"-@admin"))
+"""Rules that take away no command that matters here but those of `DANGEROUS`."""
+
+_MOST: Final = 32
+"""Maximum number of names, and of a user's patterns, to match: each is compared with each."""
+
+_SPECIAL: Final = re.compile(rb"[*?\[\\]")
+
+_LONGEST: Final = 256
+"""Maximum size of a name or pattern to match, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What a user may do: everything but some commands, on the keys that match some patterns.
+
+    Attributes:
+        without: the names of the commands, in lower case.
+        patterns: the patterns.
+    """
+
+    without: frozenset[bytes]
+    patterns: tuple[bytes, ...]
+
+    def allow(self, command: bytes, names: list[bytes]) -> bool:
+        """Return whether the user may run the script that replaces a command, given in upper case, on some names."""
+        if not self.without.isdisjoint((*_NEEDED, command.lower())) or len(names) > _MOST:
+            return False
+        return all(len(name) <= _LONGEST and self._match(name) for name in names)
+
+    def _match(self, name: bytes) -> bool:
+        return any(_fits(pattern, name) for pattern in self.patterns)
+
+
+def _fits(pattern: bytes, name: bytes) -> bool:
+    beginning, star = pattern[:-1], pattern[-1:]
+    if star == b"*" and not _SPECIAL.search(beginning):
+        return name.startswith(beginning)  # most patterns, and this is quick
+    return matches(pattern, name)
+
+
+def read_grants(rules: Iterable[bytes]) -> Grants | None:
+    """Return what a user may do; None if the rules are not that simple.
+
+    Args:
+        rules: the words of the user's line of the reply to ACL LIST, from the fourth on.
+    """
+    everything, without, patterns = False, set[bytes](), list[bytes]()
+    for rule in rules:
+        if rule[:1] == b"(":
+            break  # a selector, which only adds
+        name = rule[1:].partition(b"|")[0].lower()
+        if b"db=" in rule:
+            return None
+        if rule in (b"+@all", b"-@all"):
+            everything = rule == b"+@all"
+            without.clear()
+        elif rule in _SMALL:
+            without |= DANGEROUS
+        elif rule[:2] == b"-@":
+            return None
+        elif rule[:1] == b"-":
+            without.add(name)
+        elif rule[:1] == b"+" and b"|" not in rule:
+            without.discard(name)
+        elif rule[:1] == b"~":
+            patterns.append(rule[1:])
+        elif rule[:4] == b"%RW~":
+            patterns.append(rule[4:])
+    if not everything or len(patterns) > _MOST or any(len(pattern) > _LONGEST for pattern in patterns):
+        return None
+    return Grants(frozenset(without), tuple(patterns))
