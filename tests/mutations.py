@@ -671,6 +671,13 @@ MUTATIONS = [
     Mutation("listen/predecessor.py", "if time.monotonic() >= until:", "if True:", "one that ends"),
     Mutation("server.py", "[serving, left, stopped, *tasks]", "[serving, stopped, *tasks]", "left to one"),
     Mutation("workers/supervisor.py", "worker.tell(Order.ALONE)", "pass", "left to workers"),
+    Mutation(
+        "server.py",
+        "await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)\n"
+        "                if left.done() and not accepts:",
+        "if not accepts:",
+        "refused at the last moment",
+    ),
     Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),
     Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),

@@ -939,6 +939,7 @@ CHECKS |= {
     "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
     "left to one": lambda place: takeover.check_left(_again(place), place.folder, "told", "1"),
     "left to workers": lambda place: takeover.check_left(_again(place), place.folder, "killed", "2"),
+    "refused at the last moment": lambda place: takeover.check_untouched(_again(place), place.folder, "2"),
     "left to nobody": lambda place: takeover.test_files_are_left_to_nobody_who_has_gone(_again(place), place.folder),
     "left at once": lambda place: takeover.test_a_word_at_once_behind_the_sockets_is_heard(_again(place), place.folder),
     "one that ends": lambda place: takeover.check_meeting_one_that_ends(_again(place), place.folder),
