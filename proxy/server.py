@@ -108,7 +108,7 @@ class Place:
         others: the other workers.
         held: limits the bytes that all workers hold together.
         name: a random name sent to the upstream, by which the proxy detects that it is its own upstream.
-        alone: set when no other proxy serves the clients; until then this one accepts nobody before it can serve.
+        alone: set when no other proxy serves the clients; until then this one accepts nobody.
         succession: takes over from another proxy and hands over to the next; unused in workers.
     """
 
