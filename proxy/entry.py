@@ -9,12 +9,18 @@ from __future__ import annotations
 import sys
 
 from proxy.held_signals import hold
+from proxy.standard_streams import prepared
 
 
 def main() -> None:
     """Run what the arguments ask for."""
     if "--probe" not in sys.argv:
         hold()  # before the imports below, which take time
+    with prepared():
+        _run()
+
+
+def _run() -> None:
     from proxy.check import probe
     from proxy.loading import loading
 

@@ -108,7 +108,7 @@ class Place:
         others: the other workers.
         held: limits the bytes that all workers hold together.
         name: a random name sent to the upstream, by which the proxy detects that it is its own upstream.
-        alone: set when no other proxy serves the clients; until then this one accepts nobody before it can serve.
+        alone: set when no other proxy serves the clients; until then this one accepts nobody.
         succession: takes over from another proxy and hands over to the next; unused in workers.
     """
 
@@ -545,6 +545,8 @@ class Server:
                 return
             opening.result()
             alone = self._place.alone or succession.alone
+            left = asyncio.create_task(alone.wait())
+            background.append(left)
             if accepts := alone.is_set():
                 self._listeners.accept()
             tasks += [asyncio.create_task(part.run()) for part in (self._tracker, self._sweeper, self._logins)]
@@ -586,9 +588,8 @@ class Server:
             tried = asyncio.create_task(self._try_upstream())
             background.append(tried)
             if not accepts:
-                left = asyncio.create_task(alone.wait())
                 serving = asyncio.create_task(self._until_serving(tried))
-                background += [left, serving]
+                background.append(serving)
                 await asyncio.wait([serving, left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if accepts := left.done() and not signals.stop.is_set():
                     self._listeners.accept()  # nobody else serves any more: accept clients as in any start
@@ -599,10 +600,13 @@ class Server:
                 tried.result()
             if not signals.stop.is_set():
                 await succession.begin(signals)
-                if not accepts:
-                    self._listeners.accept()
                 background.append(asyncio.create_task(outlook.run()))
                 outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
+                # A worker's supervisor relieves the other proxy when all workers are ready. Whoever is accepted before
+                # that would be lost if the other proxy goes on instead.
+                await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                if left.done() and not accepts:
+                    self._listeners.accept()
             # Most objects that exist now live until the end: exclude them from garbage collection.
             gc.collect()
             gc.freeze()

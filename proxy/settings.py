@@ -5,6 +5,7 @@ Its tests: tests/test_settings.py.
 
 from __future__ import annotations
 
+import stat
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -408,8 +409,8 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
     class _Settings(Settings):
         model_config = SettingsConfigDict(toml_file=file)
 
-    if file is not None and not file.is_file():
-        raise SettingsError(f"configuration file {file}: no such file")
+    if file is not None and (reason := _why_no_file(file)) is not None:
+        raise SettingsError(f"configuration file {file}: {reason}")
     try:
         return _Settings(**flags)
     except ValidationError as error:
@@ -423,6 +424,17 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
         raise SettingsError(f"configuration file {file}: nested too deeply") from None
     except (OSError, ValueError) as error:  # such as UnicodeDecodeError, or a number with thousands of digits
         raise SettingsError(f"configuration file {file}: {error}") from None
+
+
+def _why_no_file(path: Path) -> str | None:
+    """Return why a path leads to no file, or None if it does."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    if stat.S_ISDIR(mode):
+        return "it is a directory"
+    return None if stat.S_ISREG(mode) else "it is not a regular file"
 
 
 def misspelt(environment: Mapping[str, str]) -> dict[str, str]:

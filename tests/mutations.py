@@ -712,11 +712,29 @@ MUTATIONS = [
     Mutation("listen/predecessor.py", "if time.monotonic() >= until:", "if True:", "one that ends"),
     Mutation("server.py", "[serving, left, stopped, *tasks]", "[serving, stopped, *tasks]", "left to one"),
     Mutation("workers/supervisor.py", "worker.tell(Order.ALONE)", "pass", "left to workers"),
+    Mutation(
+        "server.py",
+        "await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)\n"
+        "                if left.done() and not accepts:",
+        "if not accepts:",
+        "refused at the last moment",
+    ),
     Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),
     Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
+    # Standard streams.
+    Mutation("standard_streams.py", "            self.error = error\n", "", "streams of a subcommand"),
+    Mutation("standard_streams.py", '"backslashreplace"', '"strict"', "streams of a subcommand"),
+    Mutation("standard_streams.py", "os.kill(os.getpid(), signal.SIGPIPE)", "pass", "streams of a subcommand"),
+    Mutation("standard_streams.py", "(1, os.O_RDONLY)", "(1, os.O_WRONLY)", "streams of a subcommand"),
+    Mutation(
+        "standard_streams.py",
+        "os.set_inheritable(os.open(os.devnull, flags), True)",
+        "pass",
+        "a proxy without streams",
+    ),
     # What others wait for, and who is turned away.
     Mutation(
         "expiry/underway.py",

@@ -19,6 +19,7 @@ from proxy.keydb import command, source
 from proxy.keydb.options import take_order
 from proxy.scripts.naming import Names
 from proxy.settings import load
+from proxy.upstream.words import REACH
 from tests.conftest import StartProxy, StartServer
 from tests.keydb_files import (
     LOADABLE,
@@ -33,7 +34,7 @@ from tests.keydb_files import (
     strings,
 )
 from tests.raw import request
-from tests.servers import KINDS, ROOT, Process, Server, proxy_environment, until
+from tests.servers import KINDS, ROOT, Process, Server, free_port, proxy_environment, until
 from tests.test_tls import Files, files, tls_server
 
 __all__ = ["files"]  # a fixture
@@ -619,6 +620,17 @@ def test_a_server_that_fails_changes_nothing(
     assert said in complained
     assert complained.count("\n") == 1
     assert untouched(target)
+
+
+def test_a_server_that_cannot_be_reached_is_said_in_words(target: Server) -> None:
+    port = free_port()
+    for url, said in (
+        (f"redis://127.0.0.1:{port}", f"redis://127.0.0.1:{port}: connection refused"),
+        ("unix:///no/such.sock", "unix:///no/such.sock: no such file or directory"),
+        ("redis://name.invalid:6379", "redis://name.invalid:6379: its name cannot be looked up"),
+    ):
+        ended = bring("--from", url, "--upstream", target.url)
+        assert (ended.status, ended.complained) == (1, f"expiremember-proxy: import: {said}; {REACH}\n")
 
 
 # How much it takes.

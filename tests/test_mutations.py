@@ -47,6 +47,7 @@ from tests import test_sentinel as sentinel
 from tests import test_sentinel_decisions as decisions
 from tests import test_sharing as sharing
 from tests import test_signs as signs
+from tests import test_standard_streams as standard
 from tests import test_status_page as page
 from tests import test_streams as streams
 from tests import test_takeover as takeover
@@ -963,6 +964,12 @@ CHECKS |= {
     "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
     "left to one": lambda place: takeover.check_left(_again(place), place.folder, "told", "1"),
     "left to workers": lambda place: takeover.check_left(_again(place), place.folder, "killed", "2"),
+    "refused at the last moment": lambda place: takeover.check_untouched(_again(place), place.folder, "2"),
+    "streams of a subcommand": lambda place: standard.check_streams(
+        standard.staged(place.server, place.start_proxy, place.folder, place.folder),
+        "events tail told…ü --upstream {url}",
+    ),
+    "a proxy without streams": lambda place: standard.check_a_silent_proxy(place.server, "2", "2>&-", place.folder),
     "left to nobody": lambda place: takeover.test_files_are_left_to_nobody_who_has_gone(_again(place), place.folder),
     "left at once": lambda place: takeover.test_a_word_at_once_behind_the_sockets_is_heard(_again(place), place.folder),
     "one that ends": lambda place: takeover.check_meeting_one_that_ends(_again(place), place.folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -135,6 +136,15 @@ def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(SettingsError, match="no such file"):
         load({}, tmp_path / "missing.toml")
+    with pytest.raises(SettingsError, match=": it is a directory"):
+        load({}, tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="not a regular file"):
+        load({}, tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="not a directory"):
+        load({}, file / "missing.toml")
+    with pytest.raises(SettingsError, match="file name too long"):
+        load({}, tmp_path / ("x" * 300))
 
 
 @pytest.mark.parametrize(

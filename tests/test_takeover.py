@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ import redis
 
 from proxy.embedded.server import GUARD
 from proxy.listen.given import from_manager
-from proxy.listen.predecessor import ENDS, NEXT, SERVES, STARTS, Predecessor
+from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, Predecessor
 from proxy.listen.succession import SILENT_SECONDS, STEP_SECONDS, Succession
 from proxy.settings import Settings, SettingsError
 from tests import servers
@@ -423,6 +424,42 @@ def test_a_word_at_once_behind_the_sockets_is_heard(again: Again, tmp_path: Path
         visitor.recv(1)
         visitor.sendall(b'{"is": "all", "version": 1, "keeps_files": true}' + ENDS)
         new.until_ready()
+
+
+def check_untouched(again: Again, folder: Path, workers: str) -> None:
+    """One that is refused at the last moment has accepted nobody: who waits is left to the proxy that goes on."""
+    address = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        meeting = stack.enter_context(socket.socket(socket.AF_UNIX))
+        meeting.bind(str(folder / "takeover"))
+        meeting.listen()
+        clients = stack.enter_context(socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))))
+        new = again("--listen", address, "--workers", workers, ready=False)
+        visitor = stack.enter_context(meeting.accept()[0])
+        visitor.settimeout(30)
+        visitor.recv(1)
+        told = json.dumps({"is": "clients", "address": address}).encode()
+        socket.send_fds(visitor, [told], [clients.fileno()])
+        visitor.recv(1)
+        visitor.sendall(b'{"is": "all", "version": 1, "keeps_files": true}')
+        waiting = [stack.enter_context(Raw(clients.getsockname(), 20)) for _ in range(4)]
+        while (word := visitor.recv(1)) != SERVES:
+            assert word == STARTS, new.process.output
+        visitor.sendall(GIVES_UP)
+        until(partial(has_ended, new))
+        assert new.process.wait() == 2
+        clients.settimeout(5)
+        for client in waiting:
+            accepted = stack.enter_context(clients.accept()[0])
+            client.send_command("PING")
+            accepted.recv(100)
+            accepted.sendall(b"+PONG\r\n")
+        assert [client.reply() for client in waiting] == [b"+PONG\r\n"] * len(waiting)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_one_that_is_refused_has_accepted_nobody(again: Again, tmp_path: Path, workers: str) -> None:
+    check_untouched(again, tmp_path, workers)
 
 
 def check_silent(again: Again, folder: Path, how: str) -> None:

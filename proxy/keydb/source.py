@@ -16,8 +16,10 @@ from typing import IO, Final, TypeVar, cast
 
 from redis.exceptions import RedisError, ResponseError
 
+from proxy.upstream.complaint import complaint
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.refusals import shown
+from proxy.upstream.words import in_words
 from proxy.wire.request import encode
 
 T = TypeVar("T")
@@ -111,6 +113,9 @@ class ServerSource:
         protocol = _Stream(self._reader)
         try:
             await self._server.connect(lambda: protocol)
+        except OSError as error:  # TimeoutError is one
+            raise SourceError(complaint(self._server, error, rights="")) from error
+        try:
             assert protocol.transport is not None
             async for chunk in self._receive(protocol.transport):
                 yield chunk
@@ -126,7 +131,7 @@ class ServerSource:
         known = not isinstance(error, EOFError) and str(error)
         advice = self._server.advice(error)
         return SourceError(
-            f"{self._server}: {' '.join(str(known or otherwise).split())}" + ("" if advice is None else f"; {advice}")
+            f"{self._server}: {in_words(error) if known else otherwise}" + ("" if advice is None else f"; {advice}")
         )
 
     async def _receive(self, transport: asyncio.WriteTransport) -> AsyncIterator[bytes]:

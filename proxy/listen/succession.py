@@ -54,7 +54,7 @@ class Succession:
 
     Attributes:
         given: sockets that already exist, from systemd or the old proxy; None if all are to be bound.
-        alone: set unless the old proxy still serves clients; then accept none before this one can serve them.
+        alone: set unless the old proxy still serves clients; until then accept none.
         offer: functions that return the sockets for the next proxy.
         at_release: called when the next proxy has taken over and owns what this one left.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,10 +38,6 @@ _OWN_LIFETIMES: Final = """\
 note: this server has HEXPIRE itself, and the lifetimes that it sets are not listed; this shows them:
   HTTL {key} FIELDS n field ...
 """
-
-
-class OutputError(Exception):
-    """The reader of the output has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +117,6 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
         _complain(name, "too many keys to remember at once; ask for fewer deadlines: --next, --within, PATTERN")
     except RestlessError:
         _complain(name, "deadlines change faster than they can be read; try again")
-    except OutputError:
-        # Exit as programs do after SIGPIPE, and keep the interpreter from writing once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ABSENT
     except KeyboardInterrupt:
         return 130
     return FAILED
@@ -136,12 +127,8 @@ def _complain(name: str, text: str) -> None:
 
 
 def _write(text: str, encoding: str | None = None) -> None:
-    try:
-        data = text.encode(encoding or sys.stdout.encoding or "utf-8", "backslashreplace")
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        raise OutputError from error
+    sys.stdout.buffer.write(text.encode(encoding or sys.stdout.encoding, "backslashreplace"))
+    sys.stdout.buffer.flush()
 
 
 class _Progress:

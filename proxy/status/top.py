@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from proxy.addresses import TCPAddress, parse_address
 from proxy.settings import SettingsError
+from proxy.standard_streams import OutputError
 from proxy.status.names import visible
 from proxy.status.shape import Status
 from proxy.status.text import lines_of
@@ -167,8 +168,6 @@ def run(url: str, *, once: bool, as_json: bool) -> int:
     except TopError as error:
         print(f"expiremember-proxy: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -199,7 +198,7 @@ def _screen() -> Iterator[None]:
         sys.stdout.flush()
         yield
     finally:
-        with contextlib.suppress(OSError, ValueError, termios.error):  # the terminal may have gone
+        with contextlib.suppress(OutputError, ValueError, termios.error):  # the terminal may have gone
             sys.stdout.write(_LEAVE)
             sys.stdout.flush()
         if keyboard is not None and before is not None:
@@ -252,7 +251,7 @@ def _live(source: Source) -> int:
     complaint: str | None = None
     keyboard = [sys.stdin.fileno()] if sys.stdin is not None and sys.stdin.isatty() else []
     try:
-        with _screen(), contextlib.suppress(OSError):  # the terminal may have gone
+        with _screen(), contextlib.suppress(OSError, OutputError):  # the terminal may have gone
             while not ends:
                 _draw(status, complaint)
                 ready, _, _ = select.select([awake, *keyboard], [], [])

@@ -36,7 +36,7 @@ class Order(Enum):
     LEAVE = "leave"
     """Stop; another proxy goes on listening."""
     ALONE = "alone"
-    """No other proxy serves the clients any more."""
+    """No other proxy serves the clients any more: accept them."""
     RELOAD = "reload"
     METRICS = "metrics"
     REPORT = "report"
@@ -47,7 +47,7 @@ class News(Enum):
     """A message from a worker to the supervisor."""
 
     READY = "ready"
-    """The worker serves clients; with the state of the upstream."""
+    """The worker can serve clients, and does unless another proxy still does; with the state of the upstream."""
     OBSTACLE = "obstacle"
     """What prevents the worker from serving clients has changed; with the obstacle, or None."""
     STOP = "stop"

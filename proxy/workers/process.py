@@ -36,7 +36,7 @@ class WorkerProcess:
 
     Attributes:
         number: the worker's number.
-        ready: set when the worker serves clients for the first time.
+        ready: set when the worker can serve clients for the first time.
         obstacle: what prevents it from serving clients, or None.
         upstream_state: the state of the upstream when it became ready.
         unusable: why it cannot use a setting, or None.

@@ -182,7 +182,7 @@ class Supervisor:
         return next((state for state in states if state != states[0]), states[0])
 
     async def _tell_alone(self) -> None:
-        """Let the workers serve once no other proxy does."""
+        """Let the workers accept clients once no other proxy serves them."""
         await self._succession.alone.wait()
         for worker in self._workers:
             worker.tell(Order.ALONE)

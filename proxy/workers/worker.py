@@ -80,7 +80,7 @@ class WorkerOutlook(Outlook):
         self._looking: asyncio.Task[None] | None = None
 
     def ready(self, listen: list[str], upstream: str, state: str) -> None:
-        """Report that clients are accepted."""
+        """Report that clients can be served."""
         self._look()
         self.tell(News.READY, state)
 
