@@ -552,7 +552,9 @@ MUTATIONS = [
         "another kind",
     ),
     Mutation("expiry/tracker.py", "self._commands.note_rules(told=told)", "pass", "late"),
-    Mutation(_LUA + "shared/lapse.lua", "elseif not paid then", "elseif false then", "told in order"),
+    Mutation(_LUA + "shared/lapse.lua", "if paid or key == own", "if true or key == own", "told in order"),
+    Mutation(_LUA + "shared/clear.lua", "if notes == 500 and walks then", "if false then", "many told in order"),
+    Mutation(_LUA + "shared/clear.lua", "if notes == 0 then", "if true then", "a new life by a note"),
     # Many elements of a list at once.
     Mutation(_LUA + "shared/passed.lua", "not seek(kind, key, members)", "true", "many elements under way"),
     Mutation(_LUA + "shared/passed.lua", "not seek(kind, key, members)", "false", "elements of who may little"),

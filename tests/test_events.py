@@ -671,6 +671,29 @@ def test_large_values_become_notes_few_at_a_time(
     check_large_values(talk(start_server(kind)), script("settled", Variant(told=True)))
 
 
+def check_order_of_many(beside: Talk, add: bytes, sweep: bytes) -> None:
+    """A sweep removes no member while more notes are left than it pays."""
+    want(beside, Rule(b"k", b"expired"))
+    members = [f"m{number:04}" for number in range(1_300)]
+    beside("SADD", "k", *members, "last", "stays")
+    make_due(beside, "k", *members)
+    names = ["k", NAMES.shadow(b"k").decode(), NAMES.index.decode()]
+    assert beside("EVAL", add, 3, *names, "4 4 1", "SADD", "k", "new") == 1
+    assert beside("HLEN", NAMES.owed) == 1_300
+    beside("ZADD", names[1], int(clock(beside)) - 10, "last")
+    beside("ZADD", names[2], int(clock(beside)) - 10, "k")
+    for _ in range(4):
+        beside("EVAL", sweep, 3, NAMES.index, *names[:2], 0, 1_000)
+    assert [entry["member"] for entry in entries(beside)] == [*sorted(members), "last"]
+    assert beside("EXISTS", NAMES.owed, NAMES.shadow(NAMES.owed), NAMES.index) == 0
+
+
+def test_the_members_of_a_key_are_told_of_in_order_however_many_notes_there_are(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    check_order_of_many(talk(start_server(kind)), script("add", Variant(told=True)), script("sweep"))
+
+
 def check_spoilt_notes(server: Server, start: Callable[..., Proxy], talk: Callable[..., Talk]) -> None:
     """Something else stands where the notes were, or their deadlines: it goes, as with the index."""
     beside = talk(server)

@@ -821,6 +821,12 @@ CHECKS |= {
     "late": lambda place: events.check_late(place.server, place.proxy, place.talk),
     "another kind": lambda place: events.check_no_hold_up(place.server, place.proxy, place.talk),
     "told in order": lambda place: events.check_order(place.server, place.proxy, place.talk),
+    "a new life by a note": lambda place: events.test_lists_that_push_to_each_other_repeat_nothing(
+        place.server, place.start_proxy, place.talk
+    ),
+    "many told in order": lambda place: events.check_order_of_many(
+        place.talk(place.server), place.script("add", told=True), place.script("sweep")
+    ),
     "many elements under way": lambda place: events.check_many_elements_under_way(
         place.talk(place.server), place.script("settled", told=True), told=True
     ),
