@@ -136,7 +136,7 @@ MUTATIONS = [
     Mutation(
         "session/fronts.py", "keys = () if command is None else", "keys = () if True else", "scripts in a pipeline"
     ),
-    Mutation(_LUA + "shared/settle.lua", "cleared and 0 or 4", "0", "pops when due"),
+    Mutation(_LUA + "shared/settle.lua", "if cleared then", "if true then", "pops when due"),
     Mutation(_LUA + "shared/alive.lua", "return size > 0", "return true", "lifetimes when due"),
     Mutation(_LUA + "front.lua", "if not there or there == 0 and kind ~= 'list' then", "if false then", "BLMOVE"),
     Mutation(_LUA + "front.lua", "if removes[kind] then gone =", "if false then gone =", "scripts when due"),
@@ -562,7 +562,19 @@ MUTATIONS = [
         "another kind",
     ),
     Mutation("expiry/tracker.py", "self._commands.note_rules(told=told)", "pass", "late"),
-    Mutation(_LUA + "shared/lapse.lua", "elseif not paid then", "elseif false then", "told in order"),
+    Mutation(_LUA + "shared/lapse.lua", "if paid or key == own", "if true or key == own", "told in order"),
+    Mutation(_LUA + "shared/clear.lua", "if notes == 500 and walks then", "if false then", "many told in order"),
+    Mutation(_LUA + "shared/clear.lua", "if notes == 0 then", "if true then", "a new life by a note"),
+    # Many elements of a list at once.
+    Mutation(_LUA + "shared/passed.lua", "not seek(kind, key, members)", "true", "many elements under way"),
+    Mutation(_LUA + "shared/passed.lua", "not seek(kind, key, members)", "false", "elements of who may little"),
+    Mutation(_LUA + "persist_members.lua", "over[place] or ", "", "many persisted under way"),
+    Mutation(_LUA + "shared/overdue.lua", "found = seek(kind, key, members)", "", "many elements under way"),
+    Mutation(_LUA + "shared/discard.lua", "from + place - 1,", "from + place,", "many elements under way"),
+    Mutation(_LUA + "shared/discard.lua", "and may('lset', key, 0, '')", "", "elements of who may little"),
+    Mutation(_LUA + "shared/overdue.lua", "bytes > 65536 or", "", "large values"),
+    Mutation(_LUA + "shared/overdue.lua", "if kind == 'hash' then discard(kind, key, part) end", "", "large values"),
+    Mutation(_LUA + "shared/overdue.lua", "if there ~= wanted and", "if false and", "notes spoilt"),
     Mutation(
         "session/multi.py", "if self._out.put_aside(self._rewriter.beside.clear_front(keys)):", "if True:", "queued"
     ),

@@ -548,6 +548,178 @@ def check_order(server: Server, start: Callable[..., Proxy], talk: Callable[...,
     assert beside("EXISTS", NAMES.owed, NAMES.shadow(NAMES.owed), NAMES.index) == 0
 
 
+def calls(beside: Talk, name: str) -> int:
+    found = re.search(rb"cmdstat_%b:calls=(\d+)" % name.encode(), beside("INFO", "commandstats"))
+    return int(found[1]) if found else 0
+
+
+def make_due(beside: Talk, key: str, *members: str) -> None:
+    """Give members deadlines that have just passed, past every proxy: each a little later than the one before."""
+    first = int(clock(beside)) - 500
+    beside(
+        "ZADD",
+        NAMES.shadow(key.encode()),
+        *(word for at, one in enumerate(members) for word in (first + at // 10, one)),
+    )
+    beside("ZADD", NAMES.index, first, key)
+
+
+def settle(beside: Talk, text: bytes, key: str, *line: str | int) -> object:
+    """Run a request as the script that first removes what is due. `text`: that script."""
+    return beside("EVAL", text, 3, key, NAMES.shadow(key.encode()), NAMES.index, "", *line)
+
+
+def check_many_elements_under_way(beside: Talk, text: bytes, *, told: bool) -> None:
+    """They go in one scan of a list. Some stand in it several times, and of those before and behind them none goes."""
+    if told:
+        want(beside, Rule(b"l", b"expired"))
+    elements = [f"e{number}" for number in range(3_000)] + ["e1500", "stays", "e7", "e2999", "e1500", "e0"]
+    beside("RPUSH", "l", *elements)
+    due = [*(f"e{number}" for number in range(0, 2_700, 3)), "e2999", "not there"]
+    make_due(beside, "l", *due)
+    beside("ZADD", NAMES.shadow(b"l"), 9 * 10**15, "e7")
+    beside("CONFIG", "RESETSTAT")
+    left = [element.encode() for element in elements if element not in set(due)]
+    assert settle(beside, text, "l", "LRANGE", "l", 0, -1) == left
+    assert calls(beside, "lrem") == 1
+    assert calls(beside, "lpos") == 0
+    assert beside("ZRANGE", NAMES.shadow(b"l"), 0, -1) == [b"e7"]
+    if told:
+        beside("EVAL", script("sweep"), 3, NAMES.index, NAMES.owed, NAMES.shadow(NAMES.owed), 0, 2_000)
+        counts = {entry["member"]: int(entry["count"]) for entry in entries(beside)}
+        assert counts == {element: elements.count(element) for element in due[:-1]}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_many_elements_that_pass_under_way_take_one_scan(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk], told: bool
+) -> None:
+    check_many_elements_under_way(talk(start_server(kind)), script("settled", Variant(told=told)), told=told)
+
+
+def check_many_persisted_under_way(beside: Talk, text: bytes) -> None:
+    beside("RPUSH", "l", *range(100))
+    make_due(beside, "l", *map(str, range(50)))
+    beside("CONFIG", "RESETSTAT")
+    names = [b"l", NAMES.shadow(b"l"), NAMES.index]
+    assert beside("EVAL", text, 3, *names, "list", *range(20), 60, 7) == [*[-2] * 20, -1, -2]
+    assert beside("LLEN", "l") == 80
+    assert calls(beside, "lrem") == 1
+
+
+def test_many_elements_that_pass_before_their_persist_take_one_scan(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    check_many_persisted_under_way(talk(start_server(kind)), script("persist_members"))
+
+
+def check_elements_of_who_may_little(beside: Talk, text: bytes) -> None:
+    """Without the rights for one scan few go in a script: others do not wait."""
+    for right in ("lrange", "lset"):
+        beside("DEL", "l", NAMES.shadow(b"l"))
+        beside("RPUSH", "l", *range(200))
+        make_due(beside, "l", *map(str, range(100)))
+        beside("ACL", "SETUSER", "default", f"-{right}")
+        beside("ACL", "LOG", "RESET")
+        try:
+            assert settle(beside, text, "l", "LLEN", "l") == 190, right
+            assert beside("ACL", "LOG") == [] or not beside("EVAL", "return redis.acl_check_cmd and 1", 0), right
+        finally:
+            beside("ACL", "SETUSER", "default", f"+{right}")
+        assert beside("LRANGE", "l", 0, 0) == [b"10"]
+        assert beside("ZCARD", NAMES.shadow(b"l")) == 90
+
+
+def test_without_the_rights_for_one_scan_few_elements_go(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    check_elements_of_who_may_little(talk(start_server(kind)), script("settled"))
+
+
+def test_a_request_for_another_type_scans_a_list_for_few_elements(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    beside = talk(start_server(kind))
+    text = script("settled", Variant(lists=False))
+    for count, refused in ((200, True), (5, False)):
+        beside("DEL", "l", NAMES.shadow(b"l"))
+        beside("RPUSH", "l", *range(count))
+        make_due(beside, "l", *map(str, range(count)))
+        beside("CONFIG", "RESETSTAT")
+        found = settle(beside, text, "l", "HGETALL", "l")
+        assert str(found).startswith("WRONGTYPE") if refused else found == [], count
+        assert calls(beside, "lrem") == min(count, 10)
+
+
+def check_large_values(beside: Talk, text: bytes) -> None:
+    """The server holds few of them twice while they become notes."""
+    want(beside, Rule(b"h", b"expired", value=True))
+    fields = [f"f{number}" for number in range(300)]
+    for field in fields:
+        beside("HSET", "h", field, "x" * 100_000)
+    make_due(beside, "h", *fields)
+    beside("CONFIG", "RESETSTAT")
+    before = int(re.search(rb"used_memory:(\d+)", beside("INFO", "memory"))[1])  # type: ignore[index]
+    assert settle(beside, text, "h", "HLEN", "h") == 0
+    assert beside("HLEN", NAMES.owed) == 300
+    assert int(re.search(rb"used_memory_peak:(\d+)", beside("INFO", "memory"))[1]) - before < 10_000_000  # type: ignore[index]
+
+
+def test_large_values_become_notes_few_at_a_time(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    check_large_values(talk(start_server(kind)), script("settled", Variant(told=True)))
+
+
+def check_order_of_many(beside: Talk, add: bytes, sweep: bytes) -> None:
+    """A sweep removes no member while more notes are left than it pays."""
+    want(beside, Rule(b"k", b"expired"))
+    members = [f"m{number:04}" for number in range(1_300)]
+    beside("SADD", "k", *members, "last", "stays")
+    make_due(beside, "k", *members)
+    names = ["k", NAMES.shadow(b"k").decode(), NAMES.index.decode()]
+    assert beside("EVAL", add, 3, *names, "4 4 1", "SADD", "k", "new") == 1
+    assert beside("HLEN", NAMES.owed) == 1_300
+    beside("ZADD", names[1], int(clock(beside)) - 10, "last")
+    beside("ZADD", names[2], int(clock(beside)) - 10, "k")
+    for _ in range(4):
+        beside("EVAL", sweep, 3, NAMES.index, *names[:2], 0, 1_000)
+    assert [entry["member"] for entry in entries(beside)] == [*sorted(members), "last"]
+    assert beside("EXISTS", NAMES.owed, NAMES.shadow(NAMES.owed), NAMES.index) == 0
+
+
+def test_the_members_of_a_key_are_told_of_in_order_however_many_notes_there_are(
+    kind: str, start_server: StartServer, talk: Callable[..., Talk]
+) -> None:
+    check_order_of_many(talk(start_server(kind)), script("add", Variant(told=True)), script("sweep"))
+
+
+def check_spoilt_notes(server: Server, start: Callable[..., Proxy], talk: Callable[..., Talk]) -> None:
+    """Something else stands where the notes were, or their deadlines: it goes, as with the index."""
+    beside = talk(server)
+    want(beside, Rule(b"k", b"expired", value=True))
+    client = talk(start("--upstream", server.url, "--no-sweep"))
+    for place in (NAMES.owed, NAMES.shadow(NAMES.owed)):
+        client("HSET", "k", "f", "old")
+        assert client("PEXPIREMEMBER", "k", "f", 20) == 1
+        beside("DEL", NAMES.owed, NAMES.shadow(NAMES.owed))
+        beside("SET", place, "spoilt")
+        wait_past(beside, int(clock(beside)) + 30)
+        assert client("HSET", "k", "f", "new") == 1
+        assert client("HGET", "k", "f") == b"new"
+        assert [beside("TYPE", name) for name in (NAMES.owed, NAMES.shadow(NAMES.owed))] == [b"hash", b"zset"]
+    start("--upstream", server.url)
+    until(lambda: len(entries(beside)) == 1, what="an entry")
+    assert [entry["value"] for entry in entries(beside)] == ["old"]
+    until(lambda: not beside("EXISTS", NAMES.owed, NAMES.shadow(NAMES.owed)), what="an end of all notes")
+
+
+def test_something_else_stands_where_the_notes_were(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
+) -> None:
+    check_spoilt_notes(start_server(kind), partial(start_proxy, None), talk)
+
+
 def test_a_request_that_adds_what_was_due_long_before_begins_a_new_life(
     server: Server, talk: Callable[..., Talk]
 ) -> None:

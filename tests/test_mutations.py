@@ -139,9 +139,12 @@ class Place:
         self._stack.callback(proxy.close)
         return proxy
 
-    def script(self, name: str) -> bytes:
+    def script(self, name: str, *, told: bool = False) -> bytes:
         """Return the text of a script of the copy."""
-        show = f"import sys; from proxy.scripts.calls import script; sys.stdout.buffer.write(script({name!r}))"
+        show = (
+            "import sys; from proxy.scripts.calls import Variant, script;"
+            f" sys.stdout.buffer.write(script({name!r}, Variant(told={told})))"
+        )
         return subprocess.run([sys.executable, "-c", show], cwd=self.folder, capture_output=True, check=True).stdout
 
     def talk(self, to: Server | Proxy, database: int = 0, protocol: int = 2) -> lives.Talk:
@@ -820,6 +823,25 @@ CHECKS |= {
     "late": lambda place: events.check_late(place.server, place.proxy, place.talk),
     "another kind": lambda place: events.check_no_hold_up(place.server, place.proxy, place.talk),
     "told in order": lambda place: events.check_order(place.server, place.proxy, place.talk),
+    "a new life by a note": lambda place: events.test_lists_that_push_to_each_other_repeat_nothing(
+        place.server, place.start_proxy, place.talk
+    ),
+    "many told in order": lambda place: events.check_order_of_many(
+        place.talk(place.server), place.script("add", told=True), place.script("sweep")
+    ),
+    "many elements under way": lambda place: events.check_many_elements_under_way(
+        place.talk(place.server), place.script("settled", told=True), told=True
+    ),
+    "many persisted under way": lambda place: events.check_many_persisted_under_way(
+        place.talk(place.server), place.script("persist_members")
+    ),
+    "elements of who may little": lambda place: events.check_elements_of_who_may_little(
+        place.talk(place.server), place.script("settled")
+    ),
+    "large values": lambda place: events.check_large_values(
+        place.talk(place.server), place.script("settled", told=True)
+    ),
+    "notes spoilt": lambda place: events.check_spoilt_notes(place.server, place.proxy, place.talk),
     "spoilt": lambda place: lives.test_a_transaction_that_adds_and_expires_is_spoilt_by_somebody_elses_first_deadline(
         place.proxy(), place.talk, 2, "SPOP"
     ),

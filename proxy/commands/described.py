@@ -24,6 +24,14 @@ _WRITING: Final = frozenset((b"write", b"may_replicate", b"module"))
 _WAITING: Final = frozenset((b"blocking", b"module"))
 """Flags of commands whose reply may be delayed."""
 
+_OF_OTHERS: Final = (b"H", b"S", b"Z")
+"""First letters of commands for hashes, sets and sorted sets."""
+
+_OF_ONE: Final = frozenset(
+    name for name, command in COMMANDS.items() if command.effect in (Effect.EXPIRE, Effect.LIFETIME)
+)
+"""Commands for one member, of any type."""
+
 
 class Terms(NamedTuple):
     """The conditions under which the server runs a command, and so a script in its place.
@@ -36,6 +44,7 @@ class Terms(NamedTuple):
         across: whether the script may access keys in several slots of a cluster node.
         clustered: whether the server may be a cluster node.
         told: whether there may be rules for events.
+        lists: whether the script may have to remove many elements of a list.
     """
 
     writes: bool
@@ -44,6 +53,7 @@ class Terms(NamedTuple):
     across: bool = False
     clustered: bool = True
     told: bool = False
+    lists: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +221,9 @@ class ServerCommands:
             described = self._described.get(name)
             flags = described.flags if described is not None else () if self._reads_itself(name) else (b"write",)
             terms = self._terms[name] = Terms(
-                b"write" in flags, b"denyoom" in flags, self.declares_terms, clustered=self.clustered, told=self.told
-            )
+                b"write" in flags, b"denyoom" in flags, self.declares_terms, clustered=self.clustered, told=self.told,
+                lists=name not in _OF_ONE and not name.startswith(_OF_OTHERS),
+            )  # fmt: skip
         return terms
 
     def own_terms(self, *, writes: bool, takes_memory: bool) -> Terms:

@@ -26,7 +26,7 @@ _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
 _PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
-_ALL, _CLUSTERED, _ALONE_THERE, _TELLS = "all", "c", "-", "t"
+_ALL, _CLUSTERED, _ALONE_THERE, _TELLS, _LISTS, _NO_LISTS = "all", "c", "-", "t", "L", "n"
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """The first line of a script that only reads. Without it servers assume that it may write, and hold it until a `CLIENT
 PAUSE … WRITE` ends. Other flags are those of a script without such a line."""
@@ -60,6 +60,7 @@ class Variant(NamedTuple):
         does: for a script with several operations, the letters of those that it needs.
         clustered: whether the server may be a cluster node.
         told: whether somebody may have asked to be told of what expires.
+        lists: whether it may have to remove many elements of a list.
     """
 
     quiet: bool = False
@@ -67,6 +68,7 @@ class Variant(NamedTuple):
     does: str = ""
     clustered: bool = True
     told: bool = False
+    lists: bool = True
 
 
 _WHOLE: Final = Variant()
@@ -90,6 +92,7 @@ def composed(name: str, variant: Variant = _WHOLE) -> str:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     front = _read("shared/undeclared") if variant.undeclared else "local undeclared = false"
     where = (_CLUSTERED if variant.clustered else _ALONE_THERE) + (_TELLS if variant.told else "")
+    where += _LISTS if variant.lists else _NO_LISTS
     call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))
     return "\n".join((front, call, _BEGIN, *parts, text, _END))
 
@@ -141,7 +144,8 @@ def _guard() -> bytes:
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told)
+    lists = terms.lists or name == "batch"  # which has the terms of just one of its requests
+    variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told, lists=lists)
     text = _head(terms) + script(name, variant)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()

@@ -170,7 +170,7 @@ class OwnCommands:
         what = b"%d %b %b %d %b %d %b%b" % (
             asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
         )  # fmt: skip
-        terms = terms._replace(takes_memory=deadline > now)
+        terms = terms._replace(takes_memory=deadline > now, lists=terms.lists and len(asked.members) > 1)
         does = ("1" if len(asked.members) == 1 else "n") + _terms_of(
             asked.condition, later=asked.relative and asked.milliseconds > 0
         )

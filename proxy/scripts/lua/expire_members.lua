@@ -18,9 +18,11 @@ cleared = cleared ~= ''
 local kind, replies, nothing_due = call('type', key).ok, {}, false
 local there = kind ~= 'none'
 -- For 1
--- Shorter than for several, as a server hashes a script's text at each EVAL: if so many are due, some 500 are removed.
+-- Shorter than for several, as a server hashes a script's text at each EVAL: if so many are due, some 500 are removed
+-- (of a list ten, as each is a scan).
 if #ARGV == 2 and there and not fits(kind, wanted) then
-  local due = not cleared and redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, 500) or {}
+  local due = not cleared
+    and redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, kind == 'list' and 10 or 500) or {}
   if due[1] then passed(kind, key, shadow, index, due) end
   if call('type', key).ok ~= 'none' then return misfit(wanted) end
   there = false

@@ -14,12 +14,14 @@ for first = 2, #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
   local each = there and has_each(kind, key, members)
   local scores, gone, free, drops = each and score_each(shadow, members), {}, {}, {}
+  local over = each and cleared == '' and passed_each(key, shadow, index, members, scores, moment) or {}
   for place, member in ipairs(members) do
     local deadline, reply = each and tonumber(scores[place] or nil), -1
     if not each or not each[place] or gone[member] then
       reply = -2
     elseif deadline and deadline > 0 and not free[member] then
-      if deadline <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', deadline, moment) then
+      if over[place] or deadline <= moment
+        and passed(kind, key, shadow, index, {member}, cleared ~= '', deadline, moment) then
         gone[member], reply = true, -2
       else
         free[member], drops[#drops + 1], reply = true, member, 1

@@ -29,17 +29,24 @@ local function clear(kind, key, shadow, index, moment, gone, room, strict, walks
   while room > 0 and not gone do
     local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
     if #due == 0 then break end
+    local notes = strict and 0 or pay_first(key, index)
+    if notes == 500 and walks then  -- they are told of before, in the rounds to come
+      room = 0
+      break
+    end
     if walks and kind == 'list' and #due >= 100 and not heeded(key, index) and may_walk(key) then
       heavy[#heavy + 1] = key
       break
     end
-    local most = walks and kind == 'list' and #due > 1 and bearable(key) or 500
-    local cut = #due > most
-    if cut then due = {unpack(due, 1, most)} end
-    members = members + lapse(kind, key, shadow, index, due, strict)
-    call('zrem', shadow, unpack(due))
-    room = cut and 0 or room - #due
-    gone = call('exists', key) == 0
+    if notes == 0 then  -- else look again: where they were pushed to this list, elements have begun a new life
+      local most = walks and kind == 'list' and #due > 1 and bearable(key) or 500
+      local cut = #due > most
+      if cut then due = {unpack(due, 1, most)} end
+      members = members + lapse(kind, key, shadow, index, due, strict)
+      call('zrem', shadow, unpack(due))
+      room = cut and 0 or room - #due
+      gone = call('exists', key) == 0
+    end
   end
   if gone then
     drop(key, shadow, index)

@@ -2,11 +2,13 @@
 -- deadline are made here. Needs glob, discard and need before it.
 --
 -- heeded: whether rules match a key; elsewhere: whether another database is selected; tally: entries written, messages
--- published, entries and messages that failed, the last error, elements pushed, elements that failed; lapse: removes
--- members (at most some hundred, in order of deadline), whose deadlines are still in the shadow, and returns how many
--- there were. The removal comes first: at maxmemory the server allows no other write before it. `strict`: the script
--- runs as a client, who may lack permission to write entries; then it fails with the server's error before any change.
--- The messages of such a script are sent if the client may send them. Any other script removes in any case.
+-- published, entries and messages that failed, the last error, elements pushed, elements that failed; pay_first: pays
+-- notes (overdue.lua) in front of the removal of a key's members, which are told of in the order of their deadlines, once
+-- in a script and database; returns how many (500: others may be left). lapse: removes members (at most some hundred, in
+-- order of deadline), whose deadlines are still in the shadow, and returns how many there were. The removal comes first:
+-- at maxmemory the server allows no other write before it. `strict`: the script runs as a client, who may lack permission
+-- to write entries; then it fails with the server's error before any change. The messages of such a script are sent if
+-- the client may send them. Any other script removes in any case.
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list, also in one that it is pushed to and that has a deadline
 -- for it; O(r) for each key for r rules.
 local rules
@@ -214,6 +216,10 @@ local function tell(wanted, kind, key, index, gone, deadlines, values, strict)
   end
   if wanted.letters ~= '' and #gone > 0 then notify(wanted, key, kind, gone) end
 end
+local function own_names(index)
+  local own = string.sub(index, 1, -6) .. 'owed'
+  return own, string.sub(index, 1, -6) .. 'k:{' .. own .. '}'
+end
 local function pay(index, own, notes, texts)
   call('zrem', notes, unpack(texts))
   if call('type', own).ok ~= 'hash' then call('unlink', own) end
@@ -273,31 +279,23 @@ local function witness(wanted, kind, key, shadow, index, members, strict)
   return #gone, bytes
 end
 local function heeded(key, index) return audience(key, index) ~= nil end
+local function pay_first(key, index)
+  local own, notes = own_names(index)
+  if paid or key == own or not audience(key, index) then return 0 end
+  paid = true
+  local texts = redis.pcall('zrange', notes, 0, 499)
+  if failed(texts) or not texts[1] then return 0 end
+  pay(index, own, notes, texts)
+  refresh(own, notes, index)
+  return #texts
+end
 function lapse(kind, key, shadow, index, members, strict)
-  local own = string.sub(index, 1, -6) .. 'owed'
-  local notes = string.sub(index, 1, -6) .. 'k:{' .. own .. '}'
-  if key == own and not strict then
-    paid = true
-    return pay(index, own, notes, members)
-  end
+  local own, notes = own_names(index)
+  if key == own and not strict then return pay(index, own, notes, members) end
   local wanted = audience(key, index)
   if not wanted then return discard(kind, key, members) end
   if strict then
     permitted(wanted, shadow, index, {})
-  elseif not paid then  -- so that the members of a key are told of in the order of their deadlines
-    paid = true
-    local texts = redis.pcall('zrange', notes, 0, 499)
-    if not failed(texts) and texts[1] then
-      pay(index, own, notes, texts)
-      refresh(own, notes, index)
-      -- Where it has pushed to this very list, members have begun a new life there.
-      local due = {}
-      for _, member in ipairs(members) do
-        if call('zscore', shadow, member) then due[#due + 1] = member end
-      end
-      members = due
-      if not due[1] then return 0 end
-    end
   end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, index, members, strict) end
   -- Values may be large: few are held at a time, and the first ones of a key tell how few.

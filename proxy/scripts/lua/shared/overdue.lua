@@ -6,36 +6,50 @@
 -- owed: whether due members may be removed here. With rules for events each leaves a note for the next sweep, as the client
 -- may not have the rights to write entries: a field of a hash of the proxy's own, with the same deadline, whose value is
 -- the member's, if a rule wants values. The sweeper removes the field as any due member, and `lapse` writes the entry for
--- the member that it names. If no note can be written, members stay for `lapse`.
+-- the member that it names. If no note can be written, members stay for `lapse`. Values may be large: fields with a note
+-- are removed at once, so that the server holds few twice.
 local function told_of(index) return call('exists', string.sub(index, 1, -6) .. 'events') == 1 end
 -- For t
 local function note(kind, key, shadow, index, members)
-  local prefix, wants, notes, deadlines = string.sub(index, 1, -6), false, {}, {}
-  local own = prefix .. 'owed'
+  local prefix, wants, notes, deadlines, part, bytes = string.sub(index, 1, -6), false, {}, {}, {}, 0
+  local own, found = prefix .. 'owed', nil
   local kept = prefix .. 'k:{' .. own .. '}'
+  for name, wanted in pairs({[own] = 'hash', [kept] = 'zset'}) do
+    local there = call('type', name).ok
+    if there ~= wanted and there ~= 'none' then call('unlink', name) end
+  end
   for _, rule in ipairs(call('zrangebyscore', prefix .. 'events', '-inf', '+inf')) do
     wants = wants or rule:find('^%d+ 1') ~= nil
   end
-  for _, member in ipairs(members) do
+  -- For t+L
+  found = seek(kind, key, members)
+  -- For t
+  for place, member in ipairs(members) do
     local value
     if kind == 'hash' then value = wants and call('hmget', key, member)[1] or call('hexists', key, member) == 1 and ''
     elseif kind == 'zset' then value = call('zscore', key, member)
     elseif kind == 'list' then
-      local count = #call('lpos', key, member, 'count', 0)
+      local count = found and found.counts[member] or #call('lpos', key, member, 'count', 0)
       value = count > 0 and count
     else value = call('sismember', key, member) == 1 and '' end
+    part[#part + 1] = member
     if value then
       local deadline = string.format('%.0f', math.ceil(call('zscore', shadow, member)))
       local text = #key .. ' ' .. #member .. ' ' .. kind .. ' ' .. deadline .. ' ' .. key .. member
       notes[#notes + 1], notes[#notes + 2] = text, value
       deadlines[#deadlines + 1], deadlines[#deadlines + 2] = deadline, text
+      bytes = bytes + 100 + #text + #tostring(value)
+    end
+    if bytes > 65536 or place == #members then  -- values may be large: few are held at a time
+      if notes[1] then
+        call('hset', own, unpack(notes))
+        call('zadd', kept, unpack(deadlines))
+      end
+      if kind == 'hash' then discard(kind, key, part) end
+      notes, deadlines, part, bytes = {}, {}, {}, 0
     end
   end
-  if notes[1] then
-    call('hset', own, unpack(notes))
-    call('zadd', kept, unpack(deadlines))
-    refresh(own, kept, index)
-  end
+  refresh(own, kept, index)
 end
 -- For all
 local function owed(kind, key, shadow, index, members)

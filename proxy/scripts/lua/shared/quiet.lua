@@ -11,6 +11,7 @@ local function heeded(key, index)
   end
   return false
 end
+local function pay_first() return 0 end
 local function lapse(kind, key, shadow, index, members)
   heeded(key, index)
   local count = discard(kind, key, members)
