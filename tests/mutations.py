@@ -672,6 +672,18 @@ MUTATIONS = [
         "changes = queued",
         "queued words",
     ),
+    Mutation(
+        "session/hearing.py",
+        "if skips and not (changes and replies.silenced):",
+        "if skips and not changes:",
+        "queued words",
+    ),
+    Mutation(
+        "session/hearing.py",
+        "elif words == _SKIP:",
+        "elif words == _SKIP and not self._standing.replies.unheard:",
+        "queued words",
+    ),
     Mutation("session/judge.py", " or self._has_changed()", "", "rights behind silence"),
     Mutation("session/standing.py", " and self.end is not _MUTE", "", "a silent quit"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),

@@ -216,8 +216,8 @@ def check_ordinary_work(server: Server, proxy: Proxy, protocol: int, *, few: boo
             for _ in range(20):
                 client.command("GET", "v")
     after = errors(server)
-    if few and server.version < (7,):  # whose scripts cannot ask: RENAME has to find no key, and RPUSH another type
-        for name in ("rename", "rpush"):
+    if few and server.version < (7,):  # whose scripts cannot ask: RENAME has to find no key, RPUSH another type, HSET no value
+        for name in ("rename", "rpush", "hset"):
             after.pop(name, None)
         assert set(after) - set(before) <= {"errorstat_ERR", "errorstat_WRONGTYPE"}
         return
@@ -384,6 +384,21 @@ def check_queued_words(server: Server, proxy: Proxy) -> None:
             if SKIP in words:  # then one more reply may come (limits.md)
                 said = [(rest[-12:], count) for rest, count in said]
             assert said[0] == said[1], (words, outside)
+    multi, run, counted = request("MULTI"), request("EXEC"), request("HINCRBY", "h", "n", 1)
+    for program in (
+        multi + ON + SKIP + run + request("SMEMBERS", "s") + counted,
+        multi + SKIP + ON + run + counted,
+        OFF + ON + multi + SKIP + run + counted,
+        multi + request("NOSUCH") + OFF + run + SKIP + counted,
+    ):
+        said = []
+        for where in (server, proxy):
+            server.command("DEL", "h")
+            with where.connect() as client:
+                client.send(program + request("PING"))
+                client.end_of_requests()
+                said.append((client.rest(), server.command("HGETALL", "h")))
+        assert said[0] == said[1], program
     if server.version >= (7,) and not server.kind.startswith("valkey"):
         for outside in (b"", OFF):
             with proxy.connect() as client:

@@ -84,14 +84,14 @@ class Hearing:
         queued, self._out.queued_words = self._out.queued_words, []
         if not runs:
             return
-        skips = _SKIP in queued
+        skips, replies = _SKIP in queued, self._standing.replies
         changes = [words for words in queued if words in (_OFF, _ON)]
         for words in changes:
             self._heed(words)
-        if skips and self._standing.replies.recalled:
-            self.recall()
-        elif skips and not changes:
+        if skips and not (changes and replies.silenced):
             self._heed(_SKIP)
+        elif skips and replies.recalled:
+            self.recall()
 
     def recall(self) -> None:
         """Note that a request has been sent that asks for replies again, or brings them again (RESET).
@@ -113,8 +113,8 @@ class Hearing:
             self._out.append(replies.expect(b"", found=self._not_silenced()))
         elif words == _ON:
             self.recall()
-        elif words == _SKIP and not replies.unheard:
-            self._join(Next.SKIPPED)
+        elif words == _SKIP:
+            self._join(Next.SKIPPED)  # while replies are off, too: the server may have refused that
         elif words is _CACHING:
             self._join(Next.JOINED)
 
