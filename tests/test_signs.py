@@ -216,7 +216,7 @@ def check_ordinary_work(server: Server, proxy: Proxy, protocol: int, *, few: boo
             for _ in range(20):
                 client.command("GET", "v")
     after = errors(server)
-    if few and server.version < (7,):  # whose scripts cannot ask: RENAME has to find no key, RPUSH another type, HSET no value
+    if few and server.version < (7,):  # scripts cannot ask: RENAME finds no key, RPUSH another type, HSET no value
         for name in ("rename", "rpush", "hset"):
             after.pop(name, None)
         assert set(after) - set(before) <= {"errorstat_ERR", "errorstat_WRONGTYPE"}
@@ -384,7 +384,7 @@ def check_queued_words(server: Server, proxy: Proxy) -> None:
             if SKIP in words:  # then one more reply may come (limits.md)
                 said = [(rest[-12:], count) for rest, count in said]
             assert said[0] == said[1], (words, outside)
-    multi, run, counted = request("MULTI"), request("EXEC"), request("HINCRBY", "h", "n", 1)
+    multi, run, counted = request("MULTI"), request("EXEC"), request("HINCRBY", "sh", "n", 1)  # of a covered key
     for program in (
         multi + ON + SKIP + run + request("SMEMBERS", "s") + counted,
         multi + SKIP + ON + run + counted,
@@ -393,11 +393,11 @@ def check_queued_words(server: Server, proxy: Proxy) -> None:
     ):
         said = []
         for where in (server, proxy):
-            server.command("DEL", "h")
+            server.command("DEL", "sh")
             with where.connect() as client:
                 client.send(program + request("PING"))
                 client.end_of_requests()
-                said.append((client.rest(), server.command("HGETALL", "h")))
+                said.append((client.rest(), server.command("HGETALL", "sh")))
         assert said[0] == said[1], program
     if server.version >= (7,) and not server.kind.startswith("valkey"):
         for outside in (b"", OFF):
