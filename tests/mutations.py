@@ -597,12 +597,15 @@ MUTATIONS = [
         "few give and rename",
     ),
     Mutation(
-        "session/transaction.py", "            self._keep(keys, self.presumed.given)\n", "", "few give and rename"
+        "session/transaction.py",
+        "            self._keep(self.presumed.carry(keys, having) if moves else keys, self.presumed.given)\n",
+        "",
+        "few give and rename",
     ),
     Mutation("session/multi.py", " or transaction.presumed.is_wrong(having)", "", "few while it waits"),
     Mutation(
         "session/transaction.py",
-        "self._keep(self._coverage.among(keys), self.presumed.without)",
+        "self._keep(self._coverage.among(self.presumed.behind(keys)), self.presumed.without)",
         "pass",
         "few while it waits",
     ),
@@ -610,6 +613,8 @@ MUTATIONS = [
     Mutation("session/inquiry.py", "self._standing.rights.reach(command.name, names)", "False", "few who may"),
     Mutation("session/grants.py", "any(_fits(pattern, name) for pattern in self.patterns)", "True", "few who may not"),
     Mutation("session/rights.py", " zrange zrangebyscore", " zrangebyscore", "few without a command"),
+    Mutation("session/presumed.py", "(key, *self._sources.get(key, ()))", "(key,)", "few moved"),
+    Mutation("session/presumed.py", "if source in self.given or source in having:", "if True:", "few moved"),
     Mutation("session/presumed.py", "having is None or ", "having is not None and ", "few unanswered"),
     Mutation("session/judge.py", "if question.unclear and answered else", "if question.unclear else", "few unanswered"),
     Mutation("session/judge.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),

@@ -871,6 +871,7 @@ CHECKS |= {
     "few give and rename": lambda place: presumed.test_a_deadline_that_the_transaction_sets_itself_counts(
         presumed.Few(place.server, place.start_proxy), "enough, told in an odd way", at_once=False
     ),
+    "few moved": lambda place: presumed.check_moved_without_deadlines(presumed.Few(place.server, place.start_proxy)),
     "few while it waits": lambda place: presumed.test_a_deadline_that_another_client_sets_before_exec_counts(
         presumed.Few(place.server, place.start_proxy), "no shadows"
     ),

@@ -6,15 +6,14 @@ Its tests: tests/test_acl.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from proxy.beats import until_beat
 from proxy.expiry.caller import Caller
 from proxy.expiry.tracker import Tracker
-from proxy.session.grants import read_grants
+from proxy.session.grants import Grants, read_grants
 from proxy.session.rights import Users
 
 log = structlog.get_logger("proxy.users")
@@ -40,6 +39,7 @@ class UserWatch:
         self._caller = caller
         self._tracker = tracker
         self._users = users
+        self._read: dict[bytes, User] = {}  # the lines of the last reply
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -48,13 +48,15 @@ class UserWatch:
                 self._users.forget()
                 await self._tracker.connected.wait()
             try:
-                lines = await self._caller.users()
+                before, lines = self._read, await self._caller.users()
+                self._read = {line: before.get(line) or User.of(line) for line in lines}
+                users = self._read.values()
                 self._users.take(
-                    frozenset(map(_name, lines)),
-                    unlimited=all_unlimited(lines),
-                    by_database=any(b"db=" in line for line in lines),
-                    barred=frozenset(map(_name, filter(is_barred, lines))),
-                    grants={_name(line): found for line in lines if (found := read_grants(line.split()[3:]))},
+                    frozenset(user.name for user in users),
+                    unlimited=not any(user.limited for user in users),
+                    by_database=any(user.by_database for user in users),
+                    barred=frozenset(user.name for user in users if user.barred),
+                    grants={user.name: user.grants for user in users if user.grants is not None},
                 )
             except Exception as error:  # noqa: BLE001 - then every client is checked
                 self._users.forget()
@@ -63,14 +65,28 @@ class UserWatch:
             await asyncio.sleep(until_beat(AGAIN_SECONDS))
 
 
-def all_unlimited(lines: Iterable[bytes]) -> bool:
-    """Return whether every user may run every command on every key. Disabled users count: they may still have
-    connections.
+class User(NamedTuple):
+    """What a line of the reply to ACL LIST says. Disabled users count: they may still have connections.
 
-    Args:
-        lines: the reply to ACL LIST.
+    Attributes:
+        name: the name.
+        limited: whether the user may not run every command on every key.
+        by_database: whether that depends on the database.
+        barred: whether the user certainly may not run EVAL on every key.
+        grants: what the user certainly may do, if the rules are simple.
     """
-    return not any(map(_is_limited, lines))
+
+    name: bytes
+    limited: bool
+    by_database: bool
+    barred: bool
+    grants: Grants | None
+
+    @classmethod
+    def of(cls, line: bytes) -> User:
+        """Read a line."""
+        _, name, _, *rules = line.split()
+        return cls(name, _is_limited(line), b"db=" in line, is_barred(line), read_grants(rules))
 
 
 def is_barred(line: bytes) -> bool:
@@ -96,10 +112,6 @@ _WITHOUT_EVAL: Final = frozenset(
     b" transaction blocking".split()
 )
 """ACL categories that do not include EVAL."""
-
-
-def _name(line: bytes) -> bytes:
-    return line.split(maxsplit=2)[1]  # user, name, on or off, …
 
 
 def _is_limited(line: bytes) -> bool:

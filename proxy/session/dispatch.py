@@ -197,7 +197,8 @@ class Dispatch:
             if transaction is not None:
                 delay = rewriter.own.delay(command, request.arguments)
                 if delay is not None:
-                    transaction.rewritten(command, request.arguments, delay, marks=sure)
+                    known = having or frozenset()
+                    transaction.rewritten(command, request.arguments, delay, marks=sure, having=known)
 
     def _bracket(self, command: Command, request: Request) -> bool:
         """Send a request that replaces a value between two scripts; return whether that is possible."""

@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.session.globs import matches
-
-_NEEDED: Final = frozenset(b"eval exists time unlink select zrangebyscore zrevrangebyscore".split())
+_NEEDED: Final = frozenset(b"eval exists time unlink select zadd zrangebyscore zrevrangebyscore".split())
 """Commands that the scripts run, besides the client's own, on keys without deadlines."""
 
 DANGEROUS: Final = frozenset(b"sort restore restore-asking migrate keys".split())
@@ -28,9 +26,6 @@ _MOST: Final = 32
 """Maximum number of names, and of a user's patterns, to match: each is compared with each."""
 
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
-
-_LONGEST: Final = 256
-"""Maximum size of a name or pattern to match, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +44,15 @@ class Grants:
         """Return whether the user may run the script that replaces a command, given in upper case, on some names."""
         if not self.without.isdisjoint((*_NEEDED, command.lower())) or len(names) > _MOST:
             return False
-        return all(len(name) <= _LONGEST and self._match(name) for name in names)
-
-    def _match(self, name: bytes) -> bool:
-        return any(_fits(pattern, name) for pattern in self.patterns)
+        return all(any(_fits(pattern, name) for pattern in self.patterns) for name in names)
 
 
 def _fits(pattern: bytes, name: bytes) -> bool:
-    beginning, star = pattern[:-1], pattern[-1:]
-    if star == b"*" and not _SPECIAL.search(beginning):
-        return name.startswith(beginning)  # most patterns, and this is quick
-    return matches(pattern, name)
+    """Return whether a name certainly matches: others than beginnings and whole names would take long to match."""
+    beginning, last = pattern[:-1], pattern[-1:]
+    if _SPECIAL.search(beginning):
+        return False
+    return name.startswith(beginning) if last == b"*" else name == pattern
 
 
 def read_grants(rules: Iterable[bytes]) -> Grants | None:
@@ -90,6 +83,6 @@ def read_grants(rules: Iterable[bytes]) -> Grants | None:
             patterns.append(rule[1:])
         elif rule[:4] == b"%RW~":
             patterns.append(rule[4:])
-    if not everything or len(patterns) > _MOST or any(len(pattern) > _LONGEST for pattern in patterns):
+    if not everything or len(patterns) > _MOST:
         return None
     return Grants(frozenset(without), tuple(patterns))

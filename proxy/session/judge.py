@@ -59,6 +59,7 @@ class Judge:
 
     __slots__ = (
         "_announcing",
+        "_asked",
         "_dispatch",
         "_ground",
         "_inquiry",
@@ -66,8 +67,6 @@ class Judge:
         "_reader",
         "_reads",
         "_remaining",
-        "_replied",
-        "_seen",
         "_standing",
         "_strangers",
         "_upload",
@@ -105,8 +104,9 @@ class Judge:
         self._upload = upload
         self.question: Question | None = None
         self.pending: Request | None = None
-        self._replied = False  # whether earlier requests have been answered since it came
-        self._seen = True, False  # whether the server could be asked then, and whether the user counted as limited
+        # When it was asked: whether earlier requests had been answered since `pending` came, whether the server could
+        # be asked, and whether the user counted as limited.
+        self._asked = False, True, False
 
     def take(self) -> tuple[Question | None, Request | None]:
         """Return and clear the question, which was answered or cannot be, and the request that waits for it."""
@@ -128,7 +128,8 @@ class Judge:
             if request.kind is Kind.BROKEN and self._reads.under_way and not replied:
                 # The server closes the connection after it, so reads could not be sent again.
                 self.question = Question(replied=True, again=True)
-                self.pending, self._replied = request, replied
+                self.pending = request
+                self._note_asked(replied=replied)
                 return
             if request.kind is Kind.BROKEN:
                 self.break_off()
@@ -175,8 +176,7 @@ class Judge:
         if question is not None:
             self.question = question
             self.pending = request
-            self._replied = replied
-            self._seen = standing.askable, standing.limited
+            self._note_asked(replied=replied)
             return
         self._dispatch.send(command, request, now, having=having)
         if standing.permits.unclear and standing.transaction is None:
@@ -265,7 +265,7 @@ class Judge:
     def judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
         """Go on with a request whose question was answered or could not be."""
         command = self._ground.command(request.arguments[0])
-        replied = self._replied or question.replied
+        replied = self._asked[0] or question.replied
         if question.covers and self._announcing.unconfirmed(command, request):
             self._fail_to_announce(command, request, now)
         elif question.again or self._has_changed() or self._announcing.unconfirmed(command, request):
@@ -278,7 +278,10 @@ class Judge:
 
     def _has_changed(self) -> bool:
         """Return whether a silence has ended since the question was asked, so that the user's rights can be asked."""
-        return self._seen != (self._standing.askable, self._standing.limited)
+        return self._asked[1:] != (self._standing.askable, self._standing.limited)
+
+    def _note_asked(self, *, replied: bool) -> None:
+        self._asked = replied, self._standing.askable, self._standing.limited
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
         """Tell a client that a key cannot get its first deadline now."""

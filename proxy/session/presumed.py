@@ -8,7 +8,7 @@ then. They may have some when the transaction runs: by its own requests, or by a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 
 
 class Presumed:
@@ -19,11 +19,28 @@ class Presumed:
         without: keys that had no deadlines when a request that needs a script otherwise was queued unchanged.
     """
 
-    __slots__ = ("given", "without")
+    __slots__ = ("_sources", "given", "without")
 
     def __init__(self) -> None:
         self.given: set[bytes] = set()
         self.without: set[bytes] = set()
+        self._sources: dict[bytes, set[bytes]] = {}  # of keys to which others are moved or copied, with their deadlines
+
+    def carry(self, keys: Collection[bytes], having: Set[bytes]) -> Collection[bytes]:
+        """Note that a queued script moves or copies the first of some keys to the others, with its deadlines.
+
+        `having`: those that have deadlines now. Returns the keys that may get some by that.
+        """
+        source, *targets = keys
+        if source in self.given or source in having:
+            return keys
+        for target in targets:
+            self._sources.setdefault(target, set()).update({source}, self._sources.get(source, ()))
+        return ()
+
+    def behind(self, keys: Iterable[bytes]) -> set[bytes]:
+        """Return some keys, and those whose deadlines they would get."""
+        return {source for key in keys for source in (key, *self._sources.get(key, ()))}
 
     def gives(self, keys: Iterable[bytes]) -> bool:
         """Return whether a queued request may give deadlines to any of some keys."""

@@ -145,7 +145,9 @@ class Transaction:
         where |= new
         self._size += NAME_SIZE * len(new) + sum(map(len, new))
 
-    def rewritten(self, command: Command, arguments: list[bytes], delay: float, *, marks: bool) -> None:
+    def rewritten(
+        self, command: Command, arguments: list[bytes], delay: float, *, marks: bool, having: Set[bytes] = frozenset()
+    ) -> None:
         """Remember which keys a request that was replaced may give deadlines.
 
         Args:
@@ -153,10 +155,12 @@ class Transaction:
             arguments: its arguments.
             delay: in how many ms from EXEC, if known; 0 or less if it only removes.
             marks: whether others are told of them.
+            having: its keys that are known to have deadlines.
         """
         if command.effect in MARKING:
             keys = command.keys(arguments) or []
-            self._keep(keys, self.presumed.given)
+            moves = keys and command.effect is not Effect.EXPIRE
+            self._keep(self.presumed.carry(keys, having) if moves else keys, self.presumed.given)
             if not marks:
                 return
             if keys and command.effect is not Effect.EXPIRE:
@@ -166,7 +170,7 @@ class Transaction:
 
     def presume(self, keys: Iterable[bytes]) -> None:
         """Note that a request is queued unchanged because its keys have no deadlines: checked again before EXEC."""
-        self._keep(self._coverage.among(keys), self.presumed.without)
+        self._keep(self._coverage.among(self.presumed.behind(keys)), self.presumed.without)
 
     @property
     def cleared(self) -> Set[bytes]:

@@ -8,6 +8,7 @@ need('exists', KEYS[2])
 -- A user who may RENAMENX need not have permission for RENAME.
 need(ARGV[1], KEYS[2], KEYS[4])
 need('unlink', KEYS[4])
+need_index(KEYS[5])
 need_refresh(KEYS[4])
 settle(KEYS[1], KEYS[2], KEYS[5])
 settle(KEYS[3], KEYS[4], KEYS[5])
