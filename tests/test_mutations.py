@@ -70,7 +70,7 @@ NEWEST: Final = "valkey-9.1"
 NEWEST_REDIS: Final = "redis-8.10"
 """The server for the checks of commands that only the newest have."""
 
-PATIENCE: Final = 8
+PATIENCE: Final = 5
 """Seconds after which what a break keeps from coming counts as missing."""
 
 TRIES: Final = 6
