@@ -363,6 +363,24 @@ def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
     server.command("CONFIG", "SET", "lua-time-limit", 5000)
 
 
+def check_refused_greeting(server: Server, proxy: Proxy) -> None:
+    """A subscriber in RESP2 whom the server refuses HELLO 3 gets each error, and is not disconnected."""
+    server.command("SADD", "s", "m")
+    program = request("SUBSCRIBE", "a") + request("HELLO", 3) + request("ECHO", "hi") + request("EXEC")
+    said = []
+    for where in (server, proxy):
+        with where.connect() as client:
+            client.send(program + request("CLIENT", "REPLY", "ON", "x") + request("PING"))
+            client.end_of_requests()
+            said.append(client.rest())
+    assert said[0] == said[1]
+
+
+@pytest.mark.every_kind
+def test_a_subscriber_whom_a_greeting_is_refused_stays(upstream: Server, proxy: Proxy) -> None:
+    check_refused_greeting(upstream, proxy)
+
+
 CACHING = request("CLIENT", "CACHING", "YES")
 
 

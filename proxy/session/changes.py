@@ -56,9 +56,11 @@ class Changes:
                 standing.user = short_name(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":
                 standing.user = short_name(named_user(request.arguments) or standing.user)
-                if len(request.arguments) > 1 and not standing.subscriptions.hinder:  # else the server refuses it
-                    standing.subscriptions.resp3 = request.arguments[1] == b"3"
-                    standing.greeted_in_resp3 |= standing.subscriptions.resp3
+                if len(request.arguments) > 1:
+                    asked = request.arguments[1] == b"3"
+                    standing.greeted_in_resp3 |= asked
+                    # To a subscriber in RESP2 the server refuses it.
+                    standing.subscriptions.resp3 = asked and not standing.subscriptions.hinder
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of EXEC's
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
