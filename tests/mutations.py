@@ -689,6 +689,7 @@ MUTATIONS = [
         "elif words == _SKIP and not self._standing.replies.unheard:",
         "queued words",
     ),
+    Mutation("session/changes.py", "asked and not standing.subscriptions.hinder", "asked", "a refused greeting"),
     Mutation("session/judge.py", " or self._has_changed()", "", "rights behind silence"),
     Mutation("session/standing.py", " and self.end is not _MUTE", "", "a silent quit"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),

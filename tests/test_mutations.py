@@ -915,6 +915,7 @@ CHECKS |= {
             place.server, place.start_proxy, Raw.close, request("EXPIREMEMBER", "known") * 400_000
         )
     ),
+    "a refused greeting": lambda place: signs.check_refused_greeting(place.server, place.proxy()),
     "queued words": lambda place: signs.check_queued_words(place.server, place.proxy()),
     "rights behind silence": lambda place: signs.check_rights_behind_silence(place.server, place.proxy()),
     "a silent quit": lambda place: signs.check_silent_quit(place.server, place.proxy()),
