@@ -47,17 +47,14 @@ Load = Callable[[Path | None, dict[str, Any]], Settings]
 """Loads the settings."""
 
 
-class _Within(click.ParamType[float]):
-    """A time such as 90s, in ms."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return it in ms."""
-        found = _WITHIN.fullmatch(str(value))
-        if found is None:
-            self.fail("give a number and a unit: 90s, 15m, 1h or 2d", param, ctx)
-        return float(int(found[1]) * _MS[found[2]])
+def _time(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """Return a time such as 90s in ms."""
+    if value is None:
+        return None
+    found = _WITHIN.fullmatch(value)
+    if found is None:
+        raise click.BadParameter("give a number and a unit: 90s, 15m, 1h or 2d", context, option)
+    return float(int(found[1]) * _MS[found[2]])
 
 
 def commands(load: Load, settings: list[click.Parameter], context_settings: dict[str, Any]) -> list[click.Command]:
@@ -102,7 +99,7 @@ def commands(load: Load, settings: list[click.Parameter], context_settings: dict
                     help="How many; 0 lists all. [default: 20]",
                 ),
                 click.Option(
-                    ["--within"], type=_Within(), metavar="TIME",
+                    ["--within"], callback=_time, metavar="TIME",
                     help="Only what expires within this time, and what is overdue: 90s, 15m, 1h, 2d.",
                 ),
                 click.Option(
