@@ -53,6 +53,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("every_kind")
     if metafunc.definition.get_closest_marker("one_kind") is not None:
         kinds = (KIND,)
+    elif metafunc.definition.get_closest_marker("few_kinds") is not None:
+        pass
     elif metafunc.definition.get_closest_marker("every_version") is not None:
         kinds = EVERY_VERSION or kinds
     elif marker is not None:

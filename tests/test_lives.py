@@ -729,6 +729,7 @@ def check_many_elements_of_a_list(server: Server, proxy: Proxy, connect: Callabl
     assert int(calls[1]) < 100
 
 
+@pytest.mark.few_kinds
 def test_many_elements_of_a_list_are_due_at_once(
     lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
@@ -870,6 +871,7 @@ def test_the_lease_does_not_show_either_when_no_key_has_deadlines_any_more(
         assert {client("RANDOMKEY") for _ in range(20)} == {b"stays"}
 
 
+@pytest.mark.few_kinds
 def test_a_lease_that_has_run_out_does_not_count(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -940,6 +942,7 @@ def test_a_member_may_have_a_name_like_the_proxys_own_keys(proxy: Proxy, talk: C
     assert client("PERSIST", "k", member) == 1
 
 
+@pytest.mark.few_kinds
 def test_the_proxys_own_keys_can_be_named_for_maintenance(
     upstream: Server, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -998,6 +1001,7 @@ def test_a_proxy_learns_of_anothers_deadlines(
     assert one.say("PTTL heard:k 7") == other.say("PTTL heard:k 7") == -1
 
 
+@pytest.mark.few_kinds
 def test_flushing_another_database_lets_no_proxy_forget(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -1023,6 +1027,7 @@ def test_flushing_another_database_lets_no_proxy_forget(
         beside.say("HDEL h 7")
 
 
+@pytest.mark.few_kinds
 def test_another_proxy_sweeps_when_the_one_with_the_lease_is_killed(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -1177,6 +1182,7 @@ def is_void(server: Talk, shadow: bytes) -> bool:
     return float(server("ZSCORE", shadow, "7")) < 0
 
 
+@pytest.mark.few_kinds
 def test_deadlines_that_are_left_over_are_cleared(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -1252,6 +1258,7 @@ def check_the_pass_frees(server: Server, cleaner: Proxy, connect: Callable[..., 
     assert is_far(client("TTL", "s", "9"))
 
 
+@pytest.mark.few_kinds
 def test_the_background_pass_frees_void_deadlines(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:
@@ -1536,6 +1543,7 @@ def test_all_keys_of_a_transaction_are_seen_at_one_moment(
     assert replies == [0] * 40
 
 
+@pytest.mark.few_kinds
 def test_a_transaction_that_sets_a_deadline_itself_shows_nothing_of_an_earlier_one(
     proxy: Proxy, talk: Callable[..., Talk]
 ) -> None:
@@ -1714,6 +1722,7 @@ def test_a_transaction_that_the_server_refused_hides_nothing(
         assert client.say(f"SMEMBERS {key}") == [b"1"], opening
 
 
+@pytest.mark.few_kinds
 def test_what_is_due_goes_when_there_is_no_memory_left(
     kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]
 ) -> None:

@@ -82,7 +82,6 @@ def in_transaction(client: Raw) -> list[bytes]:
     return [client.command(*line.split()) for line in ("MULTI", "SET a b", "EXEC")]
 
 
-@pytest.mark.every_kind
 def test_what_is_idle_is_silent(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
     server = start_server(kind)
     proxy = start_proxy(server)

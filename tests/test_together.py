@@ -365,7 +365,6 @@ def check_first_of_a_mixture(server: Server, proxy: Proxy) -> None:
         assert b"first" in server.command("ZRANGE", NAMES.covered, 0, -1)
 
 
-@pytest.mark.every_kind
 def test_a_first_deadline_among_others_is_listed(upstream: Server, start_proxy: StartProxy) -> None:
     upstream.flush()
     check_first_of_a_mixture(upstream, start_proxy(upstream))
@@ -1114,7 +1113,6 @@ def _is_past(server: Server, moment: int) -> bool:
     return int(seconds) * 1000 + int(microseconds) // 1000 > moment
 
 
-@pytest.mark.every_kind
 def test_a_run_finds_no_member_that_is_due(upstream: Server, start_proxy: StartProxy) -> None:
     check_due(upstream, start_proxy(upstream, "--no-sweep"))
 
