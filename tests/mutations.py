@@ -368,6 +368,7 @@ MUTATIONS = [
         "dialect pairs",
     ),
     Mutation("session/operations.py", "if form.noun and (request", "if False and (request", "dialect pairs"),
+    Mutation("session/operations.py", "if word.noun else MOST_SECONDS * word.unit", "", "dialect pairs"),
     Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "together"),
     Mutation(
         _LUA + "batch.lua", "dropped[member], stale[number] = true, true", "dropped[member] = true", "together, index"

@@ -767,6 +767,8 @@ def check_dialect_pairs(server: Server, proxy: Proxy) -> None:
         wrong: Words = ("ZEXPIRE", "k:2", FAR, "MEMBERS", 2, "m")
         client.send(b"".join(request(*words) for words in [*pairs[:4], wrong, *pairs[:4]]))
         assert client.replies(9)[4] == client.command(*wrong)
+        late: Words = ("FIELDEXPIRE", "k:2", 1 << 32, "m")
+        assert pipelined(client, [*pairs[:4], late, *pairs[:4]])[4] == client.command(*late)
         assert client.command("SADD", "k:s", "m") == b":1\r\n"
         other: Words = ("ZEXPIRE", "k:s", FAR, "MEMBERS", 1, "m")
         client.send(b"".join(request(*words) for words in [*pairs[4:8], other, *pairs[4:8]]))

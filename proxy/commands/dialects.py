@@ -40,6 +40,9 @@ MOST_SCANNED: Final = 10_000
 ANY: Final = b"hash|set|zset|list"
 """All types that have members."""
 
+MOST_SECONDS: Final = (1 << 32) - 1
+"""Maximum time that Dragonfly's commands take, in seconds."""
+
 _MOST_COUNTED: Final = (1 << 31) - 1
 
 
@@ -237,7 +240,7 @@ def _plainly(word: Word, arguments: list[bytes]) -> Asked:
     if word.deed is not Deed.SET:
         return Asked(arguments[2:], term=Term.NONE)
     seconds = strict_integer(arguments[2])
-    if seconds is None or not 0 <= seconds < 1 << 32:
+    if seconds is None or not 0 <= seconds <= MOST_SECONDS:
         raise _WrongError(NOT_AN_INTEGER)
     return Asked(arguments[3:], seconds * word.unit, relative=True)
 
@@ -365,7 +368,7 @@ def _add_in_dragonfly(arguments: list[bytes]) -> Asked | None:
     members = arguments[3 + keeps :]
     if not members:
         raise _WrongError(ArityError(arguments[0]).message)
-    if not 0 < seconds < 1 << 32:
+    if not 0 < seconds <= MOST_SECONDS:
         raise _WrongError(NOT_AN_INTEGER)
     return Asked(members, 1000 * seconds, b"MNX" if keeps else b"", relative=True, counts=True)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from proxy.commands.described import ServerCommands, Terms
-from proxy.commands.dialects import LATEST, TOGETHER, WORDS, Word
+from proxy.commands.dialects import LATEST, MOST_SECONDS, TOGETHER, WORDS, Word
 from proxy.commands.lifetime import EXACT, UNITS
 from proxy.commands.table import COMMANDS, REPEATED, Command, Effect
 from proxy.wire.runs import SIZES
@@ -146,7 +146,7 @@ class Operations:
         text = b"E %d %d %d 1 %d" % (word.unit, size - 2, size - 2, _KINDS.index(word.kind) + 1)
         return Form(
             text, "E", word.name, "expire_members", terms, word.unit, size, True, False, _alike("E"),
-            delay_at=2, noun=word.noun, longest=LATEST // 2,
+            delay_at=2, noun=word.noun, longest=LATEST // 2 if word.noun else MOST_SECONDS * word.unit,
         )  # fmt: skip
 
     def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
