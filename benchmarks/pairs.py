@@ -32,6 +32,7 @@ _DELAY: Final = 1_000_000
 
 _STRAIGHT: Final = "HSET, HEXISTS, straight"
 _HASHES, _SETS, _KEYS = "HSET, EXPIREMEMBER", "SADD, EXPIREMEMBER", "EXPIREMEMBER, another key each time"
+_WRITTEN: Final = "HSETEX"
 _AMID: Final = "HSET, EXPIREMEMBER, SET"
 _LEAST: Final = 0.1
 """Of the rate of HSET and HEXISTS."""
@@ -55,6 +56,10 @@ def _amid(key: str) -> list[Request]:
     return [*_hashes(key), ("SETNX", f"text:{key}", "text")]
 
 
+def _written(key: str) -> list[Request]:
+    return [("HSETEX", f"hash:{key}", "EX", _DELAY, "FIELDS", 1, "field", 1)]
+
+
 def _straight(key: str) -> list[Request]:
     return [("HSET", f"plain:{key}", "field", 1), ("HEXISTS", f"plain:{key}", "field")]
 
@@ -69,6 +74,7 @@ _LOADS: Final[dict[str, Callable[[str], list[Request]]]] = {
     _SETS: _sets,
     _KEYS: _keys,
     _AMID: _amid,
+    _WRITTEN: _written,
 }
 
 

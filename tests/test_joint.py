@@ -71,13 +71,16 @@ def check_one_call(server: Server, sharing: Proxy) -> None:
             ([("TTL", key, "m") for key in keys], [b":%d\r\n" % (FAR + number) for number in range(CLIENTS)]),
             ([("SEXPIRE", key, FAR, "MEMBERS", 1, "m") for key in keys], [b"*1\r\n:1\r\n"] * CLIENTS),
             ([("SREM", key, "m") for key in keys], None),
+            ([("SADDEX", key, FAR, "m") for key in keys], None),
+            ([("SADDEX", key, "EX", FAR, "MEMBERS", 1, "m") for key in keys], None),
+            ([("SREM", key, "m") for key in keys], None),
             ([("SADD", key, "m") for key in keys], None),
             ([("TTL", key, "m") for key in keys], [b":-1\r\n"] * CLIENTS),
         ):
             replies = at_once(clients, requests)
             assert all(map(alike, replies, wanted or [b":1\r\n"] * CLIENTS)), (requests, replies)
-        assert shared(sharing) - began >= 5 * CLIENTS
-        assert sum(calls(server)) - texts - digests < 5 * CLIENTS
+        assert shared(sharing) - began >= 8 * CLIENTS
+        assert sum(calls(server)) - texts - digests < 8 * CLIENTS
         for _ in range(5):
             assert at_once(clients, [("SADD", key, "m") for key in keys]) == [b":0\r\n"] * CLIENTS
         assert calls(server)[1] > digests
@@ -239,9 +242,9 @@ LINES = """SADD s m|SADD s m|SADD s m n|SREM s m|HSET h m 1|HSET h m 2 n 3|HSETN
 ZADD z 1 m|ZADD z NX 2 m|ZREM z m|ZINCRBY z 1.5 m|EXPIREMEMBER k m d|EXPIREMEMBER k m d|PEXPIREMEMBER k m d000
 EXPIREMEMBER k m d000 ms NX|EXPIREMEMBER k m x|TTL k m|PTTL k m|TTL k|PERSIST k m|SISMEMBER s m|HGET h m|SET t v|DEL k
 SADD t m|HSET s m 1|ZPOPMIN z|SPOP n|RPUSH l m|LREM l 1 m|EXPIREMEMBER l m d|SEXPIRE s d MEMBERS 1 m|FIELDEXPIRE k d m
-ZPEXPIRE z d000 MEMBERS 1 m|SEXPIRE k d MEMBERS 1 m|HEXPIRE h d FIELDS 1 m|STTL s MEMBERS 1 m""".replace(
-    "\n", "|"
-).split("|")
+ZPEXPIRE z d000 MEMBERS 1 m|SEXPIRE k d MEMBERS 1 m|HEXPIRE h d FIELDS 1 m|STTL s MEMBERS 1 m|SADDEX s d m
+SADDEX k d m|SADDEX s EX d MEMBERS 1 m|SADDEX k PX d000 MEMBERS 1 m|HSETEX h EX d FIELDS 1 m 1
+HSETEX k PX d000 FIELDS 1 m 2|SADDEX s d m n|HSETEX h FNX EX d FIELDS 1 m 1""".replace("\n", "|").split("|")
 
 
 def _request(chance: random.Random, client: int) -> Words:

@@ -600,6 +600,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "queued together": lambda place: together.check_queued_pairs(place.server, place.proxy()),
     "queued, refused": lambda place: together.check_refused_queue(place.server, place.proxy()),
     "queued, MULTI refused": lambda place: together.check_refused_multi(place.server, place.proxy()),
+    "refused mixture on the oldest": lambda place: _on_the_oldest(place, together.check_refused_mixture),
     "queued, refused on the oldest": lambda place: _on_the_oldest(place, together.check_refused_queue),
     "together, queued": lambda place: together.check_transaction(place.proxy()),
     "together, due": lambda place: together.check_due(place.server, place.proxy("--no-sweep")),
@@ -953,6 +954,11 @@ CHECKS |= {
     "descriptions": lambda place: descriptions.check_within_transactions(
         place.talk(place.server).raw, place.talk(place.proxy()).raw
     ),
+    "writes": lambda place: together.check_writes(place.server, place.proxy()),
+    "writes, another type is due": lambda place: together.check_due_of_another_type(
+        place.server, place.proxy("--no-sweep")
+    ),
+    "forbidden writes": lambda place: together.check_forbidden_writes(place.server, place.proxy()),
     "dialect pairs": lambda place: together.check_dialect_pairs(place.server, place.proxy()),
     "emptied": lambda place: together.check_emptied(place.server, place.proxy()),
     "dialects": lambda place: dialects.check_words(place.talk(place.proxy()).raw),

@@ -40,6 +40,12 @@ MOST_SCANNED: Final = 10_000
 ANY: Final = b"hash|set|zset|list"
 """All types that have members."""
 
+MOST_SECONDS: Final = (1 << 32) - 1
+"""Maximum time that Dragonfly's commands take, in seconds."""
+
+RELATIVE_UNITS: Final[Mapping[bytes, int]] = {b"EX": 1000, b"PX": 1}
+"""Options in front of a time from now → its unit, in ms."""
+
 _MOST_COUNTED: Final = (1 << 31) - 1
 
 
@@ -137,8 +143,9 @@ WORDS: Final[Mapping[bytes, Word]] = _words()
 """Upper-case name → the command."""
 
 
-TOGETHER: Final = frozenset(b"HEXPIRE HPEXPIRE SEXPIRE SPEXPIRE ZEXPIRE ZPEXPIRE FIELDEXPIRE".split())
-"""Commands that are batched if they name one member and no condition: `HEXPIRE key seconds FIELDS 1 field`."""
+TOGETHER: Final = frozenset(b"HEXPIRE HPEXPIRE SEXPIRE SPEXPIRE ZEXPIRE ZPEXPIRE FIELDEXPIRE HSETEX SADDEX".split())
+"""Commands that are batched if they name one member, no condition, and a time from now: `HEXPIRE key seconds FIELDS 1
+field`, `HSETEX key EX seconds FIELDS 1 field value`, `SADDEX key seconds member`."""
 
 
 class MisreadError(LifetimeError):
@@ -237,7 +244,7 @@ def _plainly(word: Word, arguments: list[bytes]) -> Asked:
     if word.deed is not Deed.SET:
         return Asked(arguments[2:], term=Term.NONE)
     seconds = strict_integer(arguments[2])
-    if seconds is None or not 0 <= seconds < 1 << 32:
+    if seconds is None or not 0 <= seconds <= MOST_SECONDS:
         raise _WrongError(NOT_AN_INTEGER)
     return Asked(arguments[3:], seconds * word.unit, relative=True)
 
@@ -309,7 +316,9 @@ def _time_in_redis(word: Word, text: bytes, unit: int, since: float) -> int:
     return milliseconds
 
 
-_TIMES: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+_TIMES: Final = {option: (unit, True) for option, unit in RELATIVE_UNITS.items()} | {
+    b"EXAT": (1000, False), b"PXAT": (1, False)
+}  # fmt: skip
 
 
 def _options_of_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
@@ -365,7 +374,7 @@ def _add_in_dragonfly(arguments: list[bytes]) -> Asked | None:
     members = arguments[3 + keeps :]
     if not members:
         raise _WrongError(ArityError(arguments[0]).message)
-    if not 0 < seconds < 1 << 32:
+    if not 0 < seconds <= MOST_SECONDS:
         raise _WrongError(NOT_AN_INTEGER)
     return Asked(members, 1000 * seconds, b"MNX" if keeps else b"", relative=True, counts=True)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from proxy.commands.described import ServerCommands, Terms
-from proxy.commands.dialects import LATEST, TOGETHER, WORDS, Word
+from proxy.commands.dialects import LATEST, MOST_SECONDS, RELATIVE_UNITS, TOGETHER, WORDS, Deed, Word
 from proxy.commands.lifetime import EXACT, UNITS
 from proxy.commands.table import COMMANDS, REPEATED, Command, Effect
 from proxy.wire.runs import SIZES
@@ -23,6 +23,9 @@ LONGEST: Final = EXACT // 2
 MOST_KEYS: Final = 255
 """Maximum number of a call's keys, of its forms, and of consecutive requests of one form: each is counted in one
 byte."""
+
+MOST_ARGUMENTS: Final = 8
+"""Maximum number of arguments of a request with a form, including the command's name."""
 
 _SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
 _TYPED: Final = frozenset((b"ZINCRBY",))
@@ -42,9 +45,13 @@ class Form:
         name: the command, in upper case.
         script: the label under which replaced requests are counted.
         terms: the terms on which the server runs such a request.
-        unit: the unit of a delay, in ms; 0 if it sets no deadline.
+        unit: the unit of a delay, in ms, unless an option in front of it says so; 0 if it sets no deadline.
         delay_at: the position of the delay among the arguments.
-        noun: the keyword that must precede the number of members, which must be one; empty for none.
+        by_option: whether the option `EX` or `PX` must precede the delay.
+        noun: the keyword that must follow the delay, in front of the number of members, which must be one; empty for
+            none.
+        written_at: the position of the arguments that the command which writes a member takes; 0 if none does. The
+            script gets these, and the delay in ms behind them.
         longest: maximum delay, in ms.
         end: the end of the arguments that the script gets; they begin after the key.
         of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
@@ -63,7 +70,9 @@ class Form:
     scored: bool
     alike: str
     delay_at: int = 3
+    by_option: bool = False
     noun: bytes = b""
+    written_at: int = 0
     longest: int = LONGEST
 
 
@@ -85,7 +94,7 @@ class Operation(NamedTuple):
 
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
 
-_ALIKE: Final = "aAEeo", "rp", "t"
+_ALIKE: Final = "aAEWeo", "rp", "t"
 """The forms that one call may mix. Others may not be mixed, because the server's terms differ for requests that take
 memory, that take none, and that only read."""
 
@@ -129,7 +138,7 @@ class Operations:
             elif upper in TOGETHER:
                 found = self._word(WORDS[upper], size)
             known = upper in REPEATED or upper in _OTHERS or upper in TOGETHER
-            if known and size <= SIZES[-1] and name in (upper, upper.lower()):
+            if known and size <= MOST_ARGUMENTS and name in (upper, upper.lower()):
                 self._forms[key] = found
             return found
 
@@ -140,13 +149,30 @@ class Operations:
         return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, "", terms, 0, size, False, False, _alike("o"))
 
     def _word(self, word: Word, size: int) -> Form | None:
-        if self._server.dialect(word.name) is None or size != (6 if word.noun else 4):
+        if self._server.dialect(word.name) is None:
+            return None
+        if word.deed is Deed.WRITE:
+            return self._written(word, size)
+        if size != (6 if word.noun else 4):
             return None
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"E %d %d %d 1 %d" % (word.unit, size - 2, size - 2, _KINDS.index(word.kind) + 1)
         return Form(
             text, "E", word.name, "expire_members", terms, word.unit, size, True, False, _alike("E"),
-            delay_at=2, noun=word.noun, longest=LATEST // 2,
+            delay_at=2, noun=word.noun, longest=LATEST // 2 if word.noun else MOST_SECONDS * word.unit,
+        )  # fmt: skip
+
+    def _written(self, word: Word, size: int) -> Form | None:
+        name, width = (b"HSET", 2) if word.kind == b"hash" else (b"SADD", 1)
+        in_dragonfly = word.name == b"SADDEX" and size == 4
+        if not in_dragonfly and size != 6 + width:
+            return None
+        terms = self._server.terms(word.name)._replace(takes_memory=True)
+        text = b"W %b %d 1 1 %d" % (name, width + 1, 1 if in_dragonfly else 2)
+        return Form(
+            text, "W", word.name, "set_members", terms, 1000, size, True, False, _alike("W"),
+            delay_at=2 if in_dragonfly else 3, by_option=not in_dragonfly, noun=b"" if in_dragonfly else word.noun,
+            written_at=size - width, longest=MOST_SECONDS * 1000 if in_dragonfly else LATEST // 2,
         )  # fmt: skip
 
     def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
@@ -188,15 +214,20 @@ class Operations:
                 return None
         if form.scored and not _number(request[2]):
             return None
-        if form.noun and (request[4] != b"1" or request[3].upper() != form.noun):
+        at = form.delay_at
+        if form.noun and (request[at + 2] != b"1" or request[at + 1].upper() != form.noun):
             return None
         delay = 0
-        if form.unit:
-            if not _delay(request[form.delay_at]):
+        if unit := form.unit:
+            if form.by_option:
+                unit = RELATIVE_UNITS.get(request[at - 1].upper(), 0)
+            if not unit or not _delay(request[at]):
                 return None
-            delay = int(request[form.delay_at]) * form.unit
+            delay = int(request[at]) * unit
             if delay > form.longest:
                 return None
+            if form.written_at:
+                return _operation((form, request[1], [*request[form.written_at :], b"%d" % delay], delay))
         return _operation((form, request[1], request[2 : form.end], delay))
 
 

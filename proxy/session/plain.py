@@ -23,7 +23,7 @@ from proxy.commands.table import (
     is_indifferent,
 )
 from proxy.coverage.coverage import Coverage, lease_clock
-from proxy.session.operations import Operation
+from proxy.session.operations import MOST_ARGUMENTS, Operation
 from proxy.wire.batch import BatchParser
 from proxy.wire.lines import is_lines, lines_end
 from proxy.wire.lines import names as names_in
@@ -73,7 +73,7 @@ _LONGEST_READ: Final = 99
 
 _STAR: Final = 0x2A
 _LEAST_PARTS: Final = 2 * SIZES[0] + 1
-_MOST_PARTS: Final = 2 * SIZES[-1] + 1
+_MOST_PARTS: Final = 2 * MOST_ARGUMENTS + 1
 """Line ends in the shortest and the longest requests of which many may go together."""
 _RETURN: Final = 0x0D
 

@@ -19,7 +19,7 @@ from itertools import chain, groupby
 from typing import Final, cast
 
 from proxy.commands.dialects import TOGETHER
-from proxy.commands.table import COMMANDS, DIALECTS, REPEATED
+from proxy.commands.table import REPEATED, Command
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.operations import LONGEST, Form, Operation, plan
 from proxy.session.outgoing import Outgoing
@@ -39,7 +39,8 @@ _BETWEEN: Final = b"\r\n*"
 _NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
 _JOINED: Final = frozenset(spelled for name in REPEATED | TOGETHER for spelled in (name, name.lower()))
 _DEADLINE: Final = re.compile(
-    rb"\r\n(?:P?EXPIREMEMBER|[HSZ]P?EXPIRE|FIELDEXPIRE|p?expiremember|[hsz]p?expire|fieldexpire)\r\n"
+    rb"\r\n(?:P?EXPIREMEMBER|[HSZ]P?EXPIRE|FIELDEXPIRE|HSETEX|SADDEX"
+    rb"|p?expiremember|[hsz]p?expire|fieldexpire|hsetex|saddex)\r\n"
 ).search
 _BYTES: Final = {bytes}
 _UNREADABLE: Final = 16
@@ -291,7 +292,7 @@ class Together:
         transaction.queue_together(operations, keys)
         first = operations[0]
         name = first.form.name
-        command = COMMANDS.get(name) or DIALECTS[name]
+        command = cast(Command, self._rewriter.command(name))
         guard = self._rewriter.beside.guard(command, [name, first.key, *first.words])
         self._out.queue_together(call(False), count, took_long, guard=guard)
 

@@ -1,5 +1,5 @@
 -- Runs many requests on members, of any forms, in order; each behaves as it would alone.
--- uses: has, index, now, discard, overdue, passed, settle, void, alive, each, fits
+-- uses: has, index, now, discard, overdue, passed, settle, void, alive, each, fits, need
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: three bytes for each run of requests of one form for one key: the numbers of the form and of the key, and how many
 --   requests there are; the forms; then the arguments of each request in turn. A form is, in six words: what it does, the
@@ -11,6 +11,8 @@
 --   e  gives a member a deadline, so many units from now on, more than none; the positions are those of the member and of
 --      the time
 --   E  the same for a command of another dialect (expire_members.lua); in the place of the step the number of its types
+--   W  a command writes a member, which gets a deadline, as with E (set_members.lua): behind the command's arguments comes in
+--      how many milliseconds. In the place of the step 1 if the reply is the command's, 2 if it is 1 for "done"
 --   p  drops a member's deadline
 --   t  tells how long a member has still to live, in units
 -- Result: each request's own; in front of them the number of a key whose list is so long that its members had better be
@@ -43,7 +45,7 @@ local function earliest_of(number)
   end
   return first
 end
--- For aArE; uses: discard, overdue, passed, settle
+-- For aArEW; uses: discard, overdue, passed, settle
 local function drop_key(number)
   drop(KEYS[2 * number], KEYS[2 * number + 1], index)
   forget_key(number)
@@ -66,7 +68,7 @@ local function slice(first, count)
   for place = 1, count do members[place] = ARGV[first + place - 1] end
   return members
 end
--- For aAreE; uses: 
+-- For aAreEW; uses: 
 local function there(number, kind, key, members)
   if members[2] then
     local before = slow
@@ -79,7 +81,7 @@ local function there(number, kind, key, members)
   end
   return {has(kind, key, members[1])}
 end
--- For aA; uses: overdue
+-- For aAW; uses: overdue
 -- Gives, as keys, the members that stay and whose deadlines end when they are written over (expire_members.lua).
 local function void_absent(number, key, shadow, form, first, count)
   local kind = kind_of(number)
@@ -125,7 +127,7 @@ function work.a(replies, number, form, first, count)
   if form.typed then redis.setresp(3) end
   for place = 1, count do
     local position = first + (place - 1) * width
-    local reply = redis.pcall(name, key, unpack(ARGV, position, position + width - 1))
+    local reply = redis.pcall(name, key, unpack(ARGV, position, position + (form.takes or width) - 1))
     if failed(reply) then reply = {err = told(reply.err, name)} end
     replies[size + place] = reply == nil and false or reply
     kinds[number] = not failed(reply) and form.kind or nil
@@ -195,6 +197,16 @@ function work.r(replies, number, form, first, count)
     for place = 2, #new, 2 do void(kind, key, shadow, new[place]) end
   end
 end
+-- For eEW; uses: 
+-- Sets deadlines, each in front of its member, the earliest of which is `least`. Returns the error if that fails.
+local function set_deadlines(number, least, ...)
+  local earliest, size = earliest_of(number), select('#', ...)
+  local count_new = redis.pcall('zadd', KEYS[2 * number + 1], ...)
+  if failed(count_new) then return {err = told(count_new.err, 'zadd')} end
+  -- What had a deadline may have had the earliest one, or has got several here.
+  if 2 * count_new < size and not (size == 2 and earliest and least < earliest) then stale[number] = true end
+  if not earliest or least < earliest then lower[number], firsts[number] = least, least end
+end
 -- For eE; uses: 
 function work.e(replies, number, form, first, count)
   local key, shadow, size, unit = KEYS[2 * number], KEYS[2 * number + 1], #replies, form.name
@@ -223,17 +235,7 @@ function work.e(replies, number, form, first, count)
       return
     end
     local deadline = moment + ARGV[late] * unit - early
-    local set = redis.pcall('zadd', shadow, deadline, only)
-    if failed(set) then
-      replies[size + 1] = {err = told(set.err, 'zadd')}
-      return
-    end
-    replies[size + 1] = yes
-    if not earliest or deadline < earliest then
-      lower[number], firsts[number] = deadline, deadline
-    elseif set == 0 then
-      stale[number] = true
-    end
+    replies[size + 1] = set_deadlines(number, deadline, deadline, only) or yes
     return
   end
   for place = 1, count do members[place] = ARGV[at + (place - 1) * width] end
@@ -256,19 +258,57 @@ function work.e(replies, number, form, first, count)
     end
   end
   if not least then return end
-  local count_new = redis.pcall('zadd', shadow, unpack(new))
-  if failed(count_new) then
-    local problem = {err = told(count_new.err, 'zadd')}
-    for place = 1, count do
-      if each[place] then replies[size + place] = problem end
-    end
-    return
+  local problem = set_deadlines(number, least, unpack(new))
+  if not problem then return end
+  for place = 1, count do
+    if each[place] then replies[size + place] = problem end
   end
-  -- What had a deadline may have had the earliest one, or has got several here.
-  if 2 * count_new < last and not (last == 2 and earliest and least < earliest) then stale[number] = true end
-  if not earliest or least < earliest then lower[number], firsts[number] = least, least end
 end
 work.E = work.e
+-- For W; uses: fits, need
+-- Fails before any change if the user may not do all that a deadline needs, as set_members.lua does. For further keys, which
+-- the server has checked as those of the script, it is enough to ask for what must not fail behind the write.
+local function make_sure(number, form, first)
+  local key, shadow, member, sure = KEYS[2 * number], KEYS[2 * number + 1], ARGV[first], form.sure
+  if sure[number] then return end
+  if not next(sure) then
+    need(form.name, key, unpack(ARGV, first, first + form.takes - 1))
+    need_refresh(shadow)
+    need('zrem', shadow, member)
+    for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
+  end
+  need('zadd', shadow, 0, member)
+  sure[number] = true
+end
+local function misfits(replies, number, form, size, count)
+  local kind = kind_of(number)
+  if kind == 'none' or kind == form.kind then return false end
+  for place = size + 1, size + count do replies[place] = misfit(form.kind) end
+  return true
+end
+function work.W(replies, number, form, first, count)
+  local size, earliest = #replies, earliest_of(number)
+  if earliest and earliest <= moment then earliest = settle_key(number) end
+  if earliest and misfits(replies, number, form, size, count) then return end
+  make_sure(number, form, first)
+  work.a(replies, number, form, first, count)
+  -- The type matters more than what else the server says to a write.
+  if failed(replies[size + 1]) and misfits(replies, number, form, size, count) then return end
+  local new, last, least = {}, 0, nil
+  for position = first, first + (count - 1) * form.width, form.width do
+    if not failed(replies[size + (position - first) / form.width + 1]) then
+      local deadline = moment + ARGV[position + form.takes] - 0.5
+      if not least or deadline < least then least = deadline end
+      new[last + 1], new[last + 2] = deadline, ARGV[position]
+      last = last + 2
+    end
+  end
+  local problem = least and set_deadlines(number, least, unpack(new))
+  if not problem and form.step == 1 then return end
+  for place = size + 1, size + count do
+    if not failed(replies[place]) then replies[place] = problem or 1 end
+  end
+end
 -- For p; uses: 
 function work.p(replies, number, form, first, count)
   local key, shadow, size = KEYS[2 * number], KEYS[2 * number + 1], #replies
@@ -328,6 +368,11 @@ for does, name, width, from, to, step in ARGV[2]:gmatch('(%a) (%S+) (%d+) (%d+) 
     over = name == 'HSET' or name == 'HMSET' or name == 'ZADD', kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
   }
 end
+-- For W
+for _, form in ipairs(forms) do
+  if form.work == work.W then form.takes, form.over, form.sure = form.width - 1, false, {} end
+end
+-- For all
 local keys, place = {}, 0
 for position = 2, #KEYS, 2 do
   place = place + 1
