@@ -21,6 +21,7 @@ import uvloop
 
 from proxy import names
 from proxy.names import Found
+from proxy.tls import Beneath, secure
 
 
 class Droppable(asyncio.Protocol, ABC):
@@ -120,6 +121,16 @@ def _told(factory: Callable[[], asyncio.BaseProtocol]) -> Iterator[Callable[[], 
 
 class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
     """The event loop of the proxy."""
+
+    async def _create_connection(self, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
+        """Perform TLS handshakes as for clients: uvloop's way logs an error if a connection ends during its own."""
+        context, name = options.pop("ssl", None), options.pop("server_hostname", None)
+        if not context:
+            return await super()._create_connection(factory, host, port, options)
+        seconds = options.pop("ssl_handshake_timeout", None)
+        beneath, _ = await super()._create_connection(Beneath, host, port, options)
+        protocol = factory()
+        return await secure(protocol, beneath, context, server_hostname=name or host, seconds=seconds), protocol
 
 
 class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):

@@ -314,8 +314,8 @@ async def secure(
     server_side: bool = False,
     server_hostname: str | None = None,
     seconds: float | None = None,
-) -> None:
-    """Perform the TLS handshake on a connection, and attach a protocol to it.
+) -> asyncio.Transport:
+    """Perform the TLS handshake on a connection, attach a protocol to it, and return the TLS transport.
 
     Args:
         protocol: gets `connection_made` after the handshake; nothing if it fails.
@@ -329,10 +329,10 @@ async def secure(
         OSError: the handshake failed. The connection is closed.
     """
     loop, between, early = asyncio.get_running_loop(), cast(Beneath, beneath.get_protocol()), _Early()
-    over = False
+    secured: asyncio.Transport | None = None
 
-    async def shake_hands() -> None:
-        nonlocal over
+    async def shake_hands() -> asyncio.Transport:
+        nonlocal secured
         if beneath.is_closing():
             raise ConnectionResetError(_LOST)  # TLS would no longer be notified of this end
         above = await loop.start_tls(
@@ -348,9 +348,10 @@ async def secure(
             raise ConnectionResetError(_LOST)
         between.end(above)
         above.set_protocol(protocol)
-        over = True
-        protocol.connection_made(Secured(above, beneath))
+        secured = Secured(above, beneath)
+        protocol.connection_made(secured)
         early.tell(protocol)
+        return secured
 
     handshake = loop.create_task(shake_hands())
     handshake.add_done_callback(lambda task: task.cancelled() or task.exception())  # raised below, unless abandoned
@@ -362,10 +363,10 @@ async def secure(
             between.adopt(cast(asyncio.BufferedProtocol, beneath.get_protocol()))
         if not (await asyncio.wait((handshake,), timeout=seconds))[0]:
             raise TimeoutError(f"the TLS handshake took longer than {seconds} s")
-        handshake.result()
+        return handshake.result()
     except BaseException as error:
-        if over and isinstance(error, asyncio.CancelledError):
-            return  # cancelled only to end the handshake task
+        if secured is not None and isinstance(error, asyncio.CancelledError):
+            return secured  # cancelled only to end the handshake task
         handshake.cancel()
         beneath.abort()
         early.tell(asyncio.Protocol())  # drop the events

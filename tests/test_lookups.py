@@ -10,10 +10,12 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -126,3 +128,30 @@ def test_a_silent_name_server_holds_nobody_up(tmp_path: Path) -> None:
     assert len(upstream.splitlines()) == 2  # nothing of lookups that were given up
     assert f"{slow} cannot be listened on: its name was not resolved in 4 s" in listen
     assert took < 14
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_connection_that_is_given_up_in_its_handshake_leaves_no_error(turns: int) -> None:
+    """A server ends it meanwhile. uvloop's own way logs errors that nobody retrieved."""
+    told: list[dict[str, Any]] = []
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            port = listening.getsockname()[1]
+            opening = asyncio.create_task(asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context()))
+            accepted, _ = await loop.sock_accept(listening)
+            accepted.close()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises((OSError, asyncio.CancelledError)):
+                await opening
+        del opening
+        await asyncio.sleep(0.01)
+        gc.collect()
+
+    uvloop.run(play(), loop_factory=Loop)
+    assert told == []

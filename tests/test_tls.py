@@ -696,7 +696,7 @@ def test_a_handshake_that_is_over_is_not_cut_off(files: Files) -> None:
 
     async def play() -> bytes:
         loop = asyncio.get_running_loop()
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[asyncio.Transport]] = []
 
         class Server(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
