@@ -35,6 +35,7 @@ from tests import test_joint as joint
 from tests import test_leaving as leaving
 from tests import test_lifecycle as lifecycle
 from tests import test_lives as lives
+from tests import test_many_due as many_due
 from tests import test_memory as memory
 from tests import test_native_expiry as native
 from tests import test_newest_commands as newest_commands
@@ -175,6 +176,10 @@ class Place:
         """Start a proxy of the copy."""
         assert upstream in (self.server, None)  # the last of two flags counts
         return self.proxy(*args, ready=ready)
+
+
+def _mass(place: Place) -> many_due.Mass:
+    return many_due.Mass(place.talk(place.proxy("--no-sweep")), place.talk(place.server))
 
 
 def _owed(place: Place, behind: str, before: str = "PING") -> None:
@@ -489,6 +494,15 @@ def _proxied(place: Place, *arguments: str) -> headers.Place:
 
 CHECKS: dict[str, Callable[[Place], None]] = {
     "a renamed command": _renamed,
+    "many due": lambda place: many_due.check_no_transaction_sees_what_is_due(_mass(place)),
+    "more due than go": lambda place: many_due.check_what_is_added_stays(
+        _mass(place), "S", ["SADD", "many", "?"], many_due.TOO_MANY
+    ),
+    "more due than go, moved": lambda place: many_due.check_a_move_finds_no_member_that_is_due(
+        _mass(place), many_due.TOO_MANY
+    ),
+    "void, and gone": lambda place: many_due.check_no_void_deadline_is_dropped(_mass(place), ("alone", 1)),
+    "void, and gone, together": lambda place: many_due.check_no_void_deadline_is_dropped(_mass(place), ("both", 4)),
     "announced": _announced,
     "announced to who begins": lambda place: proxies.test_what_is_announced_while_a_proxy_begins_is_not_forgotten(
         place.server, place.start_proxy, place.talk

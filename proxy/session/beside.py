@@ -22,9 +22,6 @@ from proxy.wire.request import encode
 WITHIN: Final = 1_000
 """How many of a key's deadlines to check in a transaction, in front of a client's script that may add any member."""
 
-CLEARED_AT_ONCE: Final = 500
-"""How many due members of a key to remove in a transaction, in front of the requests that name the key."""
-
 
 class Beside:
     """Encodes the proxy's own requests that go in front of or behind a client's request.
@@ -87,7 +84,7 @@ class Beside:
         terms = self._server.own_terms(writes=True, takes_memory=False)
         terms = terms._replace(declared=False)  # refused when it writes, not before
         front = self._calls.pairs(list(keys))
-        return evaluation(terms, "clear_front", front, [b"%d" % CLEARED_AT_ONCE], declared=self._names.declared(()))
+        return evaluation(terms, "clear_front", front, [], declared=self._names.declared(()))
 
     def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
         """Return the requests around one that replaces a whole value (HIMPORT SET); none without deadlines."""

@@ -309,11 +309,11 @@ function work.W(replies, number, form, first, count)
     if not failed(replies[place]) then replies[place] = problem or 1 end
   end
 end
--- For p; uses: 
+-- For p; uses: alive
 function work.p(replies, number, form, first, count)
   local key, shadow, size = KEYS[2 * number], KEYS[2 * number + 1], #replies
   local earliest, dropped = earliest_of(number), {}
-  if not earliest then
+  if not earliest or earliest <= moment and not alive(kind_of(number), key, shadow, moment) then
     for place = 1, count do replies[size + place] = 0 end
     return
   end

@@ -6,12 +6,26 @@
 -- Result: the request's own
 -- Complexity: O(log n) (O(n) for lists)
 local source, left, target, right, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-settle(source, left, index)
-if source ~= target then settle(target, right, index) end
+local few = settle(source, left, index)
+if source ~= target then few = settle(target, right, index) and few end
 local member = ARGV[2]
 if ARGV[1] == 'end' then
   member = redis.pcall('lindex', source, member)
   if type(member) ~= 'string' then return run(3) end
+end
+-- More may be due than has been removed.
+local function expire(key, shadow)
+  local deadline, moment = tonumber(call('zscore', shadow, member) or nil), now()
+  if not deadline or deadline <= 0 or deadline > moment then return end
+  local kind = call('type', key).ok
+  overdue(kind, key, shadow, index, member, deadline, moment)
+  if has(kind, key, member) then return end
+  call('zrem', shadow, member)
+  refresh(key, shadow, index)
+end
+if not few then
+  expire(source, left)
+  expire(target, right)
 end
 local function arrived() return has(call('type', target).ok, target, member) end
 local stale = source ~= target and call('zscore', right, member) and not arrived()

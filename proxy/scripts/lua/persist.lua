@@ -1,5 +1,5 @@
 -- Drops the deadline of a member.
--- uses: has, index, now, discard, overdue, passed, need
+-- uses: has, index, now, discard, overdue, passed, need, alive
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in a transaction that has removed due members (clear_front.lua) 'cleared'
 -- Result: 1 dropped; 0 there was none, or it has passed, or no such key
@@ -12,7 +12,7 @@ if deadline > 0 and deadline <= moment and passed(kind, key, shadow, index, {mem
   return 0
 end
 local counts = kind == 'set' or kind == 'hash' or kind == 'zset' or kind == 'list'
-if counts and deadline < 0 then counts = not has(kind, key, member) end
+if counts and deadline < 0 then counts = not has(kind, key, member) and (ARGV[2] or alive(kind, key, shadow, moment)) end
 need_refresh(shadow)
 call('zrem', shadow, member)
 refresh(key, shadow, index)

@@ -1,7 +1,7 @@
 -- Removes a due member in front of a client's request that adds it: the old member must not take the new one with it.
 -- Needs index and discard before it. O(1), O(n) for a list.
--- cleared: due members were removed in front of the requests of a transaction (most of them). These must all see the same
--- moment, so deadlines within the last 50 ms do not count yet.
+-- cleared: due members were removed in front of the requests of a transaction. These must all see the same moment, so
+-- deadlines `within` the last 50 ms do not count yet, unless so many are due that some may have been left there.
 -- told_of: whether this database has rules for events.
 -- owed: whether due members may be removed here. With rules for events each leaves a note for the next sweep, as the client
 -- may not have the rights to write entries: a field of a hash of the proxy's own, with the same deadline, whose value is
@@ -59,8 +59,11 @@ local function owed(kind, key, shadow, index, members)
   -- For all
   return not told_of(index)
 end
+local function within(shadow, deadline, moment)
+  return deadline > moment - 50 and not call('zrangebyscore', shadow, '(0', moment, 'limit', 999, 1)[1]
+end
 local function overdue(kind, key, shadow, index, member, deadline, moment, cleared)
-  if cleared and deadline > moment - 50 then return end
+  if cleared and within(shadow, deadline, moment) then return end
   -- A member that stays counts as present when the request was sent: impossible if it has long been due.
   if not owed(kind, key, shadow, index, {member}) and deadline > moment - 1000 then return end
   discard(kind, key, {member})

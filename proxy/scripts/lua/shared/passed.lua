@@ -7,7 +7,7 @@
 -- passed_each: the positions, as keys, of the due ones among some members, with their scores and the moment.
 local function passed(kind, key, shadow, index, members, cleared, latest, moment)
   local able, alive = pcall(function()
-    if cleared and latest > moment - 50 then return true end
+    if cleared and within(shadow, latest, moment) then return true end
     -- For L
     if kind == 'list' and not seek(kind, key, members) then members = {unpack(members, 1, 10)} end
     -- For all

@@ -1,0 +1,158 @@
+"""More members of one key are due than a script used to remove: what follows at once sees none of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pytest
+
+from tests import test_lives as lives
+from tests.model import parse
+from tests.raw import request
+from tests.servers import Proxy, Server
+from tests.test_lives import Talk, lazy_proxy, lazy_upstream, talk  # noqa: F401 - fixtures
+
+MANY: Final = 5_000
+"""More than a script removes at a time."""
+
+TOO_MANY: Final = 25_000
+"""More than a script removes at most."""
+
+_FILL: Final[dict[str, Callable[[Sequence[str]], list[str | int]]]] = {
+    "S": lambda members: ["SADD", *members],
+    "Z": lambda members: ["ZADD", *(word for member in members for word in (1, member))],
+    "H": lambda members: ["HSET", *(word for member in members for word in (member, 1))],
+}
+
+
+class Mass:
+    """A key whose members fall due at one moment, which just has passed.
+
+    Args:
+        proxy: a client of the proxy.
+        beside: one of its server.
+    """
+
+    def __init__(self, proxy: Talk, beside: Talk) -> None:
+        self.client = proxy
+        self.beside = beside
+
+    def falls_due(self, family: str, count: int, *stay: str, key: str = "many") -> str:
+        """Fill the key, wait until all is due but what stays, and return the name of one that is due."""
+        names = [f"m{number:05d}" for number in range(count)]
+        deadline = lives.clock(self.beside) + 600 + count // 10
+        for begin in range(0, count, 2_500):
+            part = names[begin : begin + 2_500]
+            verb, *words = _FILL[family](part)
+            self.client(verb, key, *words)
+            if family == "H":  # servers that have HPEXPIREAT would remove the fields themselves
+                self.client.raw.send(b"".join(request("PEXPIREMEMBERAT", key, field, deadline) for field in part))
+                assert set(self.client.raw.replies(len(part))) == {b":1\r\n"}
+            else:
+                self.client(f"{family}PEXPIREAT", key, deadline, "MEMBERS", len(part), *part)
+        if stay:
+            verb, *words = _FILL[family](stay)
+            self.client(verb, key, *words)
+        assert lives.clock(self.beside) < deadline
+        lives.wait_past(self.beside, deadline)
+        return names[-3]
+
+    def in_transaction(self, *words: str | int) -> object:
+        """Send it within MULTI and EXEC in one write, and return its reply."""
+        self.client.raw.send(request("MULTI") + request(*words) + request("EXEC"))
+        return parse(self.client.raw.replies(3)[2])[0]
+
+
+@pytest.fixture
+def mass(lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]) -> Mass:  # noqa: F811
+    return Mass(talk(lazy_proxy), talk(lazy_upstream))
+
+
+def check_a_move_finds_no_member_that_is_due(mass: Mass, count: int) -> None:
+    """Neither where it comes from, nor where an equal one is due, which would take the new one with it."""
+    due = mass.falls_due("S", count, "stays")
+    assert mass.client("SMOVE", "many", "other", due) == 0
+    mass.beside("SADD", "source", due)
+    assert mass.client("SMOVE", "source", "many", due) == 1
+    assert sorted(mass.client("SMEMBERS", "many")) == sorted([due.encode(), b"stays"])
+
+
+def check_what_is_added_stays(mass: Mass, family: str, words: list[str | int], count: int) -> None:
+    """In a transaction, to a key with an equal member that is due."""
+    due = mass.falls_due(family, count, "stays")
+    mass.beside("SADD", "source", due)
+    mass.in_transaction(*(due if word == "?" else word for word in words))
+    time.sleep(0.06)  # as long as the requests of a transaction may take what is due for present
+    assert mass.client(*{"S": ("SCARD", "many"), "Z": ("ZCARD", "many"), "H": ("HLEN", "many")}[family]) == 2
+    assert mass.client("EXPIREMEMBER", "many", due, 1000) == 1
+
+
+@pytest.mark.parametrize("count", [MANY, TOO_MANY])
+def test_a_move_finds_no_member_that_is_due(mass: Mass, count: int) -> None:
+    check_a_move_finds_no_member_that_is_due(mass, count)
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "count"),
+    [
+        *(("S", ["SADD", "many", "?"], count) for count in (MANY, TOO_MANY)),
+        *(("S", ["SADDEX", "many", 1000, "?"], count) for count in (MANY, TOO_MANY)),
+        *(("S", ["SMOVE", "source", "many", "?"], count) for count in (MANY, TOO_MANY)),
+        *(("Z", ["ZINCRBY", "many", 5, "?"], count) for count in (MANY, TOO_MANY)),
+        ("H", ["HINCRBY", "many", "?", 1], MANY),
+        ("S", ["EVAL", "return redis.call('sadd', KEYS[1], ARGV[1])", 1, "many", "?"], MANY),
+    ],
+)
+def test_what_a_transaction_adds_stays(mass: Mass, family: str, words: list[str | int], count: int) -> None:
+    check_what_is_added_stays(mass, family, words, count)
+
+
+def check_no_transaction_sees_what_is_due(mass: Mass) -> None:
+    mass.falls_due("S", MANY, "stays")
+    assert mass.in_transaction("SMEMBERS", "many") == [b"stays"]
+    mass.falls_due("S", MANY, "stays")
+    assert mass.in_transaction("SUNIONSTORE", "copy", "many") == 1
+
+
+def test_no_transaction_sees_what_is_due(mass: Mass) -> None:
+    check_no_transaction_sees_what_is_due(mass)
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "reply"),
+    [
+        ("S", ["SREM", "many", "?"], 0),
+        ("H", ["HDEL", "many", "?"], 0),
+        ("Z", ["ZREM", "many", "?"], 0),
+        ("S", ["SPOP", "many"], b"stays"),
+        ("Z", ["ZPOPMAX", "many"], [b"stays", b"1"]),
+        ("Z", ["ZREMRANGEBYRANK", "many", 0, -1], 1),
+    ],
+)
+def test_what_removes_finds_none_that_is_due(mass: Mass, family: str, words: list[str], reply: object) -> None:
+    due = mass.falls_due(family, MANY, "stays")
+    assert mass.client(*(due if word == "?" else word for word in words)) == reply
+
+
+def test_a_key_of_which_all_is_due_is_gone(mass: Mass) -> None:
+    for words in (["DEL", "many"], ["COPY", "many", "other"], ["RENAMENX", "many", "other"]):
+        mass.falls_due("S", MANY)
+        reply = mass.client(*words)
+        assert reply == 0 or str(reply) == "ERR no such key", (words, reply)
+
+
+def check_no_void_deadline_is_dropped(mass: Mass, *ways: tuple[str, int]) -> None:
+    for key, times in ways:
+        mass.client("SADD", key, "due", "removed")
+        mass.client("EXPIREMEMBER", key, "removed", 100)
+        mass.client("SREM", key, "removed")
+        mass.client("PEXPIREMEMBER", key, "due", 5)
+        lives.wait_past(mass.beside, lives.clock(mass.beside) + 5)
+        mass.client.raw.send(request("PERSIST", key, "removed") * times)
+        assert mass.client.raw.replies(times) == [b":0\r\n"] * times
+
+
+def test_no_void_deadline_is_dropped_of_a_key_that_is_gone(mass: Mass) -> None:
+    check_no_void_deadline_is_dropped(mass, ("alone", 1), ("together", 4))
