@@ -194,6 +194,12 @@ def _silence(place: Place) -> None:
         signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
 
 
+def _ends_without_echo(place: Place) -> None:
+    server, port = ends.server_by_tls(Server, ends.certificate(place.folder))
+    with closing(server):
+        ends.check_ends_without_echo(server, port, place.start_proxy)
+
+
 def _upgrade(place: Place) -> None:
     for check in (upgrades.check_all_become_the_servers_own, upgrades.check_the_servers_words):
         server = Server(upgrades.UPGRADES[0][0])
@@ -984,6 +990,7 @@ CHECKS |= {
     ),
     "past the balancer": lambda place: headers.check_unlisted(_proxied(place)),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
+    "ends without ECHO": _ends_without_echo,
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
     "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),

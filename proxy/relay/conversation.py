@@ -325,7 +325,7 @@ class Conversation:
         if holds and not self._flow.account() and course.state in COLLECTING:
             self._refuse_at_once()
             return
-        if session.replies.wants_probe and sends:
+        if session.replies.wants_probe and (sends or self._ending.may_probe):
             self._outbound.send(b"")
         may_end = session.take_settled() and course.input_ended
         if not session.replies.outstanding:
