@@ -49,6 +49,7 @@ from tests import test_sharing as sharing
 from tests import test_signs as signs
 from tests import test_standard_streams as standard
 from tests import test_status_page as page
+from tests import test_strangers as strangers
 from tests import test_streams as streams
 from tests import test_takeover as takeover
 from tests import test_tls as tls
@@ -192,6 +193,12 @@ def _large_values(place: Place) -> None:
 def _silence(place: Place) -> None:
     with closing(Server(place.server.kind, "--rename-command", "RESET", "")) as server:
         signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
+
+
+def _logouts(place: Place) -> None:
+    with closing(Server(NEWEST, "--requirepass", strangers.PASSWORD)) as server:
+        strangers.let_few(server)
+        strangers.check_logouts(server, place.proxy("--upstream", strangers.url_of(server)))
 
 
 def _ends_without_echo(place: Place) -> None:
@@ -991,6 +998,7 @@ CHECKS |= {
     "past the balancer": lambda place: headers.check_unlisted(_proxied(place)),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
     "ends without ECHO": _ends_without_echo,
+    "logouts": _logouts,
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
     "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),

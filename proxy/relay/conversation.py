@@ -211,7 +211,7 @@ class Conversation:
             self._ending.let_refuse(error)
             return
         if session.stranger:
-            self._upstream.watch_for_login()
+            self._upstream.watch_for_login(session.replies, session.logged_out)
         self._progress.note_judged()
         if out:
             self._outbound.send(out)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.session.outgoing import Outgoing
-from proxy.session.standing import Next, Standing
+from proxy.session.standing import Login, Next, Standing
 
 _CACHING: Final = [b"CACHING"]
 _WORDS: Final = {(b"REPLY", word): [b"REPLY", word] for word in (b"ON", b"OFF", b"SKIP")}
@@ -92,6 +92,17 @@ class Hearing:
             self._heed(_SKIP)
         elif skips and replies.recalled:
             self.recall()
+
+    def start_anew(self) -> None:
+        """Note that a RESET has been sent, which brings replies again and ends a login.
+
+        A sign behind it shows where the replies begin that can prove another login. None before it would do: behind
+        CLIENT REPLY OFF or SKIP there can be none.
+        """
+        if self._standing.replies.silenced:
+            self.recall()
+        elif self._standing.login is not Login.OPEN:
+            self._out.append(self._out.expect(b""))
 
     def recall(self) -> None:
         """Note that a request has been sent that asks for replies again, or brings them again (RESET).

@@ -138,7 +138,7 @@ class Multi:
         self._out.append(request.raw)
         self._hearing.end_transaction(runs=runs)
         if command.name == b"RESET":
-            self._hearing.recall()
+            self._hearing.start_anew()
         return True
 
     def end(self) -> None:
