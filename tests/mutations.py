@@ -457,6 +457,9 @@ MUTATIONS = [
     Mutation("relay/conversation.py", "wants_probe and (sends or", "wants_probe and (False or", "busy"),
     Mutation("session/strangers.py", "self.logged_out = standing.replies.next_number", "pass", "logouts"),
     Mutation("session/hearing.py", "elif self._standing.login is not Login.OPEN:", "elif False:", "logouts"),
+    Mutation(
+        "session/hearing.py", "        for words in changes:\n", "        for words in changes * runs:\n", "not queued"
+    ),
     Mutation("relay/conversation.py", "(sends or self._ending.may_probe)", "sends", "ends without ECHO"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),

@@ -933,6 +933,7 @@ CHECKS |= {
     ),
     "a refused greeting": lambda place: signs.check_refused_greeting(place.server, place.proxy()),
     "queued words": lambda place: signs.check_queued_words(place.server, place.proxy()),
+    "not queued": lambda place: signs.check_words_not_queued(place.server, place.proxy()),
     "rights behind silence": lambda place: signs.check_rights_behind_silence(place.server, place.proxy()),
     "a silent quit": lambda place: signs.check_silent_quit(place.server, place.proxy()),
     "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(

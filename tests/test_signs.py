@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from itertools import chain, permutations
+from itertools import chain, permutations, product
 
 import pytest
 from hypothesis import given, settings
@@ -431,6 +431,31 @@ def check_queued_words(server: Server, proxy: Proxy) -> None:
 @pytest.mark.every_kind
 def test_a_transaction_that_speaks_of_replies_runs(upstream: Server, proxy: Proxy) -> None:
     check_queued_words(upstream, proxy)
+
+
+def check_words_not_queued(server: Server, proxy: Proxy) -> None:
+    """Whoever may not run MULTI has run at once what seemed to be queued, also if that ends without EXEC."""
+    server.command("ACL", "SETUSER", "single", "on", ">pw", "~*", "&*", "+@all", "-multi")
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    multi, script = request("MULTI"), request("EVAL", "return 1", 1, "s")
+    for before, words, end in product(
+        (b"", request("AUTH", "single", "pw"), request("AUTH", "single", "pw") + OFF),
+        (OFF, ON, OFF + ON, OFF + script),
+        (request("DISCARD"), request("EXEC", "x"), request("RESET")),
+    ):
+        said = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(before + multi + words + end + script + request("SADD", "s", "m") + ON + request("PING"))
+                client.end_of_requests()
+                said.append(client.rest())
+        assert said[0] == said[1], (before, words, end)
+
+
+@pytest.mark.every_kind
+def test_words_that_were_not_queued_are_heeded(upstream: Server, proxy: Proxy) -> None:
+    check_words_not_queued(upstream, proxy)
 
 
 def check_rights_behind_silence(server: Server, proxy: Proxy) -> None:

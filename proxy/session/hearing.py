@@ -76,15 +76,15 @@ class Hearing:
             self._heed(words)
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Apply the queued requests if the transaction `runs` now.
+        """Apply the queued requests if the transaction `runs` now, or if the server may have run them at once.
+
+        That it does if it has refused the MULTI. Their signs tell what has come of them.
 
         Signs go directly behind EXEC: if the server skips the reply to what follows, that is the first of them. CLIENT
         CACHING is over at the end of EXEC.
         """
         queued, self._out.queued_words = self._out.queued_words, []
-        if not runs:
-            return
-        skips, replies = _SKIP in queued, self._standing.replies
+        skips, replies = runs and _SKIP in queued, self._standing.replies
         changes = [words for words in queued if words in (_OFF, _ON)]
         for words in changes:
             self._heed(words)
