@@ -364,16 +364,35 @@ def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
 
 
 def check_refused_greeting(server: Server, proxy: Proxy) -> None:
-    """A subscriber in RESP2 whom the server refuses HELLO 3 gets each error, and is not disconnected."""
-    server.command("SADD", "s", "m")
-    program = request("SUBSCRIBE", "a") + request("HELLO", 3) + request("ECHO", "hi") + request("EXEC")
-    said = []
-    for where in (server, proxy):
-        with where.connect() as client:
-            client.send(program + request("CLIENT", "REPLY", "ON", "x") + request("PING"))
-            client.end_of_requests()
-            said.append(client.rest())
-    assert said[0] == said[1]
+    """A subscriber in RESP2 whom the server has refused HELLO 3 gets each error, and is not disconnected."""
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    echo, last = request("ECHO", "hi"), request("CLIENT", "REPLY", "ON", "x") + request("PING")
+    tails = (
+        echo + request("EVAL", "return 1", 1, "s") + request("EXEC") + last,
+        echo + request("EXEC") + last,
+        echo + request("DISCARD") + request("MULTI"),
+    )
+    subscribe, asked, named = request("SUBSCRIBE", "a"), request("HELLO", 3), request("HELLO", 3, "SETNAME", "a b")
+    programs = (
+        subscribe + asked,
+        named + subscribe,
+        asked + request("HELLO", 2) + subscribe,
+        asked + subscribe + request("HELLO", 2),
+        request("HELLO", 3, "AUTH", "nobody", "x") + subscribe,
+        request("HELLO", 3, "OPTION") + request("PSUBSCRIBE", "a*") + named,
+        request("MULTI") + named + request("EXEC") + subscribe,
+    )
+    for program, tail, at_once in product(programs, tails, (True, False)):
+        said = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(program + tail if at_once else program)
+                first = client.reply()
+                client.send(b"" if at_once else tail)
+                client.end_of_requests()
+                said.append(re.sub(rb"id\r\n:\d+", b"id", first + client.rest()))
+        assert said[0] == said[1], program + tail
 
 
 @pytest.mark.every_kind

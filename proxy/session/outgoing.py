@@ -120,6 +120,15 @@ class Outgoing:
         self.append(self._standing.marked.open(Elements(count, took_long)))
         self.append(call)
 
+    def ask_first(self, request: bytes, hear: Callable[[bytes], bytes]) -> None:
+        """Put a request of the proxy's own before the next one, if a silent sign is possible there.
+
+        `hear` gets its reply, as in `ReplySubstitution.enclose`.
+        """
+        standing = self._standing
+        if standing.transaction is None and standing.hears_echoes and not self._is_bound:
+            self.append(standing.marked.enclose(request, hear))
+
     @property
     def amends(self) -> bool:
         """Whether the reply to the client's next request can be amended; not in a transaction."""
