@@ -962,6 +962,7 @@ CHECKS |= {
     "many names": lambda place: memory.check_nothing_is_kept(place.server, place.start_proxy, "many names"),
     "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
     "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),
+    "replies in doubt": lambda place: memory.check_replies_in_doubt(place.server, place.start_proxy),
     "no job": lambda place: leaving.test_who_has_left_gets_no_job(KIND, place.start_server, place.start_proxy),
     "a slow upload": _slow_upload,
     "descriptions": lambda place: descriptions.check_within_transactions(

@@ -344,7 +344,7 @@ class Conversation:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
 
     def _refuse_at_once(self) -> None:
-        """Turn the client away at once: replies wait for a late one, and waiting would buffer more."""
+        """Turn the client away at once: replies wait for another one, and waiting would buffer more."""
         line = self._no_room()
         if self._course.state is State.ORPHANED:
             self._client.close()

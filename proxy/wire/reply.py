@@ -172,8 +172,9 @@ class ReplySubstitution:
 
     @property
     def waiting(self) -> int:
-        """How many bytes wait for the reply to a read that was sent again."""
-        return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
+        """How many bytes wait for the reply to a read that was sent again, or to a sign that may have been refused."""
+        waiting = self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
+        return waiting + len(self._doubt or b"")
 
     @property
     def crowded(self) -> bool:
