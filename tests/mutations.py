@@ -461,6 +461,7 @@ MUTATIONS = [
         "session/hearing.py", "        for words in changes:\n", "        for words in changes * runs:\n", "not queued"
     ),
     Mutation("wire/reply.py", 'len(self._doubt or b"")', "0", "replies in doubt"),
+    Mutation("relay/ending.py", "if session.replies.silenced and not (", "if False and not (", "ends without replies"),
     Mutation("relay/conversation.py", "(sends or self._ending.may_probe)", "sends", "ends without ECHO"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),

@@ -521,6 +521,27 @@ def check_who_comes_as_it_stops(server: Server, start_proxy: StartProxy) -> None
         assert "stopped before" not in proxy.process.output, proxy.process.output
 
 
+def test_who_is_refused_replies_holds_up_no_end(server: Server, start_proxy: StartProxy) -> None:
+    check_who_is_refused_replies(server, start_proxy)
+
+
+def check_who_is_refused_replies(server: Server, start_proxy: StartProxy) -> None:
+    """Behind CLIENT REPLY OFF the refusal of ON is not heard, nor is any sign."""
+    server.command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "-client")
+    proxy = start_proxy(server, "--shutdown-timeout", "15")
+    proxy.command("PING")
+    with proxy.connect() as client:
+        client.send(request("CLIENT", "REPLY", "OFF") + request("AUTH", "mute", "any"))
+        until(lambda: b"user=mute" in server.command("CLIENT", "LIST"))
+        client.send(request("CLIENT", "REPLY", "ON") + request("SET", "behind", 1))
+        until(lambda: server.command("EXISTS", "behind") == b":1\r\n")
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 10
+    assert "stopped before" not in proxy.process.output, proxy.process.output
+
+
 def test_messages_keep_nobody_who_has_left(server: Server, start_proxy: StartProxy) -> None:
     check_messages(server, start_proxy)
 

@@ -1000,6 +1000,7 @@ CHECKS |= {
     "past the balancer": lambda place: headers.check_unlisted(_proxied(place)),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
     "ends without ECHO": _ends_without_echo,
+    "ends without replies": lambda place: ends.check_who_is_refused_replies(place.server, place.start_proxy),
     "logouts": _logouts,
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),

@@ -213,6 +213,10 @@ class Ending:
         if upstream.closing:
             self._client.abandon()
             return
+        if session.replies.silenced and not (session.owes or session.may_block):
+            # Perhaps no sign is answered: a CLIENT REPLY ON may have been refused unheard. The server's close tells.
+            self.end_input()
+            return
         # After CLIENT REPLY OFF or SKIP no sign is answered, and none can follow a request sent in part: then wait for
         # the earlier replies, and for the server to close.
         sign = session.drain() if session.answers else None
