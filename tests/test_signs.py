@@ -363,6 +363,19 @@ def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
     server.command("CONFIG", "SET", "lua-time-limit", 5000)
 
 
+@pytest.mark.every_kind
+def test_a_subscriber_in_resp3_without_echo_gets_all_replies(upstream: Server, proxy: Proxy) -> None:
+    """Also if it ends at once, so that no sign can follow."""
+    upstream.command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-echo")
+    program = request("HELLO", 3) + request("AUTH", "silent", "pw") + request("SUBSCRIBE", "a")
+    for last in (b"", request("ECHO", "hi")):
+        for _ in range(5):
+            with proxy.connect() as client:
+                client.send(program + last)
+                client.end_of_requests()
+                assert re.fullmatch(rb"%7\r\n.*\+OK\r\n>3\r\n\S+\r\nsubscribe\r\n.+", client.rest(), re.DOTALL)
+
+
 def check_refused_greeting(server: Server, proxy: Proxy) -> None:
     """A subscriber in RESP2 whom the server has refused HELLO 3 gets each error, and is not disconnected."""
     proxy.command("SADD", "s", "m")

@@ -121,13 +121,15 @@ class Outgoing:
         self.append(call)
 
     def ask_first(self, request: bytes, hear: Callable[[bytes], bytes]) -> None:
-        """Put a request of the proxy's own before the next one, if a silent sign is possible there.
+        """Put a request of the proxy's own before the next one, if a reply can be expected there.
 
-        `hear` gets its reply, as in `ReplySubstitution.enclose`.
+        `hear` gets it, as in `ReplySubstitution.enclose`. The signs are silent only if they are certainly not refused:
+        this may be the last that is sent, with nothing behind it to show that they were.
         """
         standing = self._standing
         if standing.transaction is None and standing.hears_echoes and not self._is_bound:
-            self.append(standing.marked.enclose(request, hear))
+            standing.replies.echoes = not (standing.limited or standing.rights.unasked)
+            self.append(standing.replies.enclose(request, hear))
 
     @property
     def amends(self) -> bool:
