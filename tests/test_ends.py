@@ -328,12 +328,17 @@ class Gate:
             end(near)
 
 
-@pytest.fixture
-def gate(start_server: StartServer, own: Certificate) -> Iterator[Gate]:
+def server_by_tls(start: Callable[..., Server], own: Certificate, *more: str) -> tuple[Server, int]:
+    """A server that listens with TLS too, and the port for that."""
     port = free_port()
     options = ["--tls-port", str(port), "--tls-cert-file", str(own.file), "--tls-key-file", str(own.key)]
-    start_server(TLS_KIND, *options, "--tls-ca-cert-file", str(own.file), "--tls-auth-clients", "no")
-    made = Gate(port)
+    ca = ["--tls-ca-cert-file", str(own.file), "--tls-auth-clients", "no"]
+    return start(TLS_KIND, *options, *ca, *more), port
+
+
+@pytest.fixture
+def gate(start_server: StartServer, own: Certificate) -> Iterator[Gate]:
+    made = Gate(server_by_tls(start_server, own)[1])
     yield made
     made.close()
 
@@ -360,6 +365,63 @@ def test_nobody_waits_for_a_server_that_ends_the_handshake(gate: Gate, start_pro
     until(lambda: proxy.command("PING") == b"+PONG\r\n")
     until(lambda: counted(proxy) == 0)
     until(lambda: open_files(proxy) <= before, what=lambda: f"{open_files(proxy)} open files to be {before}")
+    quiet(proxy)
+    proxy.stop()
+
+
+# Clients that end while the server refuses the proxy's own ECHO, by TLS: there a sign says that all was answered.
+
+
+def test_nobody_is_kept_who_may_not_echo(start_server: StartServer, start_proxy: StartProxy, own: Certificate) -> None:
+    check_ends_without_echo(*server_by_tls(start_server, own), start_proxy)
+
+
+def check_ends_without_echo(server: Server, port: int, start_proxy: StartProxy) -> None:
+    """For the deliberate breaks too."""
+    rules = ["on", "nopass", "~*", "+@read", "+auth", "+ping"]
+    assert server.command("ACL", "SETUSER", "reader", *rules) == b"+OK\r\n"
+    options = ("--upstream", f"rediss://127.0.0.1:{port}", "--no-tls-verify", "--shutdown-timeout", "15")
+    proxy = start_proxy(None, *options, "--max-clients", "5")
+    for end in (close, reset, close_half):
+        for _ in range(5):
+            with proxy.connect() as client:
+                assert client.command("AUTH", "reader", "any") == b"+OK\r\n"
+                assert client.command("GET", "k") == b"$-1\r\n"
+                began = time.monotonic()
+                end(client.socket)
+                assert time.monotonic() - began < 10
+    until(lambda: proxy.command("PING") == b"+PONG\r\n", 10, what="room for a client")
+    with proxy.connect() as client:
+        assert client.command("AUTH", "reader", "any") == b"+OK\r\n"
+        client.end_of_requests()
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 10
+    quiet(proxy)
+
+
+def test_nobody_is_kept_who_ended_while_the_server_was_busy(
+    start_server: StartServer, start_proxy: StartProxy, own: Certificate
+) -> None:
+    server, port = server_by_tls(start_server, own, "--lua-time-limit", "30")
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", "--no-tls-verify")
+    clients = [proxy.connect() for _ in range(10)]
+    for client in clients:
+        assert client.command("PING") == b"+PONG\r\n"
+    with server.connect() as busy:
+        busy.send(request("EVAL", "while true do end", 0))
+        until(lambda: server.command("PING").startswith(b"-BUSY"))
+        for client in clients[:5]:
+            client.close()
+        for client in clients[5:]:
+            client.end_of_requests()
+        time.sleep(0.5)  # what is refused now has to come while it is busy
+        assert server.command("SCRIPT", "KILL") == b"+OK\r\n"
+        assert busy.reply().startswith(b"-")
+    until(lambda: counted(proxy) == 0, 10, what=lambda: f"{counted(proxy)} clients to be none")
+    for client in clients[5:]:
+        client.close()
     quiet(proxy)
     proxy.stop()
 
@@ -457,6 +519,27 @@ def check_who_comes_as_it_stops(server: Server, start_proxy: StartProxy) -> None
             for client in clients:
                 client.close()
         assert "stopped before" not in proxy.process.output, proxy.process.output
+
+
+def test_who_is_refused_replies_holds_up_no_end(server: Server, start_proxy: StartProxy) -> None:
+    check_who_is_refused_replies(server, start_proxy)
+
+
+def check_who_is_refused_replies(server: Server, start_proxy: StartProxy) -> None:
+    """Behind CLIENT REPLY OFF the refusal of ON is not heard, nor is any sign."""
+    server.command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "-client")
+    proxy = start_proxy(server, "--shutdown-timeout", "15")
+    proxy.command("PING")
+    with proxy.connect() as client:
+        client.send(request("CLIENT", "REPLY", "OFF") + request("AUTH", "mute", "any"))
+        until(lambda: b"user=mute" in server.command("CLIENT", "LIST"))
+        client.send(request("CLIENT", "REPLY", "ON") + request("SET", "behind", 1))
+        until(lambda: server.command("EXISTS", "behind") == b":1\r\n")
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 10
+    assert "stopped before" not in proxy.process.output, proxy.process.output
 
 
 def test_messages_keep_nobody_who_has_left(server: Server, start_proxy: StartProxy) -> None:

@@ -379,6 +379,32 @@ def check_who_waits_for_too_much(server: Server, start_proxy: StartProxy) -> Non
     proxy.stop()
 
 
+def test_replies_in_doubt_count_as_held(server: Server, start_proxy: StartProxy) -> None:
+    check_replies_in_doubt(server, start_proxy)
+
+
+def check_replies_in_doubt(server: Server, start_proxy: StartProxy) -> None:
+    """Messages to a subscriber come behind an error that may be a refused sign, while a request blocks the next one."""
+    server.command("ACL", "SETUSER", "silent", "on", "nopass", "~*", "&*", "+@all", "-echo")
+    proxy, admin = with_admin(start_proxy, server, "--held-limit", str(4 * MEGABYTE))
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    with proxy.connect() as client:
+        client.command("HELLO", 3)
+        client.command("SUBSCRIBE", "a")
+        client.command("AUTH", "silent", "any")
+        client.send(request("ECHO", "hi") + request("BLPOP", "nothing", 0) + request("EXPIREMEMBER", "s", "m", 1000))
+        until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
+        server.command("PUBLISH", "a", b"x" * MEGABYTE)
+        until(lambda: admin.metrics()["held_bytes"] > MEGABYTE, what="bytes held in doubt")
+        for _ in range(8):
+            server.command("PUBLISH", "a", b"x" * MEGABYTE)
+        until(lambda: admin.metrics()["requests_refused_total{reason=held_limit}"] == 1)
+        assert client.rest().endswith(b"exceed held_limit: raise it\r\n")
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+    proxy.stop()
+
+
 def test_what_waits_is_not_searched_letter_by_letter() -> None:
     """While a sign is awaited, of which the server might say that it refuses it."""
     replies = ReplySubstitution()

@@ -50,6 +50,7 @@ from tests import test_sharing as sharing
 from tests import test_signs as signs
 from tests import test_standard_streams as standard
 from tests import test_status_page as page
+from tests import test_strangers as strangers
 from tests import test_streams as streams
 from tests import test_takeover as takeover
 from tests import test_tls as tls
@@ -197,6 +198,18 @@ def _large_values(place: Place) -> None:
 def _silence(place: Place) -> None:
     with closing(Server(place.server.kind, "--rename-command", "RESET", "")) as server:
         signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
+
+
+def _logouts(place: Place) -> None:
+    with closing(Server(NEWEST, "--requirepass", strangers.PASSWORD)) as server:
+        strangers.let_few(server)
+        strangers.check_logouts(server, place.proxy("--upstream", strangers.url_of(server)))
+
+
+def _ends_without_echo(place: Place) -> None:
+    server, port = ends.server_by_tls(Server, ends.certificate(place.folder))
+    with closing(server):
+        ends.check_ends_without_echo(server, port, place.start_proxy)
 
 
 def _upgrade(place: Place) -> None:
@@ -935,6 +948,7 @@ CHECKS |= {
     ),
     "a refused greeting": lambda place: signs.check_refused_greeting(place.server, place.proxy()),
     "queued words": lambda place: signs.check_queued_words(place.server, place.proxy()),
+    "not queued": lambda place: signs.check_words_not_queued(place.server, place.proxy()),
     "rights behind silence": lambda place: signs.check_rights_behind_silence(place.server, place.proxy()),
     "a silent quit": lambda place: signs.check_silent_quit(place.server, place.proxy()),
     "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(
@@ -963,6 +977,7 @@ CHECKS |= {
     "many names": lambda place: memory.check_nothing_is_kept(place.server, place.start_proxy, "many names"),
     "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
     "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),
+    "replies in doubt": lambda place: memory.check_replies_in_doubt(place.server, place.start_proxy),
     "no job": lambda place: leaving.test_who_has_left_gets_no_job(KIND, place.start_server, place.start_proxy),
     "a slow upload": _slow_upload,
     "descriptions": lambda place: descriptions.check_within_transactions(
@@ -1004,6 +1019,9 @@ CHECKS |= {
     ),
     "past the balancer": lambda place: headers.check_unlisted(_proxied(place)),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
+    "ends without ECHO": _ends_without_echo,
+    "ends without replies": lambda place: ends.check_who_is_refused_replies(place.server, place.start_proxy),
+    "logouts": _logouts,
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),
     "limits of workers": lambda place: workers.test_limits_are_of_all_workers_together(place.server, place.start_proxy),

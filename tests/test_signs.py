@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from itertools import chain, permutations
+from itertools import chain, permutations, product
 
 import pytest
 from hypothesis import given, settings
@@ -363,17 +363,49 @@ def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
     server.command("CONFIG", "SET", "lua-time-limit", 5000)
 
 
+@pytest.mark.every_kind
+def test_a_subscriber_in_resp3_without_echo_gets_all_replies(upstream: Server, proxy: Proxy) -> None:
+    """Also if it ends at once, so that no sign can follow."""
+    upstream.command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-echo")
+    program = request("HELLO", 3) + request("AUTH", "silent", "pw") + request("SUBSCRIBE", "a")
+    for last in (b"", request("ECHO", "hi")):
+        for _ in range(5):
+            with proxy.connect() as client:
+                client.send(program + last)
+                client.end_of_requests()
+                assert re.fullmatch(rb"%7\r\n.*\+OK\r\n>3\r\n\S+\r\nsubscribe\r\n.+", client.rest(), re.DOTALL)
+
+
 def check_refused_greeting(server: Server, proxy: Proxy) -> None:
-    """A subscriber in RESP2 whom the server refuses HELLO 3 gets each error, and is not disconnected."""
-    server.command("SADD", "s", "m")
-    program = request("SUBSCRIBE", "a") + request("HELLO", 3) + request("ECHO", "hi") + request("EXEC")
-    said = []
-    for where in (server, proxy):
-        with where.connect() as client:
-            client.send(program + request("CLIENT", "REPLY", "ON", "x") + request("PING"))
-            client.end_of_requests()
-            said.append(client.rest())
-    assert said[0] == said[1]
+    """A subscriber in RESP2 whom the server has refused HELLO 3 gets each error, and is not disconnected."""
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    echo, last = request("ECHO", "hi"), request("CLIENT", "REPLY", "ON", "x") + request("PING")
+    tails = (
+        echo + request("EVAL", "return 1", 1, "s") + request("EXEC") + last,
+        echo + request("EXEC") + last,
+        echo + request("DISCARD") + request("MULTI"),
+    )
+    subscribe, asked, named = request("SUBSCRIBE", "a"), request("HELLO", 3), request("HELLO", 3, "SETNAME", "a b")
+    programs = (
+        subscribe + asked,
+        named + subscribe,
+        asked + request("HELLO", 2) + subscribe,
+        asked + subscribe + request("HELLO", 2),
+        request("HELLO", 3, "AUTH", "nobody", "x") + subscribe,
+        request("HELLO", 3, "OPTION") + request("PSUBSCRIBE", "a*") + named,
+        request("MULTI") + named + request("EXEC") + subscribe,
+    )
+    for program, tail, at_once in product(programs, tails, (True, False)):
+        said = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(program + tail if at_once else program)
+                first = client.reply()
+                client.send(b"" if at_once else tail)
+                client.end_of_requests()
+                said.append(re.sub(rb"id\r\n:\d+", b"id", first + client.rest()))
+        assert said[0] == said[1], program + tail
 
 
 @pytest.mark.every_kind
@@ -431,6 +463,31 @@ def check_queued_words(server: Server, proxy: Proxy) -> None:
 @pytest.mark.every_kind
 def test_a_transaction_that_speaks_of_replies_runs(upstream: Server, proxy: Proxy) -> None:
     check_queued_words(upstream, proxy)
+
+
+def check_words_not_queued(server: Server, proxy: Proxy) -> None:
+    """Whoever may not run MULTI has run at once what seemed to be queued, also if that ends without EXEC."""
+    server.command("ACL", "SETUSER", "single", "on", ">pw", "~*", "&*", "+@all", "-multi")
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    multi, script = request("MULTI"), request("EVAL", "return 1", 1, "s")
+    for before, words, end in product(
+        (b"", request("AUTH", "single", "pw"), request("AUTH", "single", "pw") + OFF),
+        (OFF, ON, OFF + ON, OFF + script),
+        (request("DISCARD"), request("EXEC", "x"), request("RESET")),
+    ):
+        said = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                client.send(before + multi + words + end + script + request("SADD", "s", "m") + ON + request("PING"))
+                client.end_of_requests()
+                said.append(client.rest())
+        assert said[0] == said[1], (before, words, end)
+
+
+@pytest.mark.every_kind
+def test_words_that_were_not_queued_are_heeded(upstream: Server, proxy: Proxy) -> None:
+    check_words_not_queued(upstream, proxy)
 
 
 def check_rights_behind_silence(server: Server, proxy: Proxy) -> None:

@@ -7,6 +7,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import product
 
 import psutil
 import pytest
@@ -70,6 +71,31 @@ CASES = {
     "a stranger quits": [requests("QUIT", "HINCRBY h g 1", "PING")],
 }  # fmt: skip
 
+LOGOUTS = {
+    name: [AUTH + before + requests("RESET", "SADD s v", "PING")]
+    for name, before in (
+        {
+            "plain": requests("PING"),
+            "skipped": requests("CLIENT REPLY SKIP"),
+            "skipped behind a reply": requests("PING", "CLIENT REPLY SKIP"),
+            "without replies": requests("PING", "CLIENT REPLY OFF"),
+            "without replies by EXEC": requests("MULTI", "CLIENT REPLY OFF", "EXEC"),
+            "skipped in MULTI": requests("MULTI", "CLIENT REPLY SKIP"),
+            "joined": requests("PING", "CLIENT CACHING YES"),
+            "of a stranger": requests("CLIENT REPLY SKIP", "RESET", "AUTH wrong"),
+        }.items()
+    )
+}
+LOGOUTS |= {
+    f"{name}, then {more}": [AUTH + before + requests("RESET", more, "HELLO 3", "SADD s v", "SADD s v", "PING")]
+    for (name, before), more in product(
+        {"skipped": requests("CLIENT REPLY SKIP"), "without replies": requests("PING", "CLIENT REPLY OFF")}.items(),
+        ["GET v", "GET s"],
+    )
+}
+LOGOUTS["of who was one"] = [requests("PING"), AUTH + requests("CLIENT REPLY SKIP", "RESET", "SADD s v", "PING")]
+"""Whoever has logged out is a stranger, whatever of the login is still to be answered."""
+
 
 def said(server: Server | Proxy, pieces: list[bytes]) -> tuple[bytes, bool]:
     """What comes back, and whether the connection was closed then."""
@@ -87,11 +113,15 @@ def said(server: Server | Proxy, pieces: list[bytes]) -> tuple[bytes, bool]:
         return got, True
 
 
+def url_of(server: Server) -> str:
+    return server.url.replace("//", f"//:{PASSWORD}@")
+
+
 @pytest.fixture
 def pair(kind: str, start_server: StartServer, start_proxy: StartProxy) -> tuple[Server, Proxy, Server]:
     """A server that wants a password; another with the proxy in front, whose keys have deadlines there."""
     straight, upstream = (start_server(kind, "--requirepass", PASSWORD) for _ in range(2))
-    proxy = start_proxy(None, "--upstream", upstream.url.replace("//", f"//:{PASSWORD}@"))
+    proxy = start_proxy(None, "--upstream", url_of(upstream))
     for server in (straight, proxy):
         with server.connect() as client:
             client.send(AUTH + requests("SADD s a b", "HSET h f 1 g 2"))
@@ -119,6 +149,43 @@ def test_the_same_is_said_to_strangers(pair: tuple[Server, Proxy, Server]) -> No
         assert said(proxy, [requests("QUIT", "SADD s b")]) == (b"+OK\r\n", True)
         client.send(requests("TTL s b"))
         assert about(client.reply(), 10000)
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("few", [False, True])
+def test_who_has_logged_out_is_a_stranger(
+    pair: tuple[Server, Proxy, Server], start_proxy: StartProxy, few: bool
+) -> None:
+    """Also where some users have few rights, so that all are asked what they may do."""
+    straight, proxy, upstream = pair
+    if few:
+        for server in (straight, upstream):
+            let_few(server)
+        proxy = start_proxy(None, "--upstream", url_of(upstream))
+    check_logouts(straight, proxy)
+
+
+def let_few(server: Server) -> None:
+    """Give a user few rights."""
+    with server.connect() as client:
+        client.send(AUTH + requests("ACL SETUSER few on nopass ~* +@all -eval"))
+        assert client.replies(2) == [b"+OK\r\n", b"+OK\r\n"]
+
+
+def check_logouts(straight: Server, proxy: Proxy) -> None:
+    """See that each is answered as by the server itself, in each of some tries."""
+    with proxy.connect() as client:
+        client.send(AUTH + requests("SADD s b", "EXPIREMEMBER s b 10000"))
+        client.replies(3)
+        client.send(requests("RESET") + AUTH + requests("EXPIREMEMBER s b 10000"))
+        assert client.replies(3) == [b"+RESET\r\n", b"+OK\r\n", b":1\r\n"]
+    with ThreadPoolExecutor(2 * len(LOGOUTS)) as pool:
+        wanted = {name: pool.submit(said, straight, pieces) for name, pieces in LOGOUTS.items()}
+        found = [{name: pool.submit(said, proxy, pieces) for name, pieces in LOGOUTS.items()} for _ in range(3)]
+        for each in found:
+            assert {name: one.result() for name, one in each.items()} == {
+                name: one.result() for name, one in wanted.items()
+            }
 
 
 def test_nothing_goes_by_unjudged_behind_a_head_that_is_refused(pair: tuple[Server, Proxy, Server]) -> None:
@@ -181,7 +248,7 @@ def test_nobody_waits_for_requests_that_may_be_refused(
     with upstream.connect() as beside:
         beside.send(AUTH + requests("ACL SETUSER limited on nopass ~other -@all +sadd +auth"))
         assert beside.replies(2) == [b"+OK\r\n", b"+OK\r\n"]
-    proxy = start_proxy(None, "--upstream", upstream.url.replace("//", f"//:{PASSWORD}@"))
+    proxy = start_proxy(None, "--upstream", url_of(upstream))
     beginning = request("SADD", "cart", *(f"m{number}" + "x" * 4000 for number in range(8)))[:26_000]
     with proxy.connect() as client, proxy.connect() as stranger, proxy.connect() as limited:
         client.send(AUTH + requests("SADD cart a b"))

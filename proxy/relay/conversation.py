@@ -211,7 +211,7 @@ class Conversation:
             self._ending.let_refuse(error)
             return
         if session.stranger:
-            self._upstream.watch_for_login()
+            self._upstream.watch_for_login(session.replies, session.logged_out)
         self._progress.note_judged()
         if out:
             self._outbound.send(out)
@@ -325,7 +325,7 @@ class Conversation:
         if holds and not self._flow.account() and course.state in COLLECTING:
             self._refuse_at_once()
             return
-        if session.replies.wants_probe and sends:
+        if session.replies.wants_probe and (sends or self._ending.may_probe):
             self._outbound.send(b"")
         may_end = session.take_settled() and course.input_ended
         if not session.replies.outstanding:
@@ -344,7 +344,7 @@ class Conversation:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
 
     def _refuse_at_once(self) -> None:
-        """Turn the client away at once: replies wait for a late one, and waiting would buffer more."""
+        """Turn the client away at once: replies wait for another one, and waiting would buffer more."""
         line = self._no_room()
         if self._course.state is State.ORPHANED:
             self._client.close()

@@ -121,6 +121,12 @@ class Ending:
         elif sign is not None:
             upstream.leave()
 
+    @property
+    def may_probe(self) -> bool:
+        """Whether the server still reads although the client has ended: with TLS, where the end is itself a sign."""
+        upstream = self._upstream
+        return self._course.ended and not (upstream.ends_by_halves or upstream.ended_beneath)
+
     def end_refused(self) -> None:
         """Forward the half close: the server may wait for it, because it is silent or blocked."""
         if self._upstream.ends_by_halves:
@@ -206,6 +212,10 @@ class Ending:
             return
         if upstream.closing:
             self._client.abandon()
+            return
+        if session.replies.silenced and not (session.owes or session.may_block):
+            # Perhaps no sign is answered: a CLIENT REPLY ON may have been refused unheard. The server's close tells.
+            self.end_input()
             return
         # After CLIENT REPLY OFF or SKIP no sign is answered, and none can follow a request sent in part: then wait for
         # the earlier replies, and for the server to close.

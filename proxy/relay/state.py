@@ -62,7 +62,7 @@ SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
 """States in which the client's requests go to the server, which has not been told that there are no more."""
 
 COLLECTING: Final = (*SENDING, State.ENDED, State.DRAINING, State.YIELDING)
-"""States in which replies may wait for one that is requested again."""
+"""States in which replies may wait for one that is requested again, or for a sign."""
 
 ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING, State.REFUSED)
 """States in which everything has been sent, and replies still arrive."""

@@ -190,10 +190,13 @@ class UpstreamConnection(Droppable):
         self._replies = replies
         self._receive_by(self._look)
 
-    def watch_for_login(self) -> None:
-        """Watch for the first reply that only a logged-in client gets, unless already watching."""
-        if self._evidence is None:
-            self._evidence = LoginEvidence()
+    def watch_for_login(self, replies: ReplySubstitution, since: int) -> None:
+        """Watch for the first reply that only a logged-in client gets, unless already watching.
+
+        `since`: the number of the sign in `replies` before which no reply proves anything; see `LoginEvidence`.
+        """
+        if self._evidence is None or self._evidence.since != since:
+            self._evidence = LoginEvidence(replies, since)
             self._receive_by(self._look)
 
     def heard(self) -> int:

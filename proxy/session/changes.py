@@ -14,10 +14,13 @@ from proxy.session.rights import named_user, short_name
 from proxy.session.standing import DEFAULT_USER, Login, Standing, Subscriptions
 from proxy.session.strangers import Strangers
 from proxy.session.without_engine import WithoutEngine
-from proxy.wire.request import Request, strict_integer
+from proxy.wire.request import Request, encode, strict_integer
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
 """Effects that may change a connection's database or user."""
+
+_HELLO: Final = encode([b"HELLO"])
+"""Changes nothing, and its reply shows the protocol."""
 
 _STRANGER: Final = Login.STRANGER
 
@@ -59,8 +62,7 @@ class Changes:
                 if len(request.arguments) > 1:
                     asked = request.arguments[1] == b"3"
                     standing.greeted_in_resp3 |= asked
-                    # To a subscriber in RESP2 the server refuses it.
-                    standing.subscriptions.resp3 = asked and not standing.subscriptions.hinder
+                    standing.subscriptions.greet(resp3=asked)
             self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of EXEC's
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
@@ -82,6 +84,8 @@ class Changes:
             standing.subscriptions = Subscriptions()
         elif name.endswith(b"SUBSCRIBE"):
             standing.rights.by_state = True
+            if standing.greeted_in_resp3 and not standing.subscriptions.resp3:
+                self._out.ask_first(_HELLO, standing.subscriptions.learn())
             standing.subscriptions.note(name, request.arguments[1:])
             self._out.shut()  # subscribing to several channels gets several replies
         elif command.effect is Effect.WATCH and standing.transaction is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.session.outgoing import Outgoing
-from proxy.session.standing import Next, Standing
+from proxy.session.standing import Login, Next, Standing
 
 _CACHING: Final = [b"CACHING"]
 _WORDS: Final = {(b"REPLY", word): [b"REPLY", word] for word in (b"ON", b"OFF", b"SKIP")}
@@ -76,15 +76,15 @@ class Hearing:
             self._heed(words)
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Apply the queued requests if the transaction `runs` now.
+        """Apply the queued requests if the transaction `runs` now, or if the server may have run them at once.
+
+        That it does if it has refused the MULTI. Their signs tell what has come of them.
 
         Signs go directly behind EXEC: if the server skips the reply to what follows, that is the first of them. CLIENT
         CACHING is over at the end of EXEC.
         """
         queued, self._out.queued_words = self._out.queued_words, []
-        if not runs:
-            return
-        skips, replies = _SKIP in queued, self._standing.replies
+        skips, replies = runs and _SKIP in queued, self._standing.replies
         changes = [words for words in queued if words in (_OFF, _ON)]
         for words in changes:
             self._heed(words)
@@ -92,6 +92,17 @@ class Hearing:
             self._heed(_SKIP)
         elif skips and replies.recalled:
             self.recall()
+
+    def start_anew(self) -> None:
+        """Note that a RESET has been sent, which brings replies again and ends a login.
+
+        A sign behind it shows where the replies begin that can prove another login. None before it would do: behind
+        CLIENT REPLY OFF or SKIP there can be none.
+        """
+        if self._standing.replies.silenced:
+            self.recall()
+        elif self._standing.login is not Login.OPEN:
+            self._out.append(self._out.expect(b""))
 
     def recall(self) -> None:
         """Note that a request has been sent that asks for replies again, or brings them again (RESET).

@@ -31,7 +31,6 @@ from proxy.wire.request import Kind, Request, RequestReader
 _FREE: Final = Next.FREE
 _QUIT: Final = End.QUIT
 _SKIPPED: Final = Next.SKIPPED
-_OPEN: Final = Login.OPEN
 _STRANGER: Final = Login.STRANGER
 
 
@@ -171,7 +170,6 @@ class Judge:
             or (without.question(command, request, now) if without.unaided else None)
             or (self._time_left(command, request) if standing.limited else None)
             or (self._inquiry.question(command, request, now, replied=replied) if having is None else None)
-            or (self._strangers.before_reset(request) if standing.login is not _OPEN else None)
         )
         if question is not None:
             self.question = question

@@ -121,9 +121,9 @@ class Multi:
         standing = self._standing
         accepted = self._rewriter.server.accepts(command.name, request.count)
         if command.effect is Effect.EXEC and not accepted:
+            self.end()  # servers drop a transaction whose EXEC they refuse
             self._out.append(request.raw)
             self._hearing.end_transaction(runs=False)
-            self.end()  # servers drop a transaction whose EXEC they refuse
             return True
         if not accepted or (standing.rights.confinement and standing.transaction is None):
             return False
@@ -138,7 +138,7 @@ class Multi:
         self._out.append(request.raw)
         self._hearing.end_transaction(runs=runs)
         if command.name == b"RESET":
-            self._hearing.recall()
+            self._hearing.start_anew()
         return True
 
     def end(self) -> None:

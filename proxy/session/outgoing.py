@@ -120,6 +120,17 @@ class Outgoing:
         self.append(self._standing.marked.open(Elements(count, took_long)))
         self.append(call)
 
+    def ask_first(self, request: bytes, hear: Callable[[bytes], bytes]) -> None:
+        """Put a request of the proxy's own before the next one, if a reply can be expected there.
+
+        `hear` gets it, as in `ReplySubstitution.enclose`. The signs are silent only if they are certainly not refused:
+        this may be the last that is sent, with nothing behind it to show that they were.
+        """
+        standing = self._standing
+        if standing.transaction is None and standing.hears_echoes and not self._is_bound:
+            standing.replies.echoes = not (standing.limited or standing.rights.unasked)
+            self.append(standing.replies.enclose(request, hear))
+
     @property
     def amends(self) -> bool:
         """Whether the reply to the client's next request can be amended; not in a transaction."""

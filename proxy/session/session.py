@@ -105,6 +105,11 @@ class Session:
         return self._standing.login is _STRANGER
 
     @property
+    def logged_out(self) -> int:
+        """The number of the sign behind the client's last RESET: no reply before it proves a login. -1 for none."""
+        return self._strangers.logged_out
+
+    @property
     def unfinished(self) -> bool:
         """Whether received requests can be judged now, by `go_on`."""
         return self.intake.unfinished

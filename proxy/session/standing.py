@@ -5,7 +5,7 @@ Its tests: tests/test_signs.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
@@ -49,20 +49,37 @@ class Subscriptions:
 
     Attributes:
         begun: whether there may have been one; then HELLO is refused in RESP2.
-        resp3: whether it has chosen RESP3, as far as is known.
+        resp3: whether a reply has shown that it uses RESP3: the server may refuse a HELLO.
         monitors: whether MONITOR is on.
     """
 
-    __slots__ = ("_names", "_uncounted", "begun", "monitors", "resp3")
+    __slots__ = ("_greetings", "_names", "_uncounted", "begun", "monitors", "resp3")
 
     def __init__(self) -> None:
+        self._greetings = 0  # how often a protocol has been asked for
         self.begun = self.resp3 = self.monitors = self._uncounted = False
         self._names: set[tuple[bytes, int]] = set()  # hashes, because a name may have any length
 
     @property
     def hinder(self) -> bool:
-        """Whether an ECHO would be refused."""
+        """Whether an ECHO may be refused."""
         return self.monitors or (not self.resp3 and (self._uncounted or bool(self._names)))
+
+    def greet(self, *, resp3: bool) -> None:
+        """Note a HELLO that asks for a protocol."""
+        self._greetings += 1
+        self.resp3 = self.resp3 and resp3
+
+    def learn(self) -> Callable[[bytes], bytes]:
+        """Return the function that takes the reply to a HELLO of the proxy's own; the client gets nothing of it."""
+        greetings = self._greetings
+
+        def hear(said: bytes) -> bytes:
+            if self._greetings == greetings:  # else another protocol may have been asked for meanwhile
+                self.resp3 = said.startswith(b"%")
+            return b""
+
+        return hear
 
     def note(self, name: bytes, channels: Iterable[bytes]) -> None:
         """Note a request that subscribes or unsubscribes.

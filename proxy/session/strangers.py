@@ -36,10 +36,11 @@ class Strangers:
         inquiry: finds out what the engine has to do.
 
     Attributes:
+        logged_out: the number of the sign behind its last RESET, before which no reply proves a login; -1 for none.
         visited: the databases that it has selected, noted once its login is proved.
     """
 
-    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "visited")
+    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "logged_out", "visited")
 
     def __init__(
         self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine, inquiry: Inquiry
@@ -49,6 +50,7 @@ class Strangers:
         self._out = out
         self._without = without
         self._inquiry = inquiry
+        self.logged_out = -1
         self.visited: set[int] = set()
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
@@ -76,15 +78,12 @@ class Strangers:
             return Question(replied=True, again=True, login=True)
         return None
 
-    def before_reset(self, request: Request) -> Question | None:
-        """Wait for all replies before a client becomes a stranger again, so that no earlier reply proves a login."""
-        is_reset = len(request.arguments) == 1 and request.arguments[0].upper() == b"RESET"
-        return Question(replied=True) if is_reset and self._standing.askable else None
-
     def reset(self) -> None:
-        """Note that a RESET is sent: it ends the login."""
-        if self._standing.login is Login.ADMITTED:
-            self._standing.login = Login.STRANGER
+        """Note that a RESET is sent, and a sign behind it: it ends the login."""
+        standing = self._standing
+        if standing.login is not Login.OPEN:
+            standing.login = Login.STRANGER
+            self.logged_out = standing.replies.next_number
 
     def turn_down(self, request: Request) -> None:
         """Have the server tell a client to log in; the proxy does so if the server does not know the command."""

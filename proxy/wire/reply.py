@@ -172,8 +172,9 @@ class ReplySubstitution:
 
     @property
     def waiting(self) -> int:
-        """How many bytes wait for the reply to a read that was sent again."""
-        return self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
+        """How many bytes wait for the reply to a read that was sent again, or to a sign that may have been refused."""
+        waiting = self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
+        return waiting + len(self._doubt or b"")
 
     @property
     def crowded(self) -> bool:
@@ -529,6 +530,18 @@ class ReplySubstitution:
         self._settled += count
         return passed
 
+    def end_of_sign(self, number: int, stream: bytes) -> int:
+        """Return where the line of a sign ends in bytes that have not been received yet; -1 if none is in them.
+
+        `number`: the sign's own, or that of an earlier one, of which this shows that it has come or never will.
+        """
+        end = 0
+        while end >= 0 and (line := self._find(stream, end)) is not None:
+            _, end, token = line
+            if self._places[token] >= number:
+                return end
+        return -1
+
     def _find(self, stream: bytes | bytearray, position: int) -> tuple[int, int, bytes] | None:
         """Find the first line with one of our tokens: its begin and end (-1: incomplete), and the token."""
         size = len(stream)
@@ -637,13 +650,30 @@ class LoginEvidence:
     """Watches the replies of a server that requires a password for the first that only a logged-in client gets.
 
     Before that there are only error lines and the reply to RESET.
+
+    Args:
+        replies: knows the signs in the stream.
+        since: the number of the sign behind the last RESET: what comes before it proves nothing. -1 if there was none.
+
+    Attributes:
+        since: as the argument.
     """
 
-    def __init__(self) -> None:
-        self._line = b""  # the relevant beginning of an incomplete line
+    def __init__(self, replies: ReplySubstitution, since: int) -> None:
+        self._replies = replies
+        self.since = since
+        self._waits = since >= 0
+        self._line = b""  # the relevant beginning of an incomplete line; the end of the stream before the sign
 
     def receive(self, data: bytes) -> bool:
-        """Take bytes of the stream; return whether they prove that the client is logged in."""
+        """Take bytes of the stream, before the signs in them are; return whether the client is proved logged in."""
+        if self._waits:
+            data = self._line + data
+            end = self._replies.end_of_sign(self.since, data)
+            if end < 0:
+                self._line = data[-_LONGEST_SIGN:]
+                return False
+            data, self._line, self._waits = data[end:], b"", False
         lines = (self._line + data).split(b"\r\n")
         if any(line and not _BEFORE_LOGIN.match(line) for line in lines[:-1]):
             return True
