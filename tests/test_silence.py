@@ -95,7 +95,6 @@ def test_what_is_idle_is_silent(kind: str, start_server: StartServer, start_prox
         assert watch.seen(0.5) == [b'"MULTI"', b'"SET" "a" "b"', b'"EXEC"'] * 2
 
 
-@pytest.mark.every_kind
 @pytest.mark.parametrize("rules", ["~* +@all -@dangerous", "~* +@all -eval", "%R~* +@read +@transaction"])
 def test_a_first_transaction_brings_no_script_where_nothing_has_deadlines(
     kind: str, start_server: StartServer, start_proxy: StartProxy, rules: str
@@ -116,7 +115,6 @@ def test_a_first_transaction_brings_no_script_where_nothing_has_deadlines(
             assert watch.seen(0.5) == [b'"MULTI"', b'"SET" "a" "b"', b'"EXEC"', b'"MULTI"', b'"GET" "a"', b'"EXEC"']
 
 
-@pytest.mark.every_kind
 @pytest.mark.parametrize("begins", ["nothing has deadlines", "a far deadline"])
 def test_reads_go_on_while_writes_are_paused(
     kind: str, start_server: StartServer, start_proxy: StartProxy, begins: str
