@@ -129,8 +129,15 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
             return await super()._create_connection(factory, host, port, options)
         seconds = options.pop("ssl_handshake_timeout", None)
         beneath, _ = await super()._create_connection(Beneath, host, port, options)
-        protocol = factory()
-        return await secure(protocol, beneath, context, server_hostname=name or host, seconds=seconds), protocol
+        protocol, task = factory(), asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
+        transport = await secure(protocol, beneath, context, server_hostname=name or host, seconds=seconds)
+        if (
+            task is not None and task.cancelling() > cancelled
+        ):  # in the moment of success, which `secure` leaves at that
+            transport.abort()
+            raise asyncio.CancelledError
+        return transport, protocol
 
 
 class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):

@@ -258,11 +258,14 @@ MUTATIONS = [
     Mutation(_LUA + "shared/settle.lua", "local room = 20000", "local room = 2000", "many due"),
     Mutation(
         _LUA + "shared/overdue.lua",
-        " and not call('zrangebyscore', shadow, '(0', moment, 'limit', 999, 1)[1]",
+        " and not call('zrangebyscore', shadow, '(0', moment, 'limit', 1999, 1)[1]",
         "",
         "more due than go",
     ),
     Mutation(_LUA + "move_member.lua", "if not few then", "if false then", "more due than go, moved"),
+    Mutation(
+        _LUA + "move_member.lua", "and ARGV[1] == 'end' and tries < 100 do", "and false do", "behind one that is due"
+    ),
     Mutation(_LUA + "persist.lua", " and (ARGV[2] or alive(kind, key, shadow, moment))", "", "void, and gone"),
     Mutation(
         _LUA + "batch.lua",

@@ -156,3 +156,38 @@ def check_no_void_deadline_is_dropped(mass: Mass, *ways: tuple[str, int]) -> Non
 
 def test_no_void_deadline_is_dropped_of_a_key_that_is_gone(mass: Mass) -> None:
     check_no_void_deadline_is_dropped(mass, ("alone", 1), ("together", 4))
+
+
+def test_no_other_key_of_a_request_uses_up_what_may_go(mass: Mass) -> None:
+    """What is due in others is little, or a list's."""
+    names = [f"other:{number}" for number in range(12)]
+    for lines in (["DEL", "many", *names], ["RENAMENX", "list", "many"], ["COPY", "list", "many"]):
+        mass.beside("FLUSHDB")
+        for name in names:
+            mass.client("SADD", name, "m", "n")
+            mass.client("PEXPIREMEMBER", name, "m", 300)
+        mass.client("RPUSH", "list", "m", "n")
+        mass.client("PEXPIREMEMBER", "list", "m", 300)
+        mass.falls_due("S", MANY)
+        assert mass.client(*lines) == {"DEL": 12}.get(lines[0], 1), lines
+
+
+def check_an_element_behind_one_that_is_due_moves_as_itself(mass: Mass) -> None:
+    """Its earlier life in the target has left a deadline."""
+    due = [f"m{number:05d}" for number in range(4_500)]
+    mass.client("RPUSH", "target", "stays")
+    mass.client("PEXPIREMEMBER", "target", "stays", 2_500)
+    assert mass.client("RPOP", "target") == b"stays"
+    mass.client("RPUSH", "list", *due[:-1], "stays", due[-1])
+    deadline = lives.clock(mass.beside) + 1_500
+    for begin in range(0, len(due), 100):
+        mass.client("LPEXPIREAT", "list", deadline, "MEMBERS", 100, *due[begin : begin + 100])
+    assert lives.clock(mass.beside) < deadline
+    lives.wait_past(mass.beside, deadline)
+    assert mass.client("RPOPLPUSH", "list", "target") == b"stays"
+    time.sleep(1.1)
+    assert mass.client("LRANGE", "target", 0, -1) == [b"stays"]
+
+
+def test_an_element_behind_one_that_is_due_moves_as_itself(mass: Mass) -> None:
+    check_an_element_behind_one_that_is_due_moves_as_itself(mass)

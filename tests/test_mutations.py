@@ -514,6 +514,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "more due than go, moved": lambda place: many_due.check_a_move_finds_no_member_that_is_due(
         _mass(place), many_due.TOO_MANY
     ),
+    "behind one that is due": lambda place: many_due.check_an_element_behind_one_that_is_due_moves_as_itself(
+        _mass(place)
+    ),
     "void, and gone": lambda place: many_due.check_no_void_deadline_is_dropped(_mass(place), ("alone", 1)),
     "void, and gone, together": lambda place: many_due.check_no_void_deadline_is_dropped(_mass(place), ("both", 4)),
     "announced": _announced,

@@ -33,8 +33,8 @@ _SCRIPTED: Final = (SPARED | {Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect
 
 _INNER: Final = (
     b"exists type time select copy move rename unlink dbsize randomkey keys scan zadd zcard zrem zscore zmscore"
-    b" zrange zrangebyscore zrevrangebyscore zscan sismember smismember srem hexists hmget hset hdel lpos lindex lrem"
-    b" xadd rpush"
+    b" zrange zrangebyscore zrevrangebyscore zscan sismember smismember srem hexists hmget hset hdel lpos lindex lrange"
+    b" lrem xadd rpush"
 )
 """Commands that scripts run besides the client's request."""
 

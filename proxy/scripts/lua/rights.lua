@@ -27,7 +27,7 @@ else
   end
   for _, name in ipairs({'exists', 'type', 'unlink', 'zcard'}) do try(name, key) end
   for _, name in ipairs({'zscore', 'zmscore', 'zrem', 'sismember', 'smismember', 'srem', 'hexists', 'hmget', 'hdel', 'lpos'}) do try(name, key, 'm') end
-  for _, name in ipairs({'zrange', 'zrangebyscore', 'zrevrangebyscore', 'lrem'}) do try(name, key, 0, 0) end
+  for _, name in ipairs({'zrange', 'zrangebyscore', 'zrevrangebyscore', 'lrem', 'lrange'}) do try(name, key, 0, 0) end
   for _, name in ipairs({'time', 'dbsize', 'randomkey'}) do try(name) end
   for _, name in ipairs({'rename', 'copy'}) do try(name, key, other) end
   try('zadd', key, 'xx', 1, 'm')

@@ -60,7 +60,7 @@ local function owed(kind, key, shadow, index, members)
   return not told_of(index)
 end
 local function within(shadow, deadline, moment)
-  return deadline > moment - 50 and not call('zrangebyscore', shadow, '(0', moment, 'limit', 999, 1)[1]
+  return deadline > moment - 50 and not call('zrangebyscore', shadow, '(0', moment, 'limit', 1999, 1)[1]
 end
 local function overdue(kind, key, shadow, index, member, deadline, moment, cleared)
   if cleared and within(shadow, deadline, moment) then return end
