@@ -1035,7 +1035,7 @@ def test_another_proxy_sweeps_when_the_one_with_the_lease_is_killed(
     beside = talk(upstream)
     first = start_proxy(upstream)
     begin = clock(beside)
-    deadlines = {b"%d" % number: begin + 100 + number * 20 for number in range(400)}
+    deadlines = {b"%d" % number: begin + 500 + number * 20 for number in range(400)}
     filler = talk(first)
     filler("SADD", "k", "stays", *deadlines)
     for member, deadline in deadlines.items():
