@@ -197,7 +197,9 @@ def of_clients(sent: bytes) -> bytes:
     while (request := reader.next_request()) is not None:
         whole = request.kind is Kind.WHOLE
         left += b"" if whole and is_of_proxy(request.arguments) else long_set(request.arguments) or request.raw
-    return left + reader.rest()
+    rest = reader.rest()
+    begin = rest.find(b"$3\r\nSET\r\n") if len(rest) > TAIL_LIMIT else 0  # of one whose end has not come
+    return left + rest[max(0, begin) :]
 
 
 def long_set(arguments: list[bytes]) -> bytes | None:
