@@ -504,13 +504,12 @@ MUTATIONS = [
         "session/session.py", "fails=joined or bool(last_words)", "fails=bool(last_words)", "owed in front of CACHING"
     ),
     Mutation("session/outgoing.py", "(silent or loud) and not self._is_bound", "(silent or loud)", "skips"),
-    Mutation(
-        "session/hearing.py",
-        'self._out.append(self._out.expect(b"", found=self._not_silenced()))',
-        "replies.end_silence()",
-        "silence",
-    ),
-    Mutation("wire/reply.py", "and self._is_first_unheard:\n", "and self.silenced:\n", "many signs in silence"),
+    Mutation("wire/silence.py", "if reply != _DONE:", "if False:", "silence"),
+    Mutation("wire/silence.py", "and self.resets and self.wanted is Wanted.NONE", "and self.resets", "logouts"),
+    Mutation("wire/silence.py", 'may_be = self.subscribes and piece[:1] == b"*"', "may_be = False", "skips"),
+    Mutation("session/outgoing.py", "self.replace(request, ON)", "self.replace(request, request.raw)", "skips"),
+    Mutation("session/hearing.py", "caching=self._caching if joined else", "caching=", "caching, then silence"),
+    Mutation("relay/upstream.py", "(rest := self._replies.end())", "False", "replies in doubt at the end"),
     Mutation("session/outgoing.py", "silent=replies.echoes and not fails", "silent=False", "no errors"),
     Mutation("session/outgoing.py", "found=found, silent=self._silent", "found=found, silent=False", "no errors"),
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),
@@ -518,13 +517,12 @@ MUTATIONS = [
     Mutation("session/reads.py", "and not self._may_follow(requests, keys):", "and False:", "sent twice"),
     Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
     Mutation("relay/conversation.py", "wants_probe and (sends or", "wants_probe and (False or", "busy"),
-    Mutation("session/strangers.py", "self.logged_out = standing.replies.next_number", "pass", "logouts"),
-    Mutation("session/hearing.py", "elif self._standing.login is not Login.OPEN:", "elif False:", "logouts"),
+    Mutation("session/strangers.py", "self._out.logged_out = standing.replies.next_number", "pass", "logouts"),
     Mutation(
-        "session/hearing.py", "        for words in changes:\n", "        for words in changes * runs:\n", "not queued"
+        "session/hearing.py", "if self._out.logged_out == self._standing", "if False and self._standing", "logouts"
     ),
+    Mutation("session/strangers.py", "if self.tried or", "if standing.login is not Login.OPEN or", "many resets"),
     Mutation("wire/reply.py", 'len(self._doubt or b"")', "0", "replies in doubt"),
-    Mutation("relay/ending.py", "if session.replies.silenced and not (", "if False and not (", "ends without replies"),
     Mutation("relay/conversation.py", "(sends or self._ending.may_probe)", "sends", "ends without ECHO"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
     Mutation("wire/replies.py", " or parts_at_once(data, position, pending)", "", "a long nested reply"),
@@ -547,8 +545,7 @@ MUTATIONS = [
         "if False:\n            self._out",
         "owed in front of a part",
     ),
-    Mutation("session/dispatch.py", "if asks_for_silence(request.arguments):", "if False:", "owed in front of OFF"),
-    Mutation("session/judge.py", "        standing.end = End.MUTE\n\n", "\n", "owed in front of an error"),
+    Mutation("session/judge.py", "        standing.end = End.BROKEN\n\n", "\n", "owed in front of an error"),
     Mutation(
         "session/outgoing.py", "if standing.transaction is None and (silent or loud)", "if silent", "owed among users"
     ),
@@ -734,32 +731,10 @@ MUTATIONS = [
         "self._ending.turn_away(self._no_room())\n",
         "waits for too much",
     ),
-    Mutation(
-        "relay/ending.py",
-        "session.drain(line) if session.answers and not",
-        "session.drain(line) if not",
-        "a silent end",
-    ),
     Mutation("relay/ending.py", "self._outbound.send(session.intake.take_out())", "pass", "a silent end"),
     # What a transaction says about replies, and what is asked in silence.
-    Mutation(
-        "session/hearing.py",
-        "changes = [words for words in queued if words in (_OFF, _ON)]",
-        "changes = queued",
-        "queued words",
-    ),
-    Mutation(
-        "session/hearing.py",
-        "if skips and not (changes and replies.silenced):",
-        "if skips and not changes:",
-        "queued words",
-    ),
-    Mutation(
-        "session/hearing.py",
-        "elif words == _SKIP:",
-        "elif words == _SKIP and not self._standing.replies.unheard:",
-        "queued words",
-    ),
+    Mutation("session/hearing.py", "if wish is Wish.OFF or wish is Wish.SKIP:", "if False:", "queued words"),
+    Mutation("wire/silence.py", ' or self._last[:2] == b"*-"', "", "queued words"),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),
     Mutation(
@@ -768,7 +743,6 @@ MUTATIONS = [
         "if True:  # else",
         "a refused greeting",
     ),
-    Mutation("session/judge.py", " or self._has_changed()", "", "rights behind silence"),
     Mutation("session/removals.py", "if self._size + size > _KEPT:", "if False:", "many names"),
     # A client writes all that it has before it reads.
     Mutation(

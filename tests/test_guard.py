@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.guard import Guard, Repeated, Slot, earliest_of, earliest_of_all, may_be_late
+from proxy.wire.guard import Guard, Repeated, earliest_of, earliest_of_all, may_be_late
+from proxy.wire.pieces import Slot
 from proxy.wire.reply import ReplySubstitution
 
 

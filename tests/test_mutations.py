@@ -48,6 +48,7 @@ from tests import test_sentinel as sentinel
 from tests import test_sentinel_decisions as decisions
 from tests import test_sharing as sharing
 from tests import test_signs as signs
+from tests import test_silence as silence
 from tests import test_standard_streams as standard
 from tests import test_status_page as page
 from tests import test_strangers as strangers
@@ -198,6 +199,11 @@ def _large_values(place: Place) -> None:
 def _silence(place: Place) -> None:
     with closing(Server(place.server.kind, "--rename-command", "RESET", "")) as server:
         signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
+
+
+def _many_resets(place: Place) -> None:
+    with closing(Server(NEWEST, "--requirepass", strangers.PASSWORD)) as server:
+        silence.check_many_resets(server, place.proxy("--upstream", strangers.url_of(server)))
 
 
 def _logouts(place: Place) -> None:
@@ -951,8 +957,9 @@ CHECKS |= {
     ),
     "a refused greeting": lambda place: signs.check_refused_greeting(place.server, place.proxy()),
     "queued words": lambda place: signs.check_queued_words(place.server, place.proxy()),
-    "not queued": lambda place: signs.check_words_not_queued(place.server, place.proxy()),
-    "rights behind silence": lambda place: signs.check_rights_behind_silence(place.server, place.proxy()),
+    "caching, then silence": lambda place: silence.check_caching(place.server, place.proxy()),
+    "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
+    "many resets": _many_resets,
     "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(
         place.server, place.proxy("--request-limit", "65536")
     ),
@@ -996,10 +1003,8 @@ CHECKS |= {
     "only due members": lambda place: dialects.check_only_due_members(place.talk(place.proxy("--no-sweep")).raw),
     "skips": lambda place: signs.check_skips(place.server, place.proxy()),
     "silence": _silence,
-    "many signs in silence": lambda place: signs.check_many_signs_in_silence(place.server, place.proxy()),
     "owed in front of a part": lambda place: _owed(place, "a part of a value"),
     "owed among users": lambda place: _owed(place, "a protocol error", "ACL SETUSER few on nopass ~* +@all -eval"),
-    "owed in front of OFF": lambda place: _owed(place, "OFF"),
     "owed in front of CACHING": lambda place: _owed(place, "CACHING"),
     "owed in front of an error": lambda place: _owed(place, "a line with a NUL"),
     "an upgrade": _upgrade,
@@ -1022,7 +1027,6 @@ CHECKS |= {
     "past the balancer": lambda place: headers.check_unlisted(_proxied(place)),
     "ends": lambda place: ends.check_ends_of_clients(place.server, place.start_proxy, ends.certificate(place.folder)),
     "ends without ECHO": _ends_without_echo,
-    "ends without replies": lambda place: ends.check_who_is_refused_replies(place.server, place.start_proxy),
     "logouts": _logouts,
     "handshakes": lambda place: tls.check_handshakes_take_turns(place.server, place.start_proxy, place.folder),
     "wrong authority": lambda place: tls.check_a_wrong_authority_is_refused(place.folder, place.proxy),

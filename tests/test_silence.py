@@ -1,140 +1,274 @@
-"""What the server sees of a proxy: nothing while nothing is to be done, and no write where something is only read."""
+"""Who does not want replies (CLIENT REPLY OFF and SKIP) gets those that the server would have sent, and no other."""
 
 from __future__ import annotations
 
-import re
-import time
+from itertools import product
+from typing import Final
 
-import hiredis
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from proxy.expiry.healing import BETWEEN_ROUNDS
-from proxy.scripts.calls import composed, reads_only
+from proxy.wire.pieces import Wish
+from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer
-from tests.raw import Raw, request
-from tests.servers import ROOT, Server
+from tests.raw import request
+from tests.servers import Proxy, Server
+from tests.streams import cuts
+from tests.test_wire import line_for
 
-SCRIPTS = sorted(path.stem for path in (ROOT / "proxy" / "scripts" / "lua").glob("*.lua"))
+OFF, ON, SKIP = (request("CLIENT", "REPLY", word) for word in ("OFF", "ON", "SKIP"))
 
-_RENEWALS = (b'"PING"', b'"CLIENT" "INFO"', b'"CLIENT" "SETNAME"')
-"""By which a proxy sees that the server is there, and whose connections are."""
-
-_LOOKS = (
-    b'"INFO" "keyspace"', b'"SELECT"', b'"ZRANGE" "__expiremember__:covered"', b'"EXISTS" "__expiremember__:index"',
+REPLIES: Final = (
+    b"+OK\r\n", b"+RESET\r\n", b":1\r\n", b"$-1\r\n", b"$7\r\n+OK\r\n-E\r\n", b"*2\r\n$1\r\na\r\n*1\r\n:2\r\n",
+    b"*-1\r\n",
+    b"-ERR no\r\n", b"%1\r\n+k\r\n_\r\n", b"*0\r\n",
 )  # fmt: skip
-"""By which it sees every few seconds whether somebody has set deadlines past it."""
+PUSH: Final = b">2\r\n$7\r\nmessage\r\n*1\r\n$1\r\nx\r\n"
+MESSAGE: Final = b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n"
+
+RESET: Final = b"RESET"
+
+Event = bytes | tuple[Wish, bytes]
+
+_events: st.SearchStrategy[Event] = st.one_of(
+    st.sampled_from(REPLIES),
+    st.sampled_from((PUSH, MESSAGE)),
+    st.tuples(st.sampled_from(list(Wish)), st.sampled_from((b"+OK\r\n", b"-NOPERM no\r\n"))),
+    st.just(RESET),
+)
 
 
-def called(text: bytes) -> set[bytes]:
-    """The commands that a script names in its calls."""
-    return {found.upper() for found in re.findall(rb"(?:call|try)\('(\w+)'", text)}
+class Model:
+    """What a server sends that has been told to be silent, reply by reply."""
+
+    def __init__(self) -> None:
+        self.none = self.not_next = False
+        self.last = b""
+
+    def answer(self, reply: bytes) -> bytes:
+        """Return what comes of a reply."""
+        if not (self.none or self.not_next):
+            return reply
+        self.not_next = False
+        self.last = reply
+        return b""
+
+    def wish(self, wish: Wish, reply: bytes) -> bytes:
+        """Return what comes of the reply to a wish, if it was asked for."""
+        if wish is Wish.HEARD:
+            self.not_next = False
+        elif wish is Wish.RAN:
+            if not self.none or self.last[:1] != b"*" or self.last == b"*-1\r\n":
+                return b""
+            self.none = self.not_next = False
+            return b"+OK\r\n"
+        elif reply != b"+OK\r\n":
+            return self.answer(reply)
+        elif wish is Wish.ON:
+            self.none = self.not_next = False
+            return reply
+        elif not self.none:
+            self.none, self.not_next = wish is Wish.OFF, wish is Wish.SKIP
+        return b""
+
+    def reset(self) -> bytes:
+        """Return what comes of the reply to a RESET."""
+        if self.none:
+            self.none = False
+            return b"+RESET\r\n"
+        return self.answer(b"+RESET\r\n")
+
+
+@settings(max_examples=300)
+@given(st.lists(_events, max_size=30), st.data())
+def test_what_is_not_wanted_is_dropped_at_any_cut(events: list[Event], data: st.DataObject) -> None:
+    substitution, model = ReplySubstitution(), Model()
+    silence = substitution.silence
+    silence.subscribes = True
+    stream, wanted = b"", b""
+    for event in events:
+        if event in (PUSH, MESSAGE):
+            stream += event
+            wanted += event
+        elif event == RESET:
+            silence.note_reset()
+            stream += b"+RESET\r\n"
+            wanted += model.reset()
+        elif isinstance(event, bytes):
+            if event == b"+RESET\r\n":  # a script may say so; behind a RESET that was refused it may be taken for one
+                continue
+            stream += event
+            wanted += model.answer(event)
+        else:
+            wish, reply = event
+            asked = wish in (Wish.ON, Wish.OFF, Wish.SKIP)
+            sign = substitution.open(silence.expect(wish, replies=int(asked)), silent=False)
+            stream += line_for(sign, b"'") + (reply if asked else b"")
+            wanted += model.wish(wish, reply)
+    passed = b"".join(substitution.receive(piece) for piece in data.draw(cuts(stream or b"x")) if stream)
+    assert passed == wanted
+    assert silence.unanswered == 0
+
+
+def both(server: Server, proxy: Proxy, program: bytes) -> tuple[bytes, bytes]:
+    """What comes of a program straight, and through the proxy."""
+    said = []
+    for where in (server, proxy):
+        with where.connect() as client:
+            client.send(program)
+            client.end_of_requests()
+            said.append(client.rest())
+    return said[0], said[1]
+
+
+BETWEEN: Final = [
+    request("PING"), request("HINCRBY", "h", "n", 0), request("EXPIREMEMBER", "s"), request("SUBSCRIBE", "a", "b"),
+    request("SUBSCRIBE"), request("UNSUBSCRIBE"), request("RESET"), request("RESET", "x"), request("NOSUCH"), b"*0\r\n",
+    request("MULTI") + request("SADD", "s", "m") + request("EXEC"), request("MULTI") + request("DISCARD"), SKIP, ON,
+    OFF,
+    request("CLIENT", "REPLY", "ON", "x"), request("SMEMBERS", "s"), request("HELLO", 3), b"client reply skip\r\n",
+]  # fmt: skip
+"""Each of them behind each of them behind a wish."""
 
 
 @pytest.mark.every_kind
-def test_scripts_that_only_read_say_so(upstream: Server) -> None:
-    """Those that run the client's own request do as that does, and `fail` is refused as what it stands for would be."""
-    reader = hiredis.Reader()
-    reader.feed(upstream.command("COMMAND"))
-    writing = {row[0].upper() for row in reader.gets() if b"write" in row[2]}
-    assert {b"SADD", b"ZADD", b"UNLINK"} <= writing
-    assert b"ZSCORE" not in writing
-    others = {"fail", "fail_members", "write"}
-    for name in SCRIPTS:
-        if reads_only(name):
-            own = (ROOT / "proxy" / "scripts" / "lua" / f"{name}.lua").read_bytes()
-            assert name == "rights" or not called(own) & writing, name  # that one sees what it might
-        elif name not in others:
-            long = composed(name).encode()
-            assert b"unpack(ARGV" in long or called(long) & writing, name
+def test_who_wants_no_replies_gets_those_of_the_server(upstream: Server, proxy: Proxy) -> None:
+    check_programs(upstream, proxy)
 
 
-class Watch:
-    """Sees what the server runs, beside the renewals of trust."""
-
-    def __init__(self, server: Server) -> None:
-        self._raw = server.connect()
-        assert self._raw.command("MONITOR") == b"+OK\r\n"
-        self._begun = b""
-
-    def seen(self, seconds: float) -> list[bytes]:
-        """Return what has been seen until so many seconds from now."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if not self._raw.silent(left):
-                self._begun += self._raw.some()  # of many lines too: none may be left where nobody looks
-        *lines, self._begun = self._begun.split(b"\r\n")
-        found = [line.partition(b"] ")[2].strip() for line in lines]
-        return [line for line in found if not line.startswith((*_RENEWALS, *_LOOKS))]
-
-    def until_silent(self) -> None:
-        """Wait until what is done at the start has been done, on a machine that may be busy."""
-        while self.seen(2):
-            pass
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._raw.close()
+def check_programs(server: Server, proxy: Proxy) -> None:
+    """See that each is answered as by the server itself."""
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    proxy.command("HSET", "h", "n", "1")
+    assert proxy.command("EXPIREMEMBER", "h", "n", 1000) == b":1\r\n"
+    wrong = request("EXPIREMEMBER", "s")
+    for wish, first, second in product((OFF, SKIP), BETWEEN, BETWEEN):
+        for end in (b"", ON + request("PING")):
+            program = wish + first + second + end
+            straight, through = both(server, proxy, program.replace(wrong, request("SISMEMBER", "s")))
+            straight = straight.replace(b"'sismember'", b"'expiremember'")
+            if wrong in program:
+                through = both(server, proxy, program)[1]
+            assert _told(through) == _told(straight), program
 
 
-def in_transaction(client: Raw) -> list[bytes]:
-    return [client.command(*line.split()) for line in ("MULTI", "SET a b", "EXEC")]
+def _told(said: bytes) -> bytes:
+    """What was said, without the greeting to HELLO, which differs."""
+    begin = said.find(b"%7\r\n$6\r\nserver")
+    if begin < 0:
+        begin = said.find(b"%8\r\n$6\r\nserver")
+    end = said.find(b"modules\r\n", begin)
+    return said if begin < 0 else said[:begin] + said[said.find(b"\r\n", end + 9) :]
 
 
-def test_what_is_idle_is_silent(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
-    server = start_server(kind)
-    proxy = start_proxy(server)
-    with Watch(server) as watch, proxy.connect() as client, proxy.connect() as other:
-        watch.until_silent()
-        client.command("FLUSHALL")
-        assert [line for line in watch.seen(BETWEEN_ROUNDS + 1.5) if line.startswith(b'"EVAL')] == []
-        assert watch.seen(1) == []
-        for each in (client, other):
-            in_transaction(each)
-        assert watch.seen(0.5) == [b'"MULTI"', b'"SET" "a" "b"', b'"EXEC"'] * 2
+def check_doubt_at_the_end(server: Server, proxy: Proxy) -> None:
+    """Who may not ECHO, and ends with a half close, gets the replies behind which no sign comes any more."""
+    server.command("ACL", "SETUSER", "noecho", "on", "nopass", "~*", "&*", "+@all", "-echo")
+    for _ in range(5):
+        straight, through = both(server, proxy, request("AUTH", "noecho", "x") + SKIP + request("PING") * 2)
+        assert through == straight == b"+OK\r\n+PONG\r\n"
 
 
-@pytest.mark.parametrize("rules", ["~* +@all -@dangerous", "~* +@all -eval", "%R~* +@read +@transaction"])
-def test_a_first_transaction_brings_no_script_where_nothing_has_deadlines(
-    kind: str, start_server: StartServer, start_proxy: StartProxy, rules: str
-) -> None:
-    """Also where users have few rights, so that clients are asked what they may do."""
-    server = start_server(kind)
-    rules = rules if server.version >= (7,) else rules.replace("%R", "")
-    assert server.command("ACL", "SETUSER", "few", "on", "nopass", *rules.split()) == b"+OK\r\n"
-    proxy = start_proxy(server)
-    with proxy.connect() as client, proxy.connect() as few:
-        few.command("AUTH", "few", "any")
-        with Watch(server) as watch:
-            watch.until_silent()
-            assert in_transaction(client)[-1] == b"*1\r\n+OK\r\n"
-            few.command("MULTI")
-            few.command("GET", "a")
-            assert few.command("EXEC") == b"*1\r\n$1\r\nb\r\n"
-            assert watch.seen(0.5) == [b'"MULTI"', b'"SET" "a" "b"', b'"EXEC"', b'"MULTI"', b'"GET" "a"', b'"EXEC"']
+@pytest.mark.every_kind
+def test_what_is_in_doubt_when_the_server_closes_is_told(upstream: Server, proxy: Proxy) -> None:
+    check_doubt_at_the_end(upstream, proxy)
 
 
-@pytest.mark.parametrize("begins", ["nothing has deadlines", "a far deadline"])
-def test_reads_go_on_while_writes_are_paused(
-    kind: str, start_server: StartServer, start_proxy: StartProxy, begins: str
-) -> None:
-    server = start_server(kind)
-    proxy = start_proxy(server, "--control-timeout", "1")
-    with proxy.connect() as client, proxy.connect() as reader:
-        if begins == "a far deadline":
+def check_caching(server: Server, proxy: Proxy) -> None:
+    """CLIENT CACHING outlasts a CLIENT REPLY between it and the request that it is for."""
+    for words in (SKIP + request("PING"), OFF + ON, SKIP + ON, OFF + ON + SKIP):
+        with proxy.connect() as client, server.connect() as other:
+            other.command("SET", "cached", 1)
+            client.command("HELLO", 3)
+            client.send(request("CLIENT", "TRACKING", "ON", "OPTIN") + OFF + ON)
+            assert client.replies(2) == [b"+OK\r\n", b"+OK\r\n"]
             client.send(
-                request("SADD", "k", "m") + request("EXPIREMEMBER", "k", "m", 1000) + request("SET", "foo", "b")
+                request("CLIENT", "CACHING", "YES") + words.replace(request("PING"), b"") + request("GET", "cached")
             )
-            client.replies(3)
-        else:
-            client.send(request("FLUSHALL") + request("SET", "foo", "b"))
-            client.replies(2)
-        assert client.command("CLIENT", "PAUSE", 30_000, "WRITE") == b"+OK\r\n"
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
-            asked = time.monotonic()
-            assert reader.command("GET", "foo") == b"$1\r\nb\r\n"
-            assert time.monotonic() - asked < 0.7
-        assert server.command("CLIENT", "UNPAUSE") == b"+OK\r\n"
-    assert "no control connection" not in proxy.process.output
+            client.send(request("GET", "other"))
+            said = b""
+            while not said.endswith(b"_\r\n"):
+                said += client.reply()
+            assert (b"$1\r\n1\r\n" in said) == (not words.endswith((SKIP, request("PING")))), words
+            other.command("SET", "cached", 2)
+            assert b"invalidate" in client.reply(), words
+
+
+@pytest.mark.every_kind
+def test_caching_lasts_over_client_reply(upstream: Server, proxy: Proxy) -> None:
+    check_caching(upstream, proxy)
+
+
+@pytest.mark.every_kind
+def test_subscribers_who_want_no_replies_get_their_messages(upstream: Server, proxy: Proxy) -> None:
+    for protocol in (2, 3):
+        with proxy.connect() as client:
+            client.command("HELLO", protocol)
+            client.send(OFF + request("SUBSCRIBE", "a"))
+            assert b"subscribe" in client.reply()
+            for number in range(3):
+                upstream.command("PUBLISH", "a", f"m{number}")
+                assert b"m%d" % number in client.reply()
+
+
+def check_many_resets(server: Server, proxy: Proxy) -> None:
+    """A client that has not logged in gets as many replies before as the server itself sends it."""
+    many = request("RESET") * 400
+    said = []
+    for where in (server, proxy):
+        with where.connect() as client:
+            client.send(many)
+            client.end_of_requests()
+            said.append(client.rest())
+    assert said[0] == said[1]
+    assert server.version < (7,) or said[0].startswith(b"+RESET\r\n" * 100)
+
+
+@pytest.mark.every_kind
+def test_a_stranger_may_reset_as_often_as_at_the_server(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind, "--requirepass", "secret")
+    check_many_resets(server, start_proxy(None, "--upstream", server.url.replace("//", "//:secret@")))
+
+
+@pytest.mark.every_kind
+def test_a_user_who_may_not_reset_is_told_nothing_else(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """On Redis 6.2, where that needs a right: the subscription lasts, and HELLO would be refused."""
+    server = start_server(kind, "--requirepass", "secret")
+    with server.connect() as admin:
+        admin.send(
+            request("AUTH", "secret") + request("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all", "-reset")
+        )
+        assert admin.replies(2) == [b"+OK\r\n", b"+OK\r\n"]
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//:secret@"))
+    with proxy.connect() as client:
+        client.send(request("AUTH", "secret") + request("SADD", "s", "m") + request("EXPIREMEMBER", "s", "m", 1000))
+        assert client.replies(3)[2] == b":1\r\n"
+    login, reset = request("AUTH", "few", "pw"), request("RESET")
+    for behind in (b"", request("SADD", "s", "m"), request("UNSUBSCRIBE") + request("SREM", "s", "x")):
+        straight, through = both(server, proxy, login + request("SUBSCRIBE", "a") + reset + behind)
+        assert through == straight
+
+
+@pytest.mark.every_kind
+def test_messages_beside_a_question_of_the_proxys_own_are_told(upstream: Server, proxy: Proxy) -> None:
+    """One who may not UNSUBSCRIBE stays a subscriber in RESP2, to whom messages may come at any time."""
+    upstream.command("ACL", "SETUSER", "stays", "on", "nopass", "~*", "&*", "+@all", "-unsubscribe")
+    with proxy.connect() as client, upstream.connect() as other:
+        client.send(request("HELLO", 3) + request("AUTH", "stays", "x") + request("SUBSCRIBE", "a"))
+        while b"subscribe" not in client.reply():
+            pass
+        client.send(request("UNSUBSCRIBE") + request("HELLO", 2))
+        client.reply()
+        client.reply()
+        other.send(request("PUBLISH", "a", "flood") * 300)
+        client.send((request("UNSUBSCRIBE") + request("PSUBSCRIBE", "b*")) * 100)
+        assert other.replies(300) == [b":1\r\n"] * 300
+        told = 0
+        while told < 300:
+            told += b"flood" in client.reply()

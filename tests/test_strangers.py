@@ -79,8 +79,6 @@ LOGOUTS = {
             "skipped": requests("CLIENT REPLY SKIP"),
             "skipped behind a reply": requests("PING", "CLIENT REPLY SKIP"),
             "without replies": requests("PING", "CLIENT REPLY OFF"),
-            "without replies by EXEC": requests("MULTI", "CLIENT REPLY OFF", "EXEC"),
-            "skipped in MULTI": requests("MULTI", "CLIENT REPLY SKIP"),
             "joined": requests("PING", "CLIENT CACHING YES"),
             "of a stranger": requests("CLIENT REPLY SKIP", "RESET", "AUTH wrong"),
         }.items()

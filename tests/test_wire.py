@@ -465,7 +465,7 @@ def test_replies_are_put_in_place_at_any_cut(parts: list[bytes | None], quote: b
 
 def test_a_reply_that_never_comes_is_settled_by_a_later_one() -> None:
     substitution = ReplySubstitution()
-    substitution.expect(b"-ERR swallowed by CLIENT REPLY OFF\r\n")
+    substitution.expect(b"-ERR swallowed by a CLIENT REPLY OFF under another name\r\n")
     later = substitution.expect(b"-ERR seen\r\n")
     assert substitution.receive(b"+OK\r\n" + line_for(later, b"'") + b":1\r\n") == b"+OK\r\n-ERR seen\r\n:1\r\n"
     assert not substitution.outstanding

@@ -111,6 +111,7 @@ class ServerCommands:
     Attributes:
         blanks: how the server treats a line of spaces between two requests.
         empty_counts: whether an empty request ends a CLIENT REPLY SKIP.
+        hides_commands: whether it may not tell a client that has not logged in that it does not know a command.
         takes_many_arguments: whether it accepts requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection if a line of a request does not end in CRLF.
         declares_terms: whether it reads the terms from a script's first line.
@@ -124,7 +125,7 @@ class ServerCommands:
         self.blanks = Blanks.EMPTY
         self.strict_lines = False
         self.quoting = Quoting.PLAIN
-        self.empty_counts = True
+        self.empty_counts = self.hides_commands = True
         self.takes_many_arguments = True
         self.declares_terms = False
         self.clustered = True
@@ -171,7 +172,7 @@ class ServerCommands:
         if numbers is None:
             return
         version = int(numbers[1]), int(numbers[2])
-        self.takes_many_arguments = version >= (7, 0)
+        self.takes_many_arguments = self.hides_commands = version >= (7, 0)
         self.empty_counts = greeting.get(b"server") == b"valkey" or version < (8, 0)
         if greeting.get(b"server") != b"valkey":
             return

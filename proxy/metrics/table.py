@@ -73,7 +73,7 @@ class Metrics:
     shared_connections: float = gauge("Upstream connections that clients share.")
     shared_requests_total: int = counter("Requests sent over shared upstream connections.")
     requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "expire_members", "ttl_members", "persist_members", "scan_members", "set_members", "get_fields", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "dbsize_of_slots", "randomkey", "fail", "fail_members")
-    requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reserved_name", "too_long", "not_announced", "overtaken", "request_limit", "held_limit")
+    requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reply_in_multi", "reserved_name", "too_long", "not_announced", "overtaken", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long held requests waited.", *_SHORT)
     held_bytes: float = gauge("Bytes of incomplete or held requests, of all clients.")

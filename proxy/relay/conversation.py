@@ -269,7 +269,7 @@ class Conversation:
 
     def ask_for_sign(self) -> bool:
         """Send a sign that shows that everything the client has sent so far has been answered."""
-        if self._course.state in OVER or self._upstream.closing or self._session.replies.unheard:
+        if self._course.state in OVER or self._upstream.closing:
             return False  # there will be no more replies
         sign = self._session.drain()
         if sign is None and not self._session.replies.outstanding:
@@ -406,8 +406,6 @@ class Conversation:
         elif self._course.state is State.RELAYING:
             self._course.move(State.FINISHING)
             self._proceed()
-        elif self._course.state is State.REFUSED:
-            self._ending.drain_refused()
         # In the other states no more requests arrive, and the server closes after the last reply.
 
     def break_off(self) -> bytes:

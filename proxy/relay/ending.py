@@ -116,10 +116,8 @@ class Ending:
             # A server that must read more before it notices the end could hand over others' data to this client. The
             # mere beginning of a request is meaningless to it, so leave that out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
-        elif sign is not None and not session.replies.unheard:
-            self._outbound.send(sign)
         elif sign is not None:
-            upstream.leave()
+            self._outbound.send(sign)
 
     @property
     def may_probe(self) -> bool:
@@ -132,8 +130,6 @@ class Ending:
         if self._upstream.ends_by_halves:
             self.untold = True
             self._upstream.end()
-        elif not self._session.answers:
-            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(b""))
 
     def give_up(self) -> None:
         """Notify the server of the client's end: it will not get to the requests that the client has sent since."""
@@ -158,7 +154,7 @@ class Ending:
     def turn_away(self, line: bytes) -> None:
         """Send the client an error after the replies to its earlier requests, and close."""
         session, upstream = self._session, self._upstream
-        sign = session.drain(line) if session.answers and not upstream.closing else None
+        sign = session.drain(line) if not upstream.closing else None
         if sign is None:
             self._outbound.send(session.intake.take_out())
         self._discard()
@@ -184,17 +180,12 @@ class Ending:
         if self._course.state is State.ORPHANED:
             self._client.close()
             return
-        stops = self._course.state is State.FINISHING
         self._course.move(State.REFUSED)
         self._client.ignore()
         if self._course.input_ended:
             self.end_refused()
-        if error.reply:
-            # If it no longer requires a login, it waits for the rest, which must not be sent unjudged.
-            self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
-        elif stops:
-            self.drain_refused()
-        # A server that refuses silently keeps the connection until the client closes it.
+        # If it no longer requires a login, it waits for the rest, which must not be sent unjudged.
+        self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
 
     def _lose_patience(self, line: bytes) -> None:
         """Send the error in the server's place, unless replies to earlier requests are outstanding."""
@@ -213,13 +204,8 @@ class Ending:
         if upstream.closing:
             self._client.abandon()
             return
-        if session.replies.silenced and not (session.owes or session.may_block):
-            # Perhaps no sign is answered: a CLIENT REPLY ON may have been refused unheard. The server's close tells.
-            self.end_input()
-            return
-        # After CLIENT REPLY OFF or SKIP no sign is answered, and none can follow a request sent in part: then wait for
-        # the earlier replies, and for the server to close.
-        sign = session.drain() if session.answers else None
+        # No sign can follow a request sent in part: then wait for the earlier replies, and for the server to close.
+        sign = session.drain()
         if sign is not None:
             self._let_answer(State.DRAINING)
             self._outbound.send(sign)
@@ -227,15 +213,6 @@ class Ending:
             self._let_answer(State.YIELDING)
         else:
             self.end_input()
-
-    def drain_refused(self) -> None:
-        """Close when everything before the request that the server ignores has been answered."""
-        if self._session.answers:
-            return  # the server replies with an error and closes
-        if self._session.owes:
-            self._let_answer(State.YIELDING)
-        else:
-            self._client.say_farewell(b"")
 
     # Replies arrive.
 

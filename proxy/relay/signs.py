@@ -5,17 +5,12 @@ Its tests: tests/test_signs.py.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from proxy.relay.state import Course
 from proxy.relay.upstream import UpstreamConnection
 from proxy.session.pipeline import Passed, Sender
 from proxy.session.session import Session
-
-UNHEARD_SECONDS: Final = 10.0
-"""How long to assume that requests run whose replies the client does not want (CLIENT REPLY OFF)."""
 
 
 class Signs(Sender):
@@ -38,12 +33,8 @@ class Signs(Sender):
 
     def ask(self) -> Passed | None:
         """Send a sign after everything that was sent."""
-        session, upstream, loop = self._session, self._upstream, asyncio.get_running_loop()
-        if session.replies.silenced or self._course.refused:
-            # There may be no reply: give the requests time to run.
-            enough = loop.time() + UNHEARD_SECONDS
-            return lambda: loop.time() >= enough
-        if self._course.ended:
+        session, upstream = self._session, self._upstream
+        if self._course.ended or self._course.refused:
             return lambda: upstream.lost  # the server closes when it has read everything
         if not self._course.sends:
             return None

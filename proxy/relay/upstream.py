@@ -399,6 +399,8 @@ class UpstreamConnection(Droppable):
             # Other errors are defects of the proxy in processing a reply: reading on would repeat them.
             if isinstance(exc, OSError) and self._transport.get_extra_info("sslcontext") is None:
                 self._salvage()
+            if self._replies is not None and (rest := self._replies.end()):
+                self._deliver(rest)
         finally:
             self.lost = True
             self.data_received = _drop  # type: ignore[method-assign,assignment] # it may be a method of this very object

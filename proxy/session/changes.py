@@ -55,6 +55,7 @@ class Changes:
         if command.effect is Effect.LOGIN:
             standing.rights.log_in(request.arguments)
             standing.replies.deaf = False
+            self._strangers.tried = standing.login is not Login.OPEN
             if name == b"AUTH":
                 standing.user = short_name(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":
@@ -86,6 +87,7 @@ class Changes:
             standing.rights.by_state = True
             if standing.greeted_in_resp3 and not standing.subscriptions.resp3:
                 self._out.ask_first(_HELLO, standing.subscriptions.learn())
+            standing.replies.silence.subscribes = True
             standing.subscriptions.note(name, request.arguments[1:])
             self._out.shut()  # subscribing to several channels gets several replies
         elif command.effect is Effect.WATCH and standing.transaction is None:

@@ -14,23 +14,23 @@ from proxy.session.announcing import Announcing
 from proxy.session.changes import Changes
 from proxy.session.errors import Refusal
 from proxy.session.ground import Ground
-from proxy.session.hearing import Hearing, asks_for_silence
+from proxy.session.hearing import Hearing
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.pipeline import Pipeline
 from proxy.session.remaining import Remaining
 from proxy.session.rewrite import is_own
-from proxy.session.standing import End, Next, Standing
+from proxy.session.standing import Next, Standing
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.frames import frames
+from proxy.wire.pieces import Wish
 from proxy.wire.request import Kind, Request, encode
 
 _TRANSACTION: Final = frozenset((Effect.MULTI, Effect.EXEC, Effect.DISCARD))
 
 _FREE: Final = Next.FREE
 _JOINED: Final = Next.JOINED
-_SKIPPED: Final = Next.SKIPPED
 
 
 class Dispatch:
@@ -42,7 +42,7 @@ class Dispatch:
         out: what goes upstream.
         changes: notes how requests change the connection's state.
         multi: bounds transactions.
-        hearing: tracks CLIENT REPLY and CLIENT CACHING.
+        hearing: notes CLIENT requests.
         upload: requests that are sent on while they arrive.
         announcing: finds keys that may get first deadlines.
         without: does the engine's work without it.
@@ -93,8 +93,8 @@ class Dispatch:
     def refuse(self, request: Request, refusal: Refusal) -> None:
         """Give the client an error as the request's reply."""
         self._ground.metrics.requests_refused_total[refusal.reason] += 1
-        skips, self._standing.next = self._standing.next is _SKIPPED, _FREE
-        self._out.refuse(request, refusal, skips=skips)
+        self._standing.next = _FREE
+        self._out.refuse(request, refusal)
 
     def send(self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None) -> None:
         """Forward a request that need not wait, or send its replacement.
@@ -110,18 +110,20 @@ class Dispatch:
         self._send_in_its_place(command, request, now, having=having)
         if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
             self._out.note_blocker()
+        if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
+            self._out.wish_here(Wish.HEARD)  # it has messages for replies, which are sent all the same
 
     def _send_in_its_place(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
     ) -> None:
         standing, out, rewriter = self._standing, self._out, self._ground.rewriter
         askable = standing.askable
-        heard = standing.answers and standing.next is _FREE  # as far as is known; nothing waits for a description
+        free = standing.next is _FREE  # nothing waits for a description
         counts = command is not None and additions.counts(command, request) and out.amends
         effect = None if command is None else command.effect
         limited = standing.next is not _FREE and standing.limited  # no question can be put in between
-        skips = standing.next is _SKIPPED
-        if effect is not Effect.CONNECTION or standing.next is not _JOINED:  # CLIENT CACHING outlasts other CLIENT
+        joined = standing.next is _JOINED
+        if effect is not Effect.CONNECTION or not joined:  # CLIENT CACHING outlasts other CLIENT
             standing.next = _FREE
         self._without.unaided = False
         standing.rights.note(effect)
@@ -131,8 +133,6 @@ class Dispatch:
                 ahead = self._announcing.requests_ahead
                 self._multi.clear_front(standing.transaction, command, request, ahead)
         if command is None:
-            if skips and request.arguments[0].upper() == b"QUIT":
-                standing.end = End.MUTE
             out.append(request.raw)
             self._upload.begin_unnamed(request.arguments[1:2] if request.kind is Kind.HEAD else [])
             return
@@ -147,10 +147,8 @@ class Dispatch:
             out.replace(request, standing.marked.enclose(both, self._waited, replies=2))
             return
         if effect is Effect.CONNECTION:
-            if asks_for_silence(request.arguments):
-                out.fence(loud=request.arguments[2].upper() == b"OFF")
-            out.append(request.raw)
-            self._hearing.hush(request.arguments)
+            if (refusal := self._hearing.send(request, joined=joined)) is not None:
+                self.refuse(request, refusal)
             standing.is_link = rewriter.moves.opens_link(request.arguments)
             return
         if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable, having=having):
@@ -163,7 +161,7 @@ class Dispatch:
         instead: bytes | Refusal | None
         sure = True
         if effect is Effect.DESCRIBE:
-            instead = describe.instead(self._ground.descriptions, standing, out, request, askable=heard)
+            instead = describe.instead(self._ground.descriptions, standing, out, request, askable=free)
         elif (plainly := self._remaining.instead(command, request) if standing.limited else None) is not None:
             instead = plainly
         else:
@@ -186,7 +184,7 @@ class Dispatch:
             self._send_on(command, request)
         elif isinstance(instead, Refusal):
             self._ground.metrics.requests_refused_total[instead.reason] += 1
-            out.refuse(request, instead, skips=skips)
+            out.refuse(request, instead)
         elif effect is Effect.COUNT:
             out.replace_count(request, instead)
         else:

@@ -21,13 +21,13 @@ class RefusedAtItsHeadError(Exception):
 
     Attributes:
         beginning: the part of the request to send.
-        reply: the server's error line for it; empty if the client has asked for no replies.
+        reply: the server's error line for it.
     """
 
-    def __init__(self, what: str, beginning: bytes, *, answered: bool) -> None:
+    def __init__(self, what: str, beginning: bytes) -> None:
         super().__init__(what)
         self.beginning = beginning
-        self.reply = f"-ERR Protocol error: {what}\r\n".encode() if answered else b""
+        self.reply = f"-ERR Protocol error: {what}\r\n".encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -453,7 +453,7 @@ class Intake:
     def refused_at_its_head(self, what: str, beginning: bytes) -> RefusedAtItsHeadError:
         """Return the error for a request that is rejected before it is complete; `what` names what is invalid."""
         self._out.fence(loud=True)
-        return RefusedAtItsHeadError(what, self.take_out() + beginning, answered=self._standing.answers)
+        return RefusedAtItsHeadError(what, self.take_out() + beginning)
 
     def follow(self, part: Request) -> None:
         """Note that another part of an upload has been sent."""

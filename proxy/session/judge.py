@@ -26,11 +26,11 @@ from proxy.session.standing import End, Login, Next, Standing
 from proxy.session.strangers import Strangers
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
+from proxy.wire.pieces import Wish
 from proxy.wire.request import Kind, Request, RequestReader
 
 _FREE: Final = Next.FREE
 _QUIT: Final = End.QUIT
-_SKIPPED: Final = Next.SKIPPED
 _STRANGER: Final = Login.STRANGER
 
 
@@ -58,7 +58,6 @@ class Judge:
 
     __slots__ = (
         "_announcing",
-        "_asked",
         "_dispatch",
         "_ground",
         "_inquiry",
@@ -66,6 +65,7 @@ class Judge:
         "_reader",
         "_reads",
         "_remaining",
+        "_replied",
         "_standing",
         "_strangers",
         "_upload",
@@ -103,9 +103,7 @@ class Judge:
         self._upload = upload
         self.question: Question | None = None
         self.pending: Request | None = None
-        # When it was asked: whether earlier requests had been answered since `pending` came, whether the server could
-        # be asked, and whether the user counted as limited.
-        self._asked = False, True, False
+        self._replied = False  # whether earlier requests had been answered since `pending` came, when it was asked
 
     def take(self) -> tuple[Question | None, Request | None]:
         """Return and clear the question, which was answered or cannot be, and the request that waits for it."""
@@ -128,7 +126,7 @@ class Judge:
                 # The server closes the connection after it, so reads could not be sent again.
                 self.question = Question(replied=True, again=True)
                 self.pending = request
-                self._note_asked(replied=replied)
+                self._replied = replied
                 return
             if request.kind is Kind.BROKEN:
                 self.break_off()
@@ -136,7 +134,7 @@ class Judge:
             return
         if not request.arguments:
             if request.raw and self._ground.rewriter.empty_counts:
-                standing.next = _FREE
+                self._out.wish_here(Wish.HEARD)
             self._out.append(request.raw)
             if standing.next is not _FREE:
                 self._out.bind()
@@ -174,7 +172,7 @@ class Judge:
         if question is not None:
             self.question = question
             self.pending = request
-            self._note_asked(replied=replied)
+            self._replied = replied
             return
         self._dispatch.send(command, request, now, having=having)
         if standing.permits.unclear and standing.transaction is None:
@@ -183,9 +181,9 @@ class Judge:
     def break_off(self) -> None:
         """Note that the server reads nothing after the next request, or the one that is being completed."""
         standing = self._standing
-        if standing.end is not End.MUTE and not self._reader.broken_within:  # else a part of it has been sent
+        if standing.end is not End.BROKEN and not self._reader.broken_within:  # else a part of it has been sent
             self._out.fence(loud=True)
-        standing.end = End.MUTE
+        standing.end = End.BROKEN
 
     def _pass(self, part: Request, now: float) -> None:
         """Send on a part whose head has been judged, or that will not run."""
@@ -263,23 +261,16 @@ class Judge:
     def judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
         """Go on with a request whose question was answered or could not be."""
         command = self._ground.command(request.arguments[0])
-        replied = self._asked[0] or question.replied
+        replied = self._replied or question.replied
         if question.covers and self._announcing.unconfirmed(command, request):
             self._fail_to_announce(command, request, now)
-        elif question.again or self._has_changed() or self._announcing.unconfirmed(command, request):
+        elif question.again or self._announcing.unconfirmed(command, request):
             self.judge(request, now, replied=replied)
         elif not answered and not self._standing.limited:
             self._without.unaided = True
             self.judge(request, now)
         else:
             self._dispatch.send(command, request, now, having=question.found if question.unclear and answered else None)
-
-    def _has_changed(self) -> bool:
-        """Return whether a silence has ended since the question was asked, so that the user's rights can be asked."""
-        return self._asked[1:] != (self._standing.askable, self._standing.limited)
-
-    def _note_asked(self, *, replied: bool) -> None:
-        self._asked = replied, self._standing.askable, self._standing.limited
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
         """Tell a client that a key cannot get its first deadline now."""

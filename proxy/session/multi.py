@@ -32,7 +32,7 @@ class Multi:
         ground: what all sessions stand on.
         standing: the state of the connection.
         out: what goes upstream.
-        hearing: tracks CLIENT REPLY and CLIENT CACHING.
+        hearing: notes what a transaction says of replies, and RESET.
         owner: stands for the connection.
     """
 

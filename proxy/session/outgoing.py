@@ -18,7 +18,9 @@ from proxy.wire.asides import Asides, Call
 from proxy.wire.asides import Kind as Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
+from proxy.wire.pieces import Wish
 from proxy.wire.request import Kind, Request
+from proxy.wire.silence import ON
 
 _FREE: Final = Next.FREE
 
@@ -29,11 +31,13 @@ class Outgoing:
     Args:
         coverage: the covered keys.
         standing: the state of the connection.
+        hides_commands: whether the server may not tell a client that has not logged in that it does not know a command.
 
     Attributes:
         append: appends bytes.
-        queued_words: what each queued CLIENT says about replies, which then cannot be counted.
+        caching_queued: whether CLIENT CACHING is queued: then nothing of the proxy's own is.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
+        logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
         fenced: the number of the last sign put in front of a request after which no sign is possible.
     """
 
@@ -42,22 +46,25 @@ class Outgoing:
         "_bound",
         "_coverage",
         "_front",
+        "_hides_commands",
         "_parts",
         "_silent",
         "_standing",
         "append",
         "blocker",
+        "caching_queued",
         "fenced",
-        "queued_words",
+        "logged_out",
     )
 
-    def __init__(self, coverage: Coverage, standing: Standing) -> None:
+    def __init__(self, coverage: Coverage, standing: Standing, *, hides_commands: bool = True) -> None:
         self._coverage = coverage
+        self._hides_commands = hides_commands
         self._standing = standing
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
-        self.queued_words: list[list[bytes]] = []
-        self.blocker = self.fenced = -1
+        self.caching_queued = False
+        self.blocker = self.fenced = self.logged_out = -1
         self._bound = -1  # the place in `_parts` in front of which nothing may be put
         self._asides: Asides | None = None  # takes replies out of the open transaction's
         self._front: int | None = None  # the reserved place in `_parts` for their mark
@@ -85,14 +92,38 @@ class Outgoing:
         """Return a sign whose reply is replaced by `reply` for the client; `found` is called when it comes.
 
         `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction. Only such
-        a sign may stand directly after CLIENT REPLY SKIP, which then skips the request or this.
+        a sign may stand directly after CLIENT CACHING.
         """
         assert fails or not self._is_bound
         self._mark_front()
         standing = self._standing
-        by_greeting = standing.is_stranger and standing.transaction is None and not standing.subscriptions.begun
+        may_greet = standing.transaction is None and not standing.subscriptions.begun
+        by_greeting = self._hides_commands and standing.is_stranger and may_greet
         replies = standing.marked
         return replies.expect(reply, by_greeting=by_greeting, found=found, silent=replies.echoes and not fails)
+
+    def wish(self, wish: Wish, request: Request, *, caching: bytes) -> None:
+        """Send a request that says which replies the client wants, and have its reply heeded. Not in a transaction.
+
+        Args:
+            wish: what it says.
+            request: the request.
+            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign ends that, so it is
+                sent again.
+        """
+        assert not self._standing.is_stranger  # whose wishes the server refuses
+        self._bound = -1
+        replies = self._standing.marked
+        self.append(replies.open(replies.silence.expect(wish, replies=2 if caching else 1)))
+        self.replace(request, ON)
+        self.append(caching)
+
+    def wish_here(self, wish: Wish) -> None:
+        """Have a wish heeded here of which the server is not told; only if the client may not want all replies."""
+        replies = self._standing.marked
+        standing = self._standing
+        if replies.silence.suspected and standing.transaction is None and not (self._is_bound or standing.is_stranger):
+            self.append(replies.open(replies.silence.expect(wish, replies=0)))
 
     def replace(self, request: Request, instead: bytes) -> None:
         """Send something else instead of a request. If the request's line ends are odd, so are those of the
@@ -105,12 +136,9 @@ class Outgoing:
             raise RequestTooLargeError
         self.append(instead.replace(b"\r\n", b"\r?", 1) if request.odd else instead)
 
-    def refuse(self, request: Request, refusal: Refusal, *, skips: bool) -> None:
-        """Give the client an error as the request's reply, unless it `skips` that reply."""
-        instead = self.expect(b"-%b\r\n" % refusal.message, fails=True)
-        self.replace(request, instead)
-        if skips:  # the server may have refused the skip; the next reply tells
-            self.append(self.expect(b"", fails=True))
+    def refuse(self, request: Request, refusal: Refusal) -> None:
+        """Give the client an error as the request's reply."""
+        self.replace(request, self.expect(b"-%b\r\n" % refusal.message, fails=True))
 
     def put_together(self, call: bytes, count: int, took_long: Callable[[int], None]) -> None:
         """Send one call instead of `count` requests of the client. Not in a transaction.
@@ -154,7 +182,7 @@ class Outgoing:
         """
         standing = self._standing
         silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
-        loud = loud and standing.next is _FREE and not (standing.replies.unheard or standing.is_stranger)
+        loud = loud and standing.next is _FREE and not standing.is_stranger
         if standing.transaction is None and (silent or loud) and not self._is_bound:
             self.fenced = standing.replies.next_number
             self.append(self.expect(b"", fails=not silent))
@@ -178,7 +206,7 @@ class Outgoing:
     def can_put_aside(self) -> bool:
         """Whether the proxy's own requests may be queued beside the client's."""
         asides, standing = self._asides, self._standing
-        return asides is not None and not (asides.shut or self.queued_words or standing.limited)
+        return asides is not None and not (asides.shut or self.caching_queued or standing.limited)
 
     def put_aside(self, own: bytes, *, follows: bool = False) -> bool:
         """Queue the proxy's own request before the client's, or after it (`follows`); return whether that worked."""
@@ -215,7 +243,7 @@ class Outgoing:
         Returns:
             False if that is not possible; then the client gets the server's reply.
         """
-        if self._asides is None or self._asides.shut or self.queued_words:
+        if self._asides is None or self._asides.shut or self.caching_queued:
             return False
         self._mark_front()
         self._asides.amend(amend)
@@ -236,6 +264,7 @@ class Outgoing:
         if self._asides is not None:
             self._asides.close()
         self._asides = self._front = None
+        self.caching_queued = False
 
     def _mark_front(self) -> None:
         """Mark where the replies of the open transaction begin."""

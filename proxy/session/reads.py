@@ -29,13 +29,13 @@ from proxy.wire.guard import (
     Fronted,
     Guard,
     Repeated,
-    Slot,
     earliest_of_all,
     first_of,
     is_refused,
     is_refused_by_zero,
     may_be_late,
 )
+from proxy.wire.pieces import Slot
 from proxy.wire.request import Kind, Request, encode
 
 MOST_REPEATS: Final = 5

@@ -38,7 +38,6 @@ from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import Kind
 
 _FREE = Next.FREE
-_SKIPPED = Next.SKIPPED
 _STRANGER = Login.STRANGER
 
 
@@ -66,7 +65,8 @@ class Session:
         # None of these refers to the session, so it is freed with the last reference to it.
         self._standing = standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
         self.replies = standing.replies
-        self._out = out = Outgoing(ground.coverage, standing)
+        server = ground.rewriter.server
+        self._out = out = Outgoing(ground.coverage, standing, hides_commands=server.hides_commands)
         self._upload = upload = Upload(ground, standing, out)
         reader = ground.rewriter.new_reader()
         hearing = Hearing(standing, out)
@@ -107,7 +107,7 @@ class Session:
     @property
     def logged_out(self) -> int:
         """The number of the sign behind the client's last RESET: no reply before it proves a login. -1 for none."""
-        return self._strangers.logged_out
+        return self._out.logged_out
 
     @property
     def unfinished(self) -> bool:
@@ -131,11 +131,6 @@ class Session:
     def may_block(self) -> bool:
         """Whether a request may still block later ones, because no sign sent after it has been answered."""
         return self.blocker >= self.replies.settled or self._standing.is_link
-
-    @property
-    def answers(self) -> bool:
-        """Whether the server would reply to the next request."""
-        return self._standing.answers
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
@@ -284,11 +279,8 @@ class Session:
             The bytes to send; `replies.outstanding` turns false when the sign has come. None if no sign is possible: a
             request has been sent in part, or the server reads no further.
         """
-        if self.intake.is_in_part or self._standing.end is End.MUTE:
+        if self.intake.is_in_part or self._standing.end is End.BROKEN:
             return None
-        if self._standing.next is _SKIPPED:
-            self._out.append(self._out.expect(b"", fails=True))  # the server skips its reply
-            self._standing.next = _FREE
         joined = self._standing.next is not _FREE  # after CLIENT CACHING or ASKING only a loud sign is possible
         return self._take_out() + self._out.expect(last_words, fails=joined or bool(last_words))
 
@@ -319,6 +311,7 @@ class Session:
             or standing.caches
             or standing.unlike
             or standing.end is End.QUIT
+            or self.replies.silence.suspected
         ):
             return None
 

@@ -1,4 +1,4 @@
-"""The state of one client connection: its user, its transaction, its subscriptions, and which replies come.
+"""The state of one client connection: its user, its transaction and its subscriptions.
 
 Its tests: tests/test_signs.py.
 """
@@ -13,6 +13,7 @@ from proxy.session.permits import Permits
 from proxy.session.rights import Rights
 from proxy.session.transaction import Transaction
 from proxy.session.watched import Watched
+from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 
@@ -29,7 +30,7 @@ class End(Enum):
 
     OPEN = "it does"
     QUIT = "it does not: a client that had not logged in has sent QUIT"
-    MUTE = "it does not, and may not say so: there was a protocol error, or CLIENT REPLY SKIP in front of QUIT"
+    BROKEN = "it does not: there was a protocol error"
 
 
 class Next(Enum):
@@ -37,8 +38,10 @@ class Next(Enum):
 
     FREE = "nothing"
     JOINED = "something (CLIENT CACHING, ASKING), so that nothing may be put between"
-    SKIPPED = "that it gets no reply (CLIENT REPLY SKIP); nothing may be put between"
 
+
+_GREETED: Final = (b"%", b"-")
+"""How the reply to a HELLO begins in RESP3, or where it is refused."""
 
 MOST_SUBSCRIPTIONS: Final = 100
 """How many channel names of one client to remember."""
@@ -71,13 +74,20 @@ class Subscriptions:
         self.resp3 = self.resp3 and resp3
 
     def learn(self) -> Callable[[bytes], bytes]:
-        """Return the function that takes the reply to a HELLO of the proxy's own; the client gets nothing of it."""
+        """Return the function that takes the reply to a HELLO of the proxy's own, and returns what is beside it.
+
+        In RESP2 that may be messages, which are arrays, as the reply may be.
+        """
         greetings = self._greetings
 
         def hear(said: bytes) -> bytes:
-            if self._greetings == greetings:  # else another protocol may have been asked for meanwhile
-                self.resp3 = said.startswith(b"%")
-            return b""
+            others = frames(said)
+            own = next((one for one in others if one.startswith(_GREETED) or b"\r\nserver\r\n" in one[:20]), None)
+            if own is not None:
+                others.remove(own)
+                if self._greetings == greetings:  # else another protocol may have been asked for meanwhile
+                    self.resp3 = own.startswith(b"%")
+            return b"".join(others)
 
         return hear
 
@@ -167,8 +177,7 @@ class Standing:
 
     @property
     def limited(self) -> bool:
-        """Whether the user may not run every script. Assumed while the server cannot be asked: in a transaction, or
-        with replies off."""
+        """Whether the user may not run every script. Assumed while the server cannot be asked, as in a transaction."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
@@ -190,14 +199,9 @@ class Standing:
         return self.replies
 
     @property
-    def answers(self) -> bool:
-        """Whether the server replies to the next request, as far as is known."""
-        return self.next is not _SKIPPED and not self.replies.unheard
-
-    @property
     def askable(self) -> bool:
         """Whether the proxy's own request may be put into the stream now and gets a reply."""
-        return self.next is _FREE and not self.replies.silenced and self.end is not _MUTE
+        return self.next is _FREE and self.end is not _BROKEN
 
 
 DEFAULT_USER: Final = b"default"
@@ -205,5 +209,4 @@ DEFAULT_USER: Final = b"default"
 
 _STRANGER = Login.STRANGER
 _FREE = Next.FREE
-_SKIPPED = Next.SKIPPED
-_MUTE = End.MUTE
+_BROKEN = End.BROKEN

@@ -36,11 +36,11 @@ class Strangers:
         inquiry: finds out what the engine has to do.
 
     Attributes:
-        logged_out: the number of the sign behind its last RESET, before which no reply proves a login; -1 for none.
+        tried: whether a login has been sent since the last RESET.
         visited: the databases that it has selected, noted once its login is proved.
     """
 
-    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "logged_out", "visited")
+    __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "tried", "visited")
 
     def __init__(
         self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine, inquiry: Inquiry
@@ -50,7 +50,7 @@ class Strangers:
         self._out = out
         self._without = without
         self._inquiry = inquiry
-        self.logged_out = -1
+        self.tried = False
         self.visited: set[int] = set()
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
@@ -79,11 +79,12 @@ class Strangers:
         return None
 
     def reset(self) -> None:
-        """Note that a RESET is sent, and a sign behind it: it ends the login."""
+        """Note that a RESET is sent, and a sign behind it if there may have been a login, which that ends."""
         standing = self._standing
-        if standing.login is not Login.OPEN:
+        if self.tried or standing.login is Login.ADMITTED:
             standing.login = Login.STRANGER
-            self.logged_out = standing.replies.next_number
+            self._out.logged_out = standing.replies.next_number
+        self.tried = False
 
     def turn_down(self, request: Request) -> None:
         """Have the server tell a client to log in; the proxy does so if the server does not know the command."""

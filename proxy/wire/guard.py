@@ -15,7 +15,8 @@ from functools import cache
 from typing import Final
 
 from proxy.wire.pattern import ARGUMENT
-from proxy.wire.replies import Replies, short_arrays, short_replies
+from proxy.wire.pieces import Piece, Slot
+from proxy.wire.replies import RepliesAndPushes, short_arrays, short_replies
 from proxy.wire.request import encode
 
 _IN_THE_WAY: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
@@ -26,32 +27,6 @@ _arrays_at_once: Final = short_arrays()
 
 _SCORES: Final = re.compile(rb"(?:\$[0-9]+\r\n|,)([^\r\n]+)\r\n")
 _NONE, _INFINITE = b"$-1\r\n", b"$3\r\ninf\r\n"
-
-
-class Slot:
-    """The place, in a client's stream, for the reply to a read that is sent again.
-
-    Attributes:
-        size: how many of its bytes have been received but not passed on.
-        done: whether it is complete.
-    """
-
-    __slots__ = ("_parts", "done", "size")
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.size = 0
-        self.done = False
-
-    def put(self, part: bytes) -> None:
-        """Keep received bytes of it."""
-        self._parts.append(part)
-        self.size += len(part)
-
-    def take(self) -> list[bytes]:
-        """Return and clear the kept bytes."""
-        parts, self._parts, self.size = self._parts, [], 0
-        return parts
 
 
 _FIRST: Final = re.compile(rf"\*0\r\n|(?:\*1\r\n)?\*2\r\n{ARGUMENT}(?:\$[0-9]+\r\n|,)[^\r\n]+\r\n".encode(), re.DOTALL)
@@ -113,18 +88,6 @@ def is_refused_by_zero(beginning: bytes) -> bool:
     return beginning == b":0\r\n" or is_refused(beginning)
 
 
-class _InOrder(Replies):
-    """Keeps pushes in their positions; `pushes` tells which pieces they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pushes: list[int] = []
-
-    def _put_unasked(self, piece: bytes, pieces: list[tuple[bytes, bool]]) -> None:
-        self.pushes.append(len(pieces))
-        pieces.append((piece, False))
-
-
 class Guard:
     """The replies to some requests sent together, after the reply with the earliest deadline.
 
@@ -161,7 +124,7 @@ class Guard:
         self._now = now
         self._repeat = repeat
         self._ended = ended
-        self._framing = _InOrder()
+        self._framing = RepliesAndPushes()
         self._scores: list[bytes] | None = []
         self._place = 0
         self._begun = False  # whether the current reply has begun
@@ -178,7 +141,7 @@ class Guard:
         self._hear(earliest)
         return earliest
 
-    def _pass_at_once(self, data: bytes, now: float, passed: list[bytes | Slot]) -> bool:
+    def _pass_at_once(self, data: bytes, now: float, passed: list[Piece]) -> bool:
         """Pass whole replies on if none of them is late; return whether that was done."""
         earliest = self.earliest
         if self._scores is not None:
@@ -200,7 +163,7 @@ class Guard:
             self._ended()
         return True
 
-    def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
+    def pass_on(self, data: bytes, passed: list[Piece]) -> bytes:
         """Take bytes of the stream; return those after the last of the replies.
 
         Args:
@@ -268,7 +231,7 @@ class Repeated:
         self._now = now
         self._repeat = repeat
         self._ended = ended
-        self._framing = _InOrder()
+        self._framing = RepliesAndPushes()
         self._begun = self._late = False
 
     def abandon(self) -> None:
@@ -276,7 +239,7 @@ class Repeated:
         self._slot.done = True
         self._ended()
 
-    def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
+    def pass_on(self, data: bytes, passed: list[Piece]) -> bytes:
         """Take bytes of the stream; return those after the reply. `passed` gets only pushes."""
         framing = self._framing
         framing.pushes.clear()
@@ -313,13 +276,13 @@ class Fronted:
         self.done = False
         self._takers = takers
         self._place = 0
-        self._framing = _InOrder()
+        self._framing = RepliesAndPushes()
         self._own: list[bytes] = []
 
     def abandon(self) -> None:
         """Note that the replies will not come."""
 
-    def pass_on(self, data: bytes, passed: list[bytes | Slot]) -> bytes:
+    def pass_on(self, data: bytes, passed: list[Piece]) -> bytes:
         """Take bytes of the stream; return those after the last of the replies. `passed`: as in `Guard`."""
         framing, takers = self._framing, self._takers
         framing.pushes.clear()

@@ -206,5 +206,21 @@ class Replies:
             self._pending += _CHILDREN[mark] * max(count, 0) + (mark == b"|")
 
 
+class RepliesAndPushes(Replies):
+    """Keeps pushes in their places.
+
+    Attributes:
+        pushes: which of the pieces are of pushes, by their numbers. Clear it before each `cut`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pushes: list[int] = []
+
+    def _put_unasked(self, piece: bytes, pieces: list[tuple[bytes, bool]]) -> None:
+        self.pushes.append(len(pieces))
+        pieces.append((piece, False))
+
+
 def _run(data: bytes, position: int, pending: int) -> tuple[int, int] | None:
     return leaves_at_once(data, position, pending) or parts_at_once(data, position, pending)

@@ -21,9 +21,11 @@ from typing import Final, Protocol, TypeAlias, TypeGuard
 
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
-from proxy.wire.guard import Fronted, Guard, Repeated, Slot
+from proxy.wire.guard import Fronted, Guard, Repeated
+from proxy.wire.pieces import Heeded, Piece, Slot
 from proxy.wire.replies import Replies
 from proxy.wire.request import encode
+from proxy.wire.silence import Silence, WishReply
 
 _BEFORE: Final = (
     b"-ERR unknown command '",
@@ -105,8 +107,11 @@ class Passage(Protocol):
         """Take bytes of the stream; return those for the client, and those after its replies."""
 
 
-Way: TypeAlias = Passage | Guard | Repeated | Fronted
+Way: TypeAlias = Passage | Guard | Repeated | Fronted | WishReply
 """A filter for replies on their way to the client."""
+
+_IN_PIECES: Final = (Guard, Repeated, Fronted, WishReply)
+"""Those that pass on more than bytes."""
 
 
 class ReplySubstitution:
@@ -115,9 +120,7 @@ class ReplySubstitution:
     Attributes:
         outstanding: whether there are any.
         trailed: whether bytes have come after the last of them, in the same chunk.
-        silenced: whether the client has turned replies off (CLIENT REPLY OFF), and no sign since has shown that they
-            come again: then outstanding ones may never come.
-        recalled: whether it has turned them on since: then they may come as well.
+        silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         deaf: whether the client's user has turned out to lack permission for ECHO.
     """
@@ -136,24 +139,23 @@ class ReplySubstitution:
         self._found: dict[bytes, Callable[[], None]] = {}  # token → whom to call when its line has come
         self._opens: dict[bytes, Way] = {}  # token in front of requests → filter for their replies
         self._passage: Way | None = None
-        self._waiting: deque[bytes | Slot] = deque()  # the reply to a repeated read, and the bytes after it
+        self._waiting: deque[Piece] = deque()  # the reply to a repeated read, and the bytes after it
         self._waiting_size = 0  # its size in bytes, without such replies
         self._slots: deque[Slot] = deque()  # such replies
         self._silent: set[bytes] = set()  # tokens of silent signs
-        self._unheard: set[bytes] = set()  # tokens of signs requested while replies were off
         self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
         self._awaited = 0  # number of replies taken aside after the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
         self._doubt: bytearray | None = None  # the held bytes, from the line that may be a refusal on
         self._doubt_searched = 0  # how much of it is known to have no sign
         self._doubt_framing: Replies
-        self.silenced = self.recalled = False
+        self.silence = Silence()
         self.echoes = self.deaf = False
 
     @property
     def active(self) -> bool:
         """Whether the stream must pass through `receive`."""
-        return self.outstanding or self._passage is not None
+        return self.outstanding or self._passage is not None or self.silence.suspected
 
     @property
     def settled(self) -> int:
@@ -166,11 +168,6 @@ class ReplySubstitution:
         return self._settled + len(self._expected)
 
     @property
-    def unheard(self) -> bool:
-        """Whether nothing is to be expected of the server."""
-        return self.silenced and not self.recalled
-
-    @property
     def waiting(self) -> int:
         """How many bytes wait for the reply to a read that was sent again, or to a sign that may have been refused."""
         waiting = self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
@@ -179,17 +176,7 @@ class ReplySubstitution:
     @property
     def crowded(self) -> bool:
         """Whether too many replies are outstanding to send more requests."""
-        return len(self._expected) >= CROWD and not self._is_first_unheard
-
-    @property
-    def _is_first_unheard(self) -> bool:
-        """Whether the first outstanding sign was requested while replies were off: an earlier one is answered."""
-        return self.silenced and bool(self._expected) and self._expected[0][0] in self._unheard
-
-    def end_silence(self) -> None:
-        """Note that a reply has shown that the client gets replies."""
-        self.silenced = self.recalled = False
-        self._unheard.clear()
+        return len(self._expected) >= CROWD
 
     @property
     def wants_probe(self) -> bool:
@@ -218,16 +205,12 @@ class ReplySubstitution:
             The request to send: if it is not silent, a command that the server does not know and that aborts an open
             transaction.
         """
-        while len(self._expected) >= CROWD and self._is_first_unheard:
-            self._settle(1)
         token = _token()
         self._places[token] = self._settled + len(self._expected)
         self._expected.append((token, reply))
         if found is not None:
             self._found[token] = found
         self.outstanding = True
-        if self.unheard:
-            self._unheard.add(token)
         if silent:
             self._silent.add(token)
             return encode([b"ECHO", token])
@@ -278,7 +261,7 @@ class ReplySubstitution:
         """Like `open`, but without a sign in front: all earlier requests have been answered, and no pushes can come."""
         self._passage = passage
 
-    def _pass(self, data: bytes, passed: list[bytes | Slot]) -> None:
+    def _pass(self, data: bytes, passed: list[Piece]) -> None:
         """Pass bytes on, except for those taken aside."""
         if not data:
             return
@@ -290,7 +273,7 @@ class ReplySubstitution:
             return
         passage = self._passage
         if passage is not None:
-            if isinstance(passage, (Guard, Repeated, Fronted)):
+            if isinstance(passage, _IN_PIECES):
                 data = passage.pass_on(data, passed)
             else:
                 kept, data = passage.receive(data)
@@ -314,7 +297,7 @@ class ReplySubstitution:
     def receive(self, data: bytes) -> bytes:
         """Pass bytes of the stream on, with replies replaced.
 
-        A token settles all earlier ones as well: under CLIENT REPLY OFF their lines never come.
+        A token settles all earlier ones as well: a server that renames CLIENT may have been told to keep silent.
 
         Returns:
             The bytes for the client. The beginning of a line that may be a sign is held back, and the bytes from a line
@@ -331,7 +314,7 @@ class ReplySubstitution:
             self._doubt = None
         stream = self._held + data
         self._held = b""
-        passed: list[bytes | Slot] = []
+        passed: list[Piece] = []
         position = 0
         self._is_held_back = False
         while self._expected:
@@ -364,15 +347,26 @@ class ReplySubstitution:
         self.outstanding = bool(self._waiting)
         return out
 
-    def _in_order(self, passed: list[bytes | Slot]) -> bytes:
+    def end(self) -> bytes:
+        """Return the held back bytes that are for the client: the server has closed, so no sign will come."""
+        held = bytes(self._held if self._doubt is None else self._doubt)
+        self._held, self._doubt = b"", None
+        passed: list[Piece] = []
+        try:
+            self._pass_with_refused(held, len(self._expected), passed, ended=True)
+        except (StrayReplyError, UnclearRepliesError):
+            return b""
+        return self._in_order(passed)
+
+    def _in_order(self, passed: list[Piece]) -> bytes:
         """Return the bytes that the client can get now: none after a reply that is still to come."""
-        waiting, slots = self._waiting, self._slots
+        waiting, slots, silence = self._waiting, self._slots, self.silence
         if not waiting and _are_all_bytes(passed):
-            return b"".join(passed)
+            return silence.pass_on(b"".join(passed))
         for part in passed:
             if isinstance(part, bytes):
                 self._waiting_size += len(part)
-            else:
+            elif isinstance(part, Slot):
                 slots.append(part)
         waiting.extend(passed)
         out: list[bytes] = []
@@ -380,16 +374,18 @@ class ReplySubstitution:
             part = waiting[0]
             if isinstance(part, bytes):
                 self._waiting_size -= len(part)
-                out.append(part)
+                out.append(silence.pass_on(part))
+            elif isinstance(part, Heeded):
+                out.append(silence.heed(part))
             else:
-                out += part.take()
+                out += map(silence.pass_on, part.take())
                 if not part.done:
                     break
                 slots.popleft()
             waiting.popleft()
         return b"".join(out)
 
-    def _arrive(self, token: bytes, passed: list[bytes | Slot]) -> None:
+    def _arrive(self, token: bytes, passed: list[Piece]) -> None:
         """Insert the bytes that the client gets for a sign that has come."""
         place = self._places[token] - self._settled
         if (found := self._found.pop(token, None)) is not None:
@@ -398,18 +394,22 @@ class ReplySubstitution:
         opens = self._opens.pop(token, None) if self._opens else None
         passed.append(self._settle(place + 1))
         self._pass(reply, passed)
-        if opens is not None:
+        if isinstance(opens, WishReply):
+            opens.pass_on(b"", passed)
+        if opens is not None and not (isinstance(opens, WishReply) and opens.done):
             self._passage = opens
 
-    def _pass_with_refused(self, data: bytes, count: int, passed: list[bytes | Slot]) -> None:
+    def _pass_with_refused(self, data: bytes, count: int, passed: list[Piece], *, ended: bool = False) -> None:
         """Pass on the bytes before a sign. So many signs before it have not come; the silent ones were refused.
+
+        If the stream has `ended` there is no such sign, and the last ones may not have been answered.
 
         Their refusals are among the errors of that kind. It does not matter which if all are equal and adjacent; if the
         reply after a sign is needed, nothing else may follow them either.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
-        unheard = self.silenced or len(refused) < count  # requests after CLIENT REPLY OFF get no reply
+        unheard = ended or len(refused) < count  # not all requests have got replies
         first = _refusal(data, 0, whole=True) if refused else None
         if first is None:
             if refused and not unheard:
@@ -450,7 +450,7 @@ class ReplySubstitution:
                 continue
             within -= bool(within) and not pushed
             self._pass(part, passed)
-        if token is not None:
+        if token is not None and not ended:
             raise UnclearRepliesError
 
     def _places_of_refused(
@@ -519,12 +519,10 @@ class ReplySubstitution:
             token, _reply = self._expected.popleft()
             del self._places[token]
             self._found.pop(token, None)
-            if self._unheard:
-                self._unheard.discard(token)
             if self._silent:
                 self._silent.discard(token)
                 self._awaited = self._within.pop(token, 0)
-            if self._opens and isinstance(lost := self._opens.pop(token, None), (Guard, Repeated, Fronted)):
+            if self._opens and isinstance(lost := self._opens.pop(token, None), _IN_PIECES):
                 lost.abandon()
             passed += self._hear(token)
         self._settled += count
@@ -606,7 +604,7 @@ class ReplySubstitution:
         return len(stream)
 
 
-def _are_all_bytes(parts: list[bytes | Slot]) -> TypeGuard[list[bytes]]:
+def _are_all_bytes(parts: list[Piece]) -> TypeGuard[list[bytes]]:
     """Return whether none of them has still to come."""
     return set(map(type, parts)) <= _BYTES
 

@@ -1,0 +1,60 @@
+"""The pieces of a client's stream of replies: bytes, replies that are still to come, and where a wish takes effect.
+
+Its tests: tests/test_guard.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+
+class Slot:
+    """The place, in a client's stream, for the reply to a read that is sent again.
+
+    Attributes:
+        size: how many of its bytes have been received but not passed on.
+        done: whether it is complete.
+    """
+
+    __slots__ = ("_parts", "done", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.size = 0
+        self.done = False
+
+    def put(self, part: bytes) -> None:
+        """Keep received bytes of it."""
+        self._parts.append(part)
+        self.size += len(part)
+
+    def take(self) -> list[bytes]:
+        """Return and clear the kept bytes."""
+        parts, self._parts, self.size = self._parts, [], 0
+        return parts
+
+
+class Wish(Enum):
+    """What a request says about the replies to later ones."""
+
+    ON = "the client wants all of them"
+    OFF = "it wants none"
+    SKIP = "it does not want the next one"
+    HEARD = "the next one has come, or will not"
+    RAN = "it wants all of them if the transaction has run whose reply was the last"
+
+
+class Heeded(NamedTuple):
+    """The place in a client's stream from which on a wish applies, if the server has permitted it.
+
+    Attributes:
+        wish: the wish.
+        reply: the server's reply to it; empty if it was not asked.
+    """
+
+    wish: Wish
+    reply: bytes
+
+
+Piece: TypeAlias = bytes | Slot | Heeded

@@ -1,0 +1,208 @@
+"""Drop replies that a client does not want (CLIENT REPLY OFF and SKIP), so that the server need never be silent.
+
+Its tests: tests/test_silence.py.
+
+In the place of the client's request the server gets CLIENT REPLY ON, which it permits or refuses on the same terms. So
+every request is answered, and the replies show how far the server has come, whatever the client wants to hear. Pushes
+and messages to a subscriber are passed on, as servers send them all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import Enum
+from typing import Final
+
+from proxy.wire.first_line import StrayReplyError
+from proxy.wire.pieces import Heeded, Piece, Wish
+from proxy.wire.replies import RepliesAndPushes
+from proxy.wire.request import encode
+
+ON: Final = encode([b"CLIENT", b"REPLY", b"ON"])
+"""What the server gets in the place of each wish."""
+
+_DONE: Final = b"+OK\r\n"
+_RESET: Final = b"+RESET\r\n"
+_ANSWERS: Final = (_DONE, b"-")
+"""How the reply to a wish begins: it is the first between messages to a RESP2 subscriber, or lines of MONITOR."""
+
+_MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?subscribe))\r\n")
+"""Matches the beginning of what a RESP2 subscriber gets unasked."""
+
+_LONGEST_BEGINNING: Final = 32
+"""How many bytes of a reply at most show whether it is that."""
+
+
+class Wanted(Enum):
+    """The replies that a client wants."""
+
+    ALL = "all"
+    NOT_NEXT = "all but the next one"
+    NONE = "none"
+
+
+class Silence:
+    """Drops the replies that one client does not want.
+
+    Attributes:
+        wanted: the replies that it wants, where its stream stands.
+        unanswered: how many wishes have been sent whose replies have still to come.
+        resets: how many RESETs have been sent while it might want none: the reply to one makes it want all again.
+        subscribes: whether it may be a RESP2 subscriber, so that an array may be a message.
+    """
+
+    __slots__ = ("_begun", "_framing", "_last", "_passes", "resets", "subscribes", "unanswered", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = Wanted.ALL
+        self.unanswered = self.resets = 0
+        self.subscribes = False
+        self._framing = RepliesAndPushes()
+        self._begun = b""  # the beginning of a reply of which it is not known whether it is a message
+        self._last = b""  # the beginning of the last reply that was dropped
+        self._passes: bool | None = None  # whether the current reply is; None while that is not known
+
+    @property
+    def suspected(self) -> bool:
+        """Whether the client may not want all replies, now or when what was sent has been answered."""
+        return self.wanted is not _ALL or self.unanswered > 0
+
+    def expect(self, wish: Wish, *, replies: int = 1) -> WishReply:
+        """Return the filter for the reply to a wish that is about to be sent; `replies` as in `WishReply`."""
+        if not self.suspected:
+            self.resets = 0
+        self.unanswered += 1
+        return WishReply(self, wish, replies)
+
+    def note_reset(self) -> None:
+        """Note that a RESET is sent."""
+        if self.suspected:
+            self.resets += 1
+
+    def heed(self, heeded: Heeded) -> bytes:
+        """Begin or end dropping replies; return the bytes for the client."""
+        wish, reply = heeded
+        self.unanswered -= 1
+        if wish is Wish.HEARD:
+            if self.wanted is Wanted.NOT_NEXT:
+                self.wanted = _ALL
+            return b""
+        if wish is Wish.RAN:
+            if self.wanted is not Wanted.NONE or self._last[:1] != b"*" or self._last[:2] == b"*-":
+                return b""
+            self.wanted = _ALL
+            return _DONE
+        if reply != _DONE:
+            return self.pass_on(reply)
+        if wish is Wish.ON:
+            self.wanted = _ALL
+            return reply
+        if self.wanted is _ALL:
+            self._framing, self._begun, self._passes = RepliesAndPushes(), b"", None
+        if self.wanted is not Wanted.NONE:
+            self.wanted = Wanted.NONE if wish is Wish.OFF else Wanted.NOT_NEXT
+        return b""
+
+    def pass_on(self, data: bytes) -> bytes:
+        """Take bytes of the stream; return those that the client wants."""
+        out: list[bytes] = []
+        framing = self._framing
+        try:
+            while data and self.wanted is not _ALL:
+                one = self.wanted is Wanted.NOT_NEXT
+                framing.pushes.clear()
+                pieces = framing.cut(data, 1 if one else math.inf)
+                for number, (piece, ends) in enumerate(pieces):
+                    passes = self.wanted is _ALL or number in framing.pushes
+                    out.append(piece if passes else self._sift(piece, ends=ends))
+                whole = bool(pieces) and pieces[-1][1]
+                data = framing.rest() if self.wanted is _ALL or (one and whole) else b""
+        except StrayReplyError:  # the server does not speak RESP any more, as after SYNC
+            self._framing = RepliesAndPushes()
+            data = b""
+        return b"".join([*out, data])
+
+    def _sift(self, piece: bytes, *, ends: bool) -> bytes:
+        """Take a piece of a reply; return the bytes that the client wants."""
+        piece, self._begun = self._begun + piece, b""
+        if self._passes is None:
+            may_be = self.subscribes and piece[:1] == b"*"
+            if may_be and not ends and len(piece) < _LONGEST_BEGINNING:
+                self._begun = piece
+                return b""
+            self._passes = may_be and _MESSAGE.match(piece) is not None
+            if not self._passes:
+                self._last = piece[:2]
+        passes = self._passes
+        if not ends:
+            return piece if passes else b""
+        self._passes = None
+        if piece == _RESET and self.resets and self.wanted is Wanted.NONE:
+            self.resets -= 1
+            self.wanted = _ALL
+            return piece
+        if not passes and self.wanted is Wanted.NOT_NEXT:
+            self.wanted = _ALL
+        return piece if passes else b""
+
+
+class WishReply:
+    """The filter for the reply to a wish.
+
+    Args:
+        silence: heeds it.
+        wish: the wish.
+        replies: how many replies there are: none if the server is not asked; a second is to a request of the proxy's
+            own.
+
+    Attributes:
+        done: whether they have come.
+    """
+
+    __slots__ = ("_answers", "_framing", "_is_other", "_replies", "_silence", "_wish", "done")
+
+    def __init__(self, silence: Silence, wish: Wish, replies: int) -> None:
+        self.done = False
+        self._silence = silence
+        self._wish = wish
+        self._replies = replies
+        self._answers: list[bytes] = []
+        self._is_other = False  # whether the current reply is another: a message, or a line of MONITOR
+        self._framing = RepliesAndPushes()
+
+    def abandon(self) -> None:
+        """Note that they will not come."""
+        self._silence.unanswered -= 1
+
+    def pass_on(self, data: bytes, passed: list[Piece]) -> bytes:
+        """Take bytes of the stream; return those after the replies.
+
+        Args:
+            data: the bytes.
+            passed: gets the pieces for the client.
+        """
+        framing, answers = self._framing, self._answers
+        while data and len(answers) < self._replies:
+            framing.pushes.clear()
+            whole = False
+            for number, (piece, ends) in enumerate(framing.cut(data, 1)):
+                if number in framing.pushes:
+                    passed.append(piece)
+                    continue
+                whole = ends
+                if self._is_other or not piece.startswith(_ANSWERS):
+                    passed.append(piece)
+                    self._is_other = not ends
+                else:
+                    answers.append(piece)
+            if not whole:
+                return b""
+            data = framing.rest()
+        if len(answers) == self._replies:
+            passed.append(Heeded(self._wish, answers[0] if answers else b""))
+            self.done = True
+        return data
+
+
+_ALL = Wanted.ALL
