@@ -556,6 +556,9 @@ def _about_members(theirs: bytes, ours: bytes) -> bool:
     return len(other) == len(own) and other != own
 
 
+_HUSHED_IN_MULTI = re.compile(rb"MULTI\b.*\bREPLY\s+(?:\$\d+\s+)?(?:OFF|SKIP)\b", re.DOTALL | re.IGNORECASE)
+
+
 def excuse(stream: bytes, theirs: bytes, ours: bytes, *, spares_words: bool) -> Excuse:
     """Tell why the replies to a stream need not be the same.
 
@@ -584,8 +587,8 @@ def excuse(stream: bytes, theirs: bytes, ours: bytes, *, spares_words: bool) -> 
             return Excuse.REPLIES
     if spares_words and _WRONG.sub(b"", theirs) == _WRONG.sub(b"", ours):
         return Excuse.REPLIES
-    if _about_members(theirs, ours):
-        return Excuse.DATA
+    if _about_members(theirs, ours) or _HUSHED_IN_MULTI.search(stream):
+        return Excuse.DATA  # the latter is refused
     return Excuse.NONE
 
 

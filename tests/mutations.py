@@ -501,12 +501,14 @@ MUTATIONS = [
         "a push within a reply",
     ),
     Mutation(
-        "session/session.py", "fails=joined or bool(last_words)", "fails=bool(last_words)", "owed in front of CACHING"
+        "session/session.py", 'self._out.expect(b"", fails=joined)', 'self._out.expect(b"")', "owed in front of CACHING"
     ),
     Mutation("session/outgoing.py", "(silent or loud) and not self._is_bound", "(silent or loud)", "skips"),
     Mutation("wire/silence.py", "if reply != _DONE:", "if False:", "silence"),
     Mutation("wire/silence.py", "and self.resets and self.wanted is Wanted.NONE", "and self.resets", "logouts"),
-    Mutation("wire/silence.py", 'may_be = self.subscribes and piece[:1] == b"*"', "may_be = False", "skips"),
+    Mutation(
+        "wire/silence.py", 'may_be = self.subscribes and piece[:1] == b"*"', "may_be = False", "subscribers in silence"
+    ),
     Mutation("session/outgoing.py", "self.replace(request, ON)", "self.replace(request, request.raw)", "skips"),
     Mutation("session/hearing.py", "caching=self._caching if joined else", "caching=", "caching, then silence"),
     Mutation("relay/upstream.py", "(rest := self._replies.end())", "False", "replies in doubt at the end"),
@@ -685,7 +687,6 @@ MUTATIONS = [
     Mutation("session/presumed.py", "if source in self.given or source in having:", "if True:", "few moved"),
     Mutation("session/presumed.py", "having is None or ", "having is not None and ", "few unanswered"),
     Mutation("session/judge.py", "if question.unclear and answered else", "if question.unclear else", "few unanswered"),
-    Mutation("session/judge.py", "elif speaks_of_next(request.arguments):", "elif False:", "few without replies"),
     Mutation("session/remaining.py", " or replies[2] not in _ABSENT", "", "who may only read"),
     Mutation(
         "relay/waiting.py",
@@ -900,7 +901,7 @@ MUTATIONS = [
         "declared=None",
         "rights while a slot moves",
     ),
-    Mutation("session/hearing.py", ' or arguments[0].upper() == b"ASKING"', "", "rights while a slot moves"),
+    Mutation("session/hearing.py", ' or first == b"ASKING"', "", "rights while a slot moves"),
     Mutation(
         "session/beside.py",
         "declared=self._names.declared(())",

@@ -642,9 +642,6 @@ def test_replies_that_are_skipped_stay_skipped(upstream: Server, start_proxy: St
     proxy.command("SADD", "known", "m")
     proxy.command("EXPIREMEMBER", "known", "m", 1000)
     skip = request("CLIENT", "REPLY", "SKIP")
-    in_transaction = request("MULTI") + skip + request("EXEC") + request("SADD", "known", "x") + request("ECHO", "end")
-    straight, through = both_ways(upstream, proxy, in_transaction, 3)  # the last one stands in EXEC's array
-    assert through == straight
     refused = (skip + request("SET", "__expiremember__:index", "x")) * 5000 + request("ECHO", "end")
     assert both_ways(upstream, proxy, refused, 1)[1] == [b"$3\r\nend\r\n"]
     proxy.stop()
@@ -816,31 +813,3 @@ def test_what_is_voided_is_voided_behind_all_that_was_sent_before(upstream: Serv
             client.replies(1604)
             assert client.command("TTL", "s", "m") == b":-1\r\n"
             assert client.command("TTL", "h", "f") == b":-1\r\n"
-
-
-@pytest.mark.one_kind
-def test_who_is_refused_without_a_word_may_stay(upstream: Server, tmp_path: Path) -> None:
-    """A server that sends no replies waits for the client's end."""
-    patience = "PATIENCE_SECONDS: Final = 5.0"
-    broken_copy(tmp_path, Mutation("relay/ending.py", patience, patience.replace("5.0", "0.1"), ""))
-    proxy = Proxy("--upstream", upstream.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
-    try:
-        with nothing_left(proxy, upstream), proxy.connect() as client, upstream.connect() as straight:
-            for number, lane in enumerate((client, straight)):
-                lane.send(request("CLIENT", "REPLY", "OFF") + request("SET", f"off:{number}", 1))
-            until(lambda: upstream.command("EXISTS", "off:0", "off:1") == b":2\r\n")
-            for lane in (client, straight):  # by itself: a server that has just said something closes
-                lane.send(b"*1\r\n$4294967296\r\n")
-            # Several times as long as the proxy waits elsewhere.
-            assert select.select([client.socket, straight.socket], [], [], 1)[0] == []
-            for lane in (client, straight):
-                lane.end_of_requests()
-                assert lane.rest() == b""
-        with proxy.connect() as client:
-            client.send(request("CLIENT", "REPLY", "OFF") + b"*1\r\n$4294967296\r\n")
-            until(lambda: b"\nclient_connections:2\r" in proxy.command("INFO", "expiremember"))
-            began = time.monotonic()
-            proxy.stop()
-            assert time.monotonic() - began < 5
-    finally:
-        proxy.close()

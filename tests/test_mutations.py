@@ -930,9 +930,6 @@ CHECKS |= {
     "few unanswered": lambda place: presumed.test_exec_fails_while_nobody_can_tell_of_deadlines(
         place.server, place.start_proxy
     ),
-    "few without replies": lambda place: acl.test_who_may_set_a_first_deadline_is_asked_before_replies_are_off(
-        _pair(place)
-    ),
     "no errors": _ordinary_work,
     "reads behind a busy server": lambda place: reads.check_behind_a_busy_server(
         place.server, place.proxy(), 2, pipelined=True
@@ -960,6 +957,7 @@ CHECKS |= {
     "caching, then silence": lambda place: silence.check_caching(place.server, place.proxy()),
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
+    "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),
     "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(
         place.server, place.proxy("--request-limit", "65536")
     ),

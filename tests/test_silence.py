@@ -203,13 +203,18 @@ def test_caching_lasts_over_client_reply(upstream: Server, proxy: Proxy) -> None
 
 @pytest.mark.every_kind
 def test_subscribers_who_want_no_replies_get_their_messages(upstream: Server, proxy: Proxy) -> None:
+    check_subscribers(upstream, proxy)
+
+
+def check_subscribers(server: Server, proxy: Proxy) -> None:
+    """See that they do in both protocols."""
     for protocol in (2, 3):
         with proxy.connect() as client:
             client.command("HELLO", protocol)
             client.send(OFF + request("SUBSCRIBE", "a"))
             assert b"subscribe" in client.reply()
             for number in range(3):
-                upstream.command("PUBLISH", "a", f"m{number}")
+                server.command("PUBLISH", "a", f"m{number}")
                 assert b"m%d" % number in client.reply()
 
 

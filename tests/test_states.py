@@ -579,25 +579,6 @@ def test_the_end_of_who_is_refused_reaches_the_server() -> None:
     asyncio.run(play())
 
 
-def test_a_stop_while_held_ends_who_is_refused_in_silence() -> None:
-    async def play() -> None:
-        world = World()
-        await relaying(world)
-        world.send(b"client reply off\n")
-        world.far.say(b":1\r\n" + echo(world.far.written))
-        world.send(b"expiremember first m 5\n" + HUGE)
-        await world.settle()
-        assert world.state is State.HELD
-        world.proxy_stops()
-        world.answered.set()
-        await world.settle()
-        assert cast(State, world.state) is State.FAREWELL
-        world.client.abandon()
-        await world.settle()
-
-    asyncio.run(play())
-
-
 def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> None:
     """A key's first deadline is to come behind what was judged without it."""
 

@@ -86,27 +86,6 @@ def test_upstream_by_tls(files: Files, start_server: StartServer, start_proxy: S
     proxy.stop()
 
 
-def test_who_is_refused_without_a_word_can_leave(
-    files: Files, start_server: StartServer, start_proxy: StartProxy
-) -> None:
-    """The server does not learn of it by a half close."""
-    server, port = tls_server(start_server, files, files.server)
-    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", *flags(tls_ca_file=files.authority.file))
-
-    def refused() -> bool:
-        """Whether the server keeps a connection which it will close behind a reply that does not come."""
-        return b" flags=c " in server.command("CLIENT", "LIST")
-
-    with proxy.connect() as client:
-        assert client.command("CLIENT", "REPLY", "ON") == b"+OK\r\n"
-        client.send(request("CLIENT", "REPLY", "OFF") + request("SET", "silent", "v"))
-        until(lambda: server.command("EXISTS", "silent") == b":1\r\n", what="silence")
-        client.send(b"*1\r\n$4294967296\r\n")
-        until(refused, what="a refusal")
-    until(lambda: not refused(), 15, "an end of both sides")
-    proxy.stop()
-
-
 def test_upstream_wants_a_client_certificate(files: Files, start_server: StartServer, start_proxy: StartProxy) -> None:
     _, port = tls_server(start_server, files, files.server, clients="yes")
     mine = flags(tls_ca_file=files.authority.file, tls_cert_file=files.client.file, tls_key_file=files.client.key)

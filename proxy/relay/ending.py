@@ -154,7 +154,7 @@ class Ending:
     def turn_away(self, line: bytes) -> None:
         """Send the client an error after the replies to its earlier requests, and close."""
         session, upstream = self._session, self._upstream
-        sign = session.drain(line) if not upstream.closing else None
+        sign = session.drain() if not upstream.closing else None
         if sign is None:
             self._outbound.send(session.intake.take_out())
         self._discard()
@@ -224,7 +224,7 @@ class Ending:
         elif session.replies.outstanding:
             return False
         elif state is State.DRAINING:
-            self._client.say_farewell(b"")
+            self._client.say_farewell(self.last_words)
         elif state is State.ENDED and not self._upstream.ends_by_halves:
             self._upstream.leave()
         else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from proxy.commands.table import BLIND, JUDGED, Command, Effect
@@ -17,7 +16,6 @@ from proxy.session.ground import Ground
 from proxy.session.hearing import speaks_of_next
 from proxy.session.inquiry import Inquiry
 from proxy.session.outgoing import Outgoing
-from proxy.session.permits import TOGETHER
 from proxy.session.question import Question
 from proxy.session.reads import Reads
 from proxy.session.remaining import Remaining
@@ -236,8 +234,6 @@ class Judge:
         keys: Collection[bytes]
         if command.effect is Effect.MULTI:
             keys = self._announcing.expected
-        elif speaks_of_next(request.arguments):
-            keys = list(islice(self._announcing.keys_ahead(), TOGETHER))
         else:
             keys = self._announcing.first_keys(request.arguments)
         asked = standing.permits.to_ask(keys, self._announcing.keys_ahead()) if keys else []

@@ -269,11 +269,8 @@ class Session:
         self._note_state()
         return True
 
-    def drain(self, last_words: bytes = b"") -> bytes | None:
+    def drain(self) -> bytes | None:
         """Return a sign that shows when every request so far has been answered.
-
-        Args:
-            last_words: what the client gets instead of its reply, after all replies.
 
         Returns:
             The bytes to send; `replies.outstanding` turns false when the sign has come. None if no sign is possible: a
@@ -282,7 +279,7 @@ class Session:
         if self.intake.is_in_part or self._standing.end is End.BROKEN:
             return None
         joined = self._standing.next is not _FREE  # after CLIENT CACHING or ASKING only a loud sign is possible
-        return self._take_out() + self._out.expect(last_words, fails=joined or bool(last_words))
+        return self._take_out() + self._out.expect(b"", fails=joined)
 
     @property
     def owes(self) -> bool:
