@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Final
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.wire.pieces import Wish
 from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer
-from tests.raw import request
+from tests.raw import about, request
 from tests.servers import Proxy, Server
 from tests.streams import cuts
 from tests.test_wire import line_for
@@ -161,6 +162,31 @@ def _told(said: bytes) -> bytes:
         begin = said.find(b"%8\r\n$6\r\nserver")
     end = said.find(b"modules\r\n", begin)
     return said if begin < 0 else said[:begin] + said[said.find(b"\r\n", end + 9) :]
+
+
+@pytest.mark.every_kind
+def test_requests_go_together_whatever_is_wanted_of_their_replies(upstream: Server, proxy: Proxy) -> None:
+    """A skip is of the first of them; those that fail are as silent as the others."""
+    pairs = b"".join(
+        request("SADD", "s", f"m{number}") + request("EXPIREMEMBER", "s", f"m{number}", 100 + number)
+        for number in range(500)
+    )
+    wrong = request("EXPIREMEMBER", "text", "m", 100) * 200
+    upstream.command("SET", "text", "v")
+    upstream.command("CONFIG", "RESETSTAT")
+    with proxy.connect() as client:
+        client.send(OFF + pairs + wrong + ON)
+        assert client.reply() == b"+OK\r\n"
+        assert client.command("SCARD", "s") == b":500\r\n"
+        assert about(client.command("TTL", "s", "m499"), 599)
+        calls = re.search(rb"cmdstat_eval:calls=(\d+)", upstream.command("INFO", "commandstats"))
+        assert calls is not None
+        assert int(calls[1]) < 200
+        client.send(SKIP + pairs + SKIP + wrong + request("PING"))
+        assert client.replies(999) == [b":1\r\n", *[b":0\r\n", b":1\r\n"] * 499]
+        *replies, last = client.replies(200)
+        assert last == b"+PONG\r\n"
+        assert set(replies) == {b"-ERR object type is unsupported\r\n"}
 
 
 def check_doubt_at_the_end(server: Server, proxy: Proxy) -> None:

@@ -270,8 +270,6 @@ def test_a_deep_pipeline_goes_in_many_calls() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        [b"CLIENT", b"REPLY", b"OFF"],
-        [b"CLIENT", b"REPLY", b"SKIP"],
         [b"CLIENT", b"CACHING", b"YES"],
         [b"SUBSCRIBE", b"channel"],
         [b"MONITOR"],

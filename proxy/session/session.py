@@ -326,7 +326,7 @@ class Session:
 
     def may_go_jointly(self, now: float) -> bool:
         """Return whether the next request, if it comes alone, may go in a script for several clients."""
-        return self._together.is_ordinary(now)
+        return self._together.is_ordinary(now) and not self.replies.silence.suspected
 
     def share(self) -> None:
         """Note that the client's requests go over shared connections."""

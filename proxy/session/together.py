@@ -321,7 +321,6 @@ class Together:
             or standing.is_link
             or standing.login is _STRANGER
             or standing.subscriptions.begun
-            or standing.replies.silence.suspected
             or self._reads.under_way
             or rights.by_state
             or rights.unsure(now)

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.pieces import Heeded, Piece, Wish
-from proxy.wire.replies import RepliesAndPushes
+from proxy.wire.replies import RepliesAndPushes, whole_replies
 from proxy.wire.request import encode
 
 ON: Final = encode([b"CLIENT", b"REPLY", b"ON"])
 """What the server gets in the place of each wish."""
+
+_MUCH: Final = 16 * 1024
+"""Maximum size, in bytes, of a chunk of arrays to process at once."""
 
 _DONE: Final = b"+OK\r\n"
 _RESET: Final = b"+RESET\r\n"
@@ -52,13 +56,14 @@ class Silence:
         subscribes: whether it may be a RESP2 subscriber, so that an array may be a message.
     """
 
-    __slots__ = ("_begun", "_framing", "_last", "_passes", "resets", "subscribes", "unanswered", "wanted")
+    __slots__ = ("_begun", "_find", "_framing", "_last", "_passes", "resets", "subscribes", "unanswered", "wanted")
 
     def __init__(self) -> None:
         self.wanted = Wanted.ALL
         self.unanswered = self.resets = 0
         self.subscribes = False
         self._framing = RepliesAndPushes()
+        self._find: Callable[[bytes], list[bytes]] = _nothing  # splits a chunk of whole replies
         self._begun = b""  # the beginning of a reply of which it is not known whether it is a message
         self._last = b""  # the beginning of the last reply that was dropped
         self._passes: bool | None = None  # whether the current reply is; None while that is not known
@@ -100,6 +105,7 @@ class Silence:
             return reply
         if self.wanted is _ALL:
             self._framing, self._begun, self._passes = RepliesAndPushes(), b"", None
+            self._find = whole_replies(_MUCH)
         if self.wanted is not Wanted.NONE:
             self.wanted = Wanted.NONE if wish is Wish.OFF else Wanted.NOT_NEXT
         return b""
@@ -108,6 +114,11 @@ class Silence:
         """Take bytes of the stream; return those that the client wants."""
         out: list[bytes] = []
         framing = self._framing
+        if self.wanted is Wanted.NONE and framing.between and not self.subscribes and data:
+            replies = self._find(data)
+            if sum(map(len, replies)) == len(data) and not (self.resets and _RESET in replies):
+                self._last = replies[-1][:2]
+                return b""
         try:
             while data and self.wanted is not _ALL:
                 one = self.wanted is Wanted.NOT_NEXT
@@ -203,6 +214,10 @@ class WishReply:
             passed.append(Heeded(self._wish, answers[0] if answers else b""))
             self.done = True
         return data
+
+
+def _nothing(_: bytes) -> list[bytes]:
+    return []
 
 
 _ALL = Wanted.ALL
