@@ -189,6 +189,19 @@ def test_requests_go_together_whatever_is_wanted_of_their_replies(upstream: Serv
         assert set(replies) == {b"-ERR object type is unsupported\r\n"}
 
 
+def test_of_a_sign_that_is_cut_off_nothing_is_told() -> None:
+    refusal = b"-NOPERM this user has no permissions to run the 'echo' command\r\n"
+    for silent in (False, True):
+        for cut in range(1, 60):
+            substitution = ReplySubstitution()
+            if silent:
+                substitution.expect(b"", silent=True)
+            last = line_for(substitution.expect(b""), b"'")[:cut]
+            replies = (refusal if silent else b"") + b":1\r\n"
+            told = substitution.receive(replies + last) + substitution.end()
+            assert told == b":1\r\n", last
+
+
 def check_doubt_at_the_end(server: Server, proxy: Proxy) -> None:
     """Who may not ECHO, and ends with a half close, gets the replies behind which no sign comes any more."""
     server.command("ACL", "SETUSER", "noecho", "on", "nopass", "~*", "&*", "+@all", "-echo")

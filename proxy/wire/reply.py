@@ -349,7 +349,9 @@ class ReplySubstitution:
 
     def end(self) -> bytes:
         """Return the held back bytes that are for the client: the server has closed, so no sign will come."""
-        held = bytes(self._held if self._doubt is None else self._doubt)
+        held = bytes(self._held if self._doubt is None else self._doubt) if self._is_held_back else b""
+        sign = self._find(held, 0)
+        held = held[: self._possible_begin(held, 0) if sign is None else sign[0]]  # it was cut off
         self._held, self._doubt = b"", None
         passed: list[Piece] = []
         try:
