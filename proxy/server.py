@@ -611,7 +611,7 @@ class Server:
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            outlook.draining()
+            outlook.draining(relieved=signals.relieved)
             for task in done:
                 task.result()  # these tasks run until cancelled: if one has ended, it has failed
             succession.close()  # a proxy that is taking over may go on listening

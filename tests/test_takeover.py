@@ -182,6 +182,7 @@ def check_the_admin_port(again: Again, folder: Path) -> None:
         until(lambda: said(old, "stopping"))
         until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
         assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
+        assert {Admin(paths.admin).metrics()["client_connections"] for _ in range(4)} == {0}
         assert not old.process.ended
 
 
@@ -310,6 +311,92 @@ def starting(again: Again, paths: Paths, *arguments: str) -> Proxy:
     new = again(*paths.flags, "--upstream", nowhere, "--connect-timeout", "300", *arguments, ready=False)
     until(lambda: said(new, "no control connection to the upstream"), 20)
     return new
+
+
+def check_dropped(again: Again, folder: Path, before: str, after: str) -> None:
+    """What the new one does not want is closed, and its files go; the one after that can have all again."""
+    paths, port = Paths(folder), free_port()
+    every = (*paths.flags, "--listen", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{free_port()}")
+    old = again(*every, "--workers", before)
+    failed = starting(again, paths, "--listen", every[-1], "--workers", after)
+    failed.process.send_signal(signal.SIGTERM)
+    until(partial(has_ended, failed))
+    assert paths.there() == ALL
+    paths.check_served()
+    few = again("--listen", every[-1], "--workers", after)
+    until(lambda: ended_well(old))
+    assert paths.there() == ["takeover"]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+    assert few.command("PING") == b"+PONG\r\n"
+    again(*every, "--workers", before)
+    until(lambda: ended_well(few))
+    paths.check_served()
+    with Raw(("127.0.0.1", port), 20) as client:
+        assert client.command("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize(("before", "after"), [("1", "1"), ("2", "2"), ("1", "2"), ("2", "1")])
+def test_addresses_that_are_no_longer_wanted_are_closed(again: Again, tmp_path: Path, before: str, after: str) -> None:
+    check_dropped(again, tmp_path, before, after)
+
+
+def test_who_was_left_more_than_it_wants_removes_all(again: Again, tmp_path: Path) -> None:
+    """Where it ends before it has served."""
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nowhere = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        new = again("--upstream", nowhere, "--connect-timeout", "300", ready=False)
+        with silent.accept()[0]:
+            old.stop()
+            assert paths.there() == ALL
+            new.process.send_signal(signal.SIGTERM)
+            until(partial(has_ended, new))
+    assert paths.there() == []
+
+
+def check_one_answers(again: Again, folder: Path, workers: str) -> None:
+    """The one that serves answers probes, and is told to drain: never one that starts."""
+    paths = Paths(folder)
+    old = again(*paths.flags)
+    until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
+    failed = starting(again, paths, "--workers", workers)
+    assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
+    failed.process.kill()
+    new = again(*paths.flags, "--workers", workers, ready=False)
+    answers = []
+    while not said(new, "ready"):
+        answers.append(Admin(paths.admin).ask("/readyz")[0])
+    until(lambda: ended_well(old))
+    answers += [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)]
+    assert set(answers) == {200}, Counter(answers)
+    starting(again, paths, "--workers", workers)
+    assert Admin(paths.admin).ask("/drain", "POST")[0] == 202
+    until(lambda: said(new, "drain requested by the admin port"))
+
+
+def check_a_late_probe(again: Again, folder: Path, workers: str) -> None:
+    """One whose connection the old one accepted before it left: the address is served, so that is the answer."""
+    paths = Paths(folder)
+    old = again(*paths.flags, "--workers", workers)
+    with Admin(paths.admin).conversation() as late:
+        until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
+        again(*paths.flags, "--workers", workers)
+        until(lambda: said(old, "stopped"))
+        late.request("GET", "/readyz")
+        assert late.getresponse().status == 200
+    until(lambda: ended_well(old))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_probe_that_the_old_one_has_is_answered(again: Again, tmp_path: Path, workers: str) -> None:
+    check_a_late_probe(again, tmp_path, workers)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_admin_port_is_of_the_one_that_serves(again: Again, tmp_path: Path, workers: str) -> None:
+    check_one_answers(again, tmp_path, workers)
 
 
 def check_left(again: Again, folder: Path, way: str, workers: str) -> None:
@@ -744,6 +831,38 @@ def test_a_proxy_serves_at_the_sockets_that_systemd_has_bound(
             assert client.silent(0.1)
             units(given, "--workers", workers)
             assert client.reply() == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sockets_of_systemd_that_are_no_longer_wanted_are_its(
+    units: Callable[..., Process], again: Again, tmp_path: Path, workers: str
+) -> None:
+    with bound() as tcp, bound(tmp_path / "clients") as path:
+        takeover = ("--takeover", str(tmp_path / "takeover"), "--workers", workers)
+        old = units([("x", tcp), ("x", path)], *takeover)
+        old.line(is_ready)
+        again("--listen", f"127.0.0.1:{tcp.getsockname()[1]}", "--workers", workers)
+        assert old.wait() == 0
+        assert (tmp_path / "clients").exists()
+        with Raw(tmp_path / "clients") as client:
+            client.send_command("PING")
+            path.settimeout(5)
+            path.accept()[0].close()
+
+
+def test_what_systemd_has_bound_anew_is_not_removed(
+    units: Callable[..., Process], again: Again, tmp_path: Path
+) -> None:
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    paths.clients.unlink()
+    with bound(paths.clients) as path:
+        process = units([("x", path)], "--takeover", str(paths.takeover))
+        process.line(is_ready)
+        until(lambda: ended_well(old))
+        assert paths.there() == ["clients", "takeover"]  # the admin port was the old one's alone
+        assert process.end() == 0
+        assert paths.there() == ["clients"]
 
 
 def test_clients_speak_tls_at_a_socket_of_that_name(units: Callable[..., Process], tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Supervisor:
                 await self._until(stopped, watching)
         finally:
             self._draining = True
-            self._overview.draining()
+            self._overview.draining(relieved=self._signals.relieved)
             self._succession.close()
             for one in kept:
                 one.close()

@@ -84,9 +84,9 @@ class WorkerOutlook(Outlook):
         self._look()
         self.tell(News.READY, state)
 
-    def draining(self) -> None:
+    def draining(self, *, relieved: bool = False) -> None:
         """Note that no more clients are accepted. The supervisor knows: it gave the order."""
-        self.readiness.drain()
+        self.readiness.leave() if relieved else self.readiness.drain()
 
     def stopped(self) -> None:
         """Do nothing: the supervisor sees the process end."""
