@@ -659,6 +659,8 @@ MUTATIONS = [
     Mutation("session/changes.py", "and standing.rights.by_database", "and False", "few by database"),
     Mutation(_LUA + "rename.lua", "need(ARGV[1], KEYS[2], KEYS[4])", "", "few by selectors"),
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
+    Mutation(_LUA + "replace.lua", "need_index(KEYS[3], 'zrem', KEYS[3])", "", "few who store"),
+    Mutation(_LUA + "rename.lua", "need_index(KEYS[5], 'zrem', KEYS[5])", "", "few who rename"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
     Mutation(
         "session/multi.py",

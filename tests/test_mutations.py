@@ -908,6 +908,12 @@ CHECKS |= {
     "few change nothing": lambda place: acl.test_exactly_the_rights_that_are_documented(
         _pair(place), next(row for row in acl.rights_table() if row[:2] == ("PERSIST", "set"))
     ),
+    "few who store": lambda place: acl.test_exactly_the_rights_that_are_documented(
+        _pair(place), next(row for row in acl.rights_table() if row[0] == "SUNIONSTORE")
+    ),
+    "few who rename": lambda place: acl.test_exactly_the_rights_that_are_documented(
+        _pair(place), next(row for row in acl.rights_table() if row[0] == "RENAME")
+    ),
     "few meanwhile": lambda place: acl.test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanwhile(
         _pair(place)
     ),
