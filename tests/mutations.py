@@ -775,9 +775,20 @@ MUTATIONS = [
     Mutation("workers/fellows.py", "self._board.held() <= self.limit", "self.total <= self.limit", "limits of workers"),
     Mutation("workers/fellows.py", "if best == self._worker:", "if True:", "balance of workers"),
     # One proxy takes the place of another.
-    Mutation("relay/client.py", "waits and (self._is_fresh or", "waits and (False or", "taken over, in parts"),
-    Mutation("relay/client.py", "or talk.has_begun_request", "or False", "taken over, in parts"),
+    Mutation(
+        "relay/client.py", "            lacks_first = True", "            lacks_first = False", "taken over, in parts"
+    ),
+    Mutation("relay/client.py", "lacks_first = talk.has_begun_request", "lacks_first = False", "taken over, in parts"),
     Mutation("listen/succession.py", "self._signals.relieved = True", "pass", "taken over, in parts"),
+    Mutation(
+        "relay/client.py", "self._first is First.BEGUN and talk.has_only_begun", "False", "taken over within a request"
+    ),
+    Mutation(
+        "relay/client.py",
+        "self._first is First.BEGUN and talk.has_only_begun",
+        "talk.has_begun_request",
+        "taken over within a request",
+    ),
     Mutation(
         "listen/succession.py", "found.listener, found.ended\n", "found.listener, made.alone\n", "taken by nobody"
     ),

@@ -1038,7 +1038,8 @@ CHECKS |= {
     "taken over": lambda place: takeover.test_the_next_proxy_takes_the_place_of_the_one_that_runs(
         _again(place), place.folder, 1, 1
     ),
-    "taken over, in parts": lambda place: takeover.test_a_first_request_in_parts_is_answered(_again(place)),
+    "taken over, in parts": lambda place: takeover.check_parts(_again(place), "1", 0),
+    "taken over within a request": lambda place: takeover.check_parts(_again(place), "1", 30),
     "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
     "no longer wanted": lambda place: takeover.check_dropped(_again(place), place.folder, "1", "1"),
     "answered by the one that serves": lambda place: takeover.check_one_answers(_again(place), place.folder, "1"),

@@ -27,6 +27,7 @@ from proxy.embedded.server import GUARD
 from proxy.listen.given import from_manager
 from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, Predecessor
 from proxy.listen.succession import SILENT_SECONDS, STEP_SECONDS, Succession
+from proxy.server import FIRST_SECONDS
 from proxy.settings import Settings, SettingsError
 from tests import servers
 from tests.admin import Admin
@@ -155,20 +156,44 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
     assert new.command("PING") == b"+PONG\r\n"
 
 
-def test_a_first_request_in_parts_is_answered(again: Again) -> None:
-    old = again()
-    with old.connect() as client, old.connect() as silent:
+def check_parts(again: Again, workers: str, before: int) -> None:
+    """A client whose first request has arrived in part, or not at all, can send the rest; others are closed at once."""
+    old = again("--workers", workers)
+    words = request("SET", "k", "v" * 100)
+    with old.connect() as client, old.connect() as silent, old.connect() as second:
+        client.send(words[:before])
+        assert second.command("PING") == b"+PONG\r\n"
+        second.send(words[:30])
         until(lambda: b"connected_clients" in old.command("INFO", "clients"))
-        again()
+        again("--workers", workers)
         until(lambda: said(old, "taken over by another process"))
-        words = request("SET", "k", "v" * 100)
-        for part in (words[:1], words[1:30], words[30:-1], words[-1:]):
+        assert second.some() == b""
+        for part in (words[before : before + 1], words[before + 1 : 40], words[40:-1], words[-1:]):
             assert client.silent(0.1)
             client.send(part)
         assert client.reply() == b"+OK\r\n"
         assert client.some() == b""
         silent.close()
         until(lambda: ended_well(old))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("before", [0, 1, 30])
+def test_a_first_request_in_parts_is_answered(again: Again, workers: str, before: int) -> None:
+    check_parts(again, workers, before)
+
+
+def test_the_rest_of_a_first_request_is_waited_for_so_long(again: Again) -> None:
+    old = again()
+    with old.connect() as client:
+        client.send(request("SET", "k", "v")[:9])
+        until(lambda: b"connected_clients" in old.command("INFO", "clients"))
+        again()
+        until(lambda: said(old, "taken over by another process"))
+        began = time.monotonic()
+        assert client.some() == b""
+        assert time.monotonic() - began > FIRST_SECONDS - 1
+    until(lambda: ended_well(old))
 
 
 def check_the_admin_port(again: Again, folder: Path) -> None:
