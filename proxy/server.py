@@ -649,15 +649,15 @@ class Server:
         Raises:
             SettingsError: it cannot; the other proxy goes on.
         """
-        await asyncio.shield(tried)
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
+                await asyncio.shield(tried)
                 for known in (self._tracker.settled, *self._all_asked):
                     await known.wait()
         except TimeoutError:
-            raise SettingsError(
-                f"takeover: upstream {self._upstream} is unavailable: {self._upstream.state}; the other proxy goes on"
-            ) from None
+            why = self._upstream.state if tried.done() else "it does not answer"
+            advice = "the other proxy goes on"
+            raise SettingsError(f"takeover: upstream {self._upstream} is unavailable: {why}; {advice}") from None
 
     async def _warn(self) -> None:
         """Warn once about limits that differ from the settings, and about data exposed to others."""

@@ -33,6 +33,7 @@ from tests import servers
 from tests.admin import Admin
 from tests.conftest import StartProxy
 from tests.pages import page
+from tests.patience import patience
 from tests.raw import Raw, request
 from tests.servers import Process, Proxy, Server, free_port, is_ready, proxy_environment, until
 from tests.test_docs import at, folder, one_kind
@@ -154,6 +155,22 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
     new = again("--listen", path)
     until(lambda: ended_well(old))
     assert new.command("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_upstream_that_says_nothing_is_given_up_in_time(again: Again, workers: str) -> None:
+    """Not only its first attempt."""
+    old = again()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nowhere = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        new = again("--upstream", nowhere, "--connect-timeout", "2", "--workers", workers, ready=False)
+        with silent.accept()[0]:
+            began = time.monotonic()
+            until(partial(has_ended, new), 20, "an end")
+            assert time.monotonic() - began < patience(5)
+    assert new.process.wait() == 2
+    assert "it does not answer; the other proxy goes on" in new.process.output
+    assert old.command("PING") == b"+PONG\r\n"
 
 
 def check_parts(again: Again, workers: str, before: int) -> None:
