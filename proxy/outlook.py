@@ -59,9 +59,13 @@ class Outlook:
         log.info("ready", listen=listen, upstream=upstream, upstream_state=state, version=__version__)
         self.on_ready(listen)
 
-    def draining(self) -> None:
-        """Report that no more clients are accepted."""
-        self.readiness.drain()
+    def draining(self, *, relieved: bool = False) -> None:
+        """Report that no more clients are accepted.
+
+        Args:
+            relieved: whether another process serves them.
+        """
+        self.readiness.leave() if relieved else self.readiness.drain()
         self._notifier.stopping()
 
     def stopped(self) -> None:

@@ -11,11 +11,9 @@ import errno
 import gc
 import math
 import os
-import resource
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -48,6 +46,7 @@ from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
 from proxy.listen.binding import Listener, bind_all, by_address
+from proxy.listen.files import enough_files
 from proxy.listen.given import Given
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
 from proxy.listen.others import Others
@@ -611,7 +610,7 @@ class Server:
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            outlook.draining()
+            outlook.draining(relieved=signals.relieved)
             for task in done:
                 task.result()  # these tasks run until cancelled: if one has ended, it has failed
             succession.close()  # a proxy that is taking over may go on listening
@@ -649,15 +648,15 @@ class Server:
         Raises:
             SettingsError: it cannot; the other proxy goes on.
         """
-        await asyncio.shield(tried)
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
+                await asyncio.shield(tried)
                 for known in (self._tracker.settled, *self._all_asked):
                     await known.wait()
         except TimeoutError:
-            raise SettingsError(
-                f"takeover: upstream {self._upstream} is unavailable: {self._upstream.state}; the other proxy goes on"
-            ) from None
+            why = self._upstream.state if tried.done() else "it does not answer"
+            advice = "the other proxy goes on"
+            raise SettingsError(f"takeover: upstream {self._upstream} is unavailable: {why}; {advice}") from None
 
     async def _warn(self) -> None:
         """Warn once about limits that differ from the settings, and about data exposed to others."""
@@ -738,18 +737,6 @@ class Server:
             await asyncio.sleep(0)
 
 
-def raise_file_limit() -> int:
-    """Raise the limit of open files as far as the system allows: each client takes two.
-
-    Returns:
-        The limit.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
-
-
 async def _serve(settings: Settings, files: int, succession: Succession) -> None:
     outlook = Outlook(Notifier())
     outlook.on_ready = partial(show_first_steps, settings)
@@ -782,9 +769,10 @@ def run(settings: Settings, given: Given | None = None) -> int:
         SIGTERM or SIGINT ends the process at once, with status 1, as in Redis.
 
     Raises:
-        SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.
+        SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
+            too few open files.
     """
-    files = raise_file_limit()
+    files = enough_files(settings)
     try:
         uvloop.run(_serve(settings, files, Succession.of(settings, given)), loop_factory=Loop)
     except EmbeddedError as error:

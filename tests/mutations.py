@@ -659,6 +659,8 @@ MUTATIONS = [
     Mutation("session/changes.py", "and standing.rights.by_database", "and False", "few by database"),
     Mutation(_LUA + "rename.lua", "need(ARGV[1], KEYS[2], KEYS[4])", "", "few by selectors"),
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
+    Mutation(_LUA + "replace.lua", "need_index(KEYS[3], 'zrem', KEYS[3])", "", "few who store"),
+    Mutation(_LUA + "rename.lua", "need_index(KEYS[5], 'zrem', KEYS[5])", "", "few who rename"),
     Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
     Mutation(
         "session/multi.py",
@@ -773,9 +775,20 @@ MUTATIONS = [
     Mutation("workers/fellows.py", "self._board.held() <= self.limit", "self.total <= self.limit", "limits of workers"),
     Mutation("workers/fellows.py", "if best == self._worker:", "if True:", "balance of workers"),
     # One proxy takes the place of another.
-    Mutation("relay/client.py", "waits and (self._is_fresh or", "waits and (False or", "taken over, in parts"),
-    Mutation("relay/client.py", "or talk.has_begun_request", "or False", "taken over, in parts"),
+    Mutation(
+        "relay/client.py", "            lacks_first = True", "            lacks_first = False", "taken over, in parts"
+    ),
+    Mutation("relay/client.py", "lacks_first = talk.has_begun_request", "lacks_first = False", "taken over, in parts"),
     Mutation("listen/succession.py", "self._signals.relieved = True", "pass", "taken over, in parts"),
+    Mutation(
+        "relay/client.py", "self._first is First.BEGUN and talk.has_only_begun", "False", "taken over within a request"
+    ),
+    Mutation(
+        "relay/client.py",
+        "self._first is First.BEGUN and talk.has_only_begun",
+        "talk.has_begun_request",
+        "taken over within a request",
+    ),
     Mutation(
         "listen/succession.py", "found.listener, found.ended\n", "found.listener, made.alone\n", "taken by nobody"
     ),
@@ -803,6 +816,11 @@ MUTATIONS = [
     ),
     Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),
     Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
+    Mutation("listen/succession.py", "            self._predecessor.given.close()\n", "", "no longer wanted"),
+    Mutation("listen/succession.py", "self._files[address].remove()", "pass", "no longer wanted"),
+    Mutation("admin/server.py", "await alone.wait()", "pass", "answered by the one that serves"),
+    Mutation("admin/server.py", "await asyncio.wait(self._fresh, timeout=LINGER_SECONDS)", "pass", "a late probe"),
+    Mutation("outlook.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),

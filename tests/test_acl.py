@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -759,12 +760,12 @@ def rights_table() -> list[tuple[str, str, list[str], list[str]]]:
     return rows
 
 
-def contents(server: Server) -> dict[tuple[int, bytes], object]:
+def contents(server: Server) -> dict[tuple[int, bytes], Any]:
     """What the server has in its first two databases, but for the lease and the covered prefixes.
 
     Scores in whole ms: the background pass notes in the fraction when it first met a void deadline.
     """
-    found: dict[tuple[int, bytes], object] = {}
+    found: dict[tuple[int, bytes], Any] = {}
     for database in (0, 1):
         with server.connect() as client:
             client.command("SELECT", database)
@@ -801,6 +802,11 @@ def said_to(pair: Pair, command: str, kind: str, rules: list[str]) -> list[bytes
             replies.append(client.command(*line.split()))
         if replies[-1].startswith(b"-") and pair.server.version >= (7,):
             assert contents(pair.server) == was, (line, rules, replies[-1])
+        if not replies[-1].startswith(b"-"):
+            now = contents(pair.server)
+            for database in (0, 1):
+                left = [one for one in now.get((database, NAMES.index), ()) if (database, NAMES.shadow(one)) not in now]
+                assert not left, (line, rules)
     return replies
 
 

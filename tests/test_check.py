@@ -174,6 +174,7 @@ def test_each_right_that_is_missing_is_named(kind: str, start_server: StartServe
         finding = found(url)["rights"]
         assert finding.level is Level.FAILURE, name
         assert finding.text.startswith(f"the proxy's user lacks +{name};"), (name, finding.text)
+        assert ("+rpush cannot be tried" in finding.text) is (name == "eval"), finding.text
     narrowed = {"+client": ["+client|tracking"], "+command": ["+command|count"]} if server.version >= (7,) else {}
     for rule, instead in narrowed.items():  # parts of a command
         some = [given for given in rules(PREFIX) if given != rule]
@@ -194,6 +195,7 @@ def test_each_right_that_is_missing_is_named(kind: str, start_server: StartServe
     report = Report("--upstream", url, *nowhere())
     some = [name for name in TRIALS if name not in ("hello", "rpush")]  # the latter only a script can try
     fails(report, "rights", " ".join(f"+{name}" for name in some), "config/acl.example")
+    assert "replication" not in report.text  # which only INFO tells
 
 
 @pytest.mark.parametrize("gone", [["EVAL"], ["INFO"], ["SUBSCRIBE", "HELLO"], [name.upper() for name in TRIALS]])

@@ -1007,6 +1007,12 @@ def test_a_primary_that_is_down_is_named(cluster: Cluster) -> None:
         status, _, complained = run("deadlines", "--upstream", cluster.nodes[0].url)
         assert status == 2
         assert f"redis://127.0.0.1:{node.announced_port}: connection refused" in complained
+        by_owner = {cluster.owner_of(key).identity: key for key in (f"down{number}" for number in range(100))}
+        for one in cluster.nodes:
+            key, url = by_owner[one.identity], cluster.nodes[0].url
+            lists, _, _ = run("deadlines", "--upstream", url, "--key", key)
+            explains, _, complained = run("explain", "--upstream", url, key, "m")
+            assert (lists, explains) == ((2, 2) if one is node else (0, 1)), complained
     finally:
         node.start_proxy()
 

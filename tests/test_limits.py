@@ -100,6 +100,38 @@ def test_a_low_limit_on_files_lowers_the_number_of_clients(server: Server, start
 
 
 @pytest.mark.one_kind
+@pytest.mark.parametrize("workers", [1, 8])
+def test_too_few_files_are_said_in_one_line(server: Server, tmp_path: Path, workers: int) -> None:
+    """And as many as it names are enough, with two proxies at work."""
+
+    def started(files: int) -> Process:
+        addresses = [f"unix://{tmp_path / name}" for name in "abc"] + [f"127.0.0.1:{port}"]
+        more = " ".join(f"--listen {address}" for address in addresses)
+        words = f"{more} --takeover {tmp_path / 'takeover'} --workers {workers} --upstream {server.url}"
+        return Process(["sh", "-c", f"ulimit -n {files}; exec {sys.executable} -m proxy {words}"], proxy_environment())
+
+    port = free_port()
+    processes = [started(12)]
+    try:
+        assert processes[0].wait() == 2
+        told = processes[0].output.strip()
+        assert told.startswith("expiremember-proxy: too few open files to start")
+        assert "\n" not in told
+        enough = int(told.split()[-1])
+        for _ in range(2):
+            processes.append(started(enough))
+            processes[-1].line(lambda line: "ready" in line)
+            with Raw(tmp_path / "a", timeout=20) as client:
+                assert client.command("PING") == b"+PONG\r\n"
+        assert processes[1].wait() == 0
+        assert processes[2].end() == 0
+        assert not [one.output for one in processes if "Traceback" in one.output]
+    finally:
+        for one in processes:
+            one.kill()
+
+
+@pytest.mark.one_kind
 @pytest.mark.parametrize(
     "given", [(), ("--config", str(ROOT / "config" / "proxy.toml"))], ids=["none", "every default"]
 )

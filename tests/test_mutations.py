@@ -908,6 +908,12 @@ CHECKS |= {
     "few change nothing": lambda place: acl.test_exactly_the_rights_that_are_documented(
         _pair(place), next(row for row in acl.rights_table() if row[:2] == ("PERSIST", "set"))
     ),
+    "few who store": lambda place: acl.test_exactly_the_rights_that_are_documented(
+        _pair(place), next(row for row in acl.rights_table() if row[0] == "SUNIONSTORE")
+    ),
+    "few who rename": lambda place: acl.test_exactly_the_rights_that_are_documented(
+        _pair(place), next(row for row in acl.rights_table() if row[0] == "RENAME")
+    ),
     "few meanwhile": lambda place: acl.test_a_transaction_goes_on_as_it_began_though_somebody_gets_few_rights_meanwhile(
         _pair(place)
     ),
@@ -1032,8 +1038,12 @@ CHECKS |= {
     "taken over": lambda place: takeover.test_the_next_proxy_takes_the_place_of_the_one_that_runs(
         _again(place), place.folder, 1, 1
     ),
-    "taken over, in parts": lambda place: takeover.test_a_first_request_in_parts_is_answered(_again(place)),
+    "taken over, in parts": lambda place: takeover.check_parts(_again(place), "1", 0),
+    "taken over within a request": lambda place: takeover.check_parts(_again(place), "1", 30),
     "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
+    "no longer wanted": lambda place: takeover.check_dropped(_again(place), place.folder, "1", "1"),
+    "answered by the one that serves": lambda place: takeover.check_one_answers(_again(place), place.folder, "1"),
+    "a late probe": lambda place: takeover.check_a_late_probe(_again(place), place.folder, "1"),
     "left to one": lambda place: takeover.check_left(_again(place), place.folder, "told", "1"),
     "left to workers": lambda place: takeover.check_left(_again(place), place.folder, "killed", "2"),
     "refused at the last moment": lambda place: takeover.check_untouched(_again(place), place.folder, "2"),

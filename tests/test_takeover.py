@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -26,11 +27,13 @@ from proxy.embedded.server import GUARD
 from proxy.listen.given import from_manager
 from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, Predecessor
 from proxy.listen.succession import SILENT_SECONDS, STEP_SECONDS, Succession
+from proxy.server import FIRST_SECONDS
 from proxy.settings import Settings, SettingsError
 from tests import servers
 from tests.admin import Admin
 from tests.conftest import StartProxy
 from tests.pages import page
+from tests.patience import patience
 from tests.raw import Raw, request
 from tests.servers import Process, Proxy, Server, free_port, is_ready, proxy_environment, until
 from tests.test_docs import at, folder, one_kind
@@ -154,20 +157,60 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
     assert new.command("PING") == b"+PONG\r\n"
 
 
-def test_a_first_request_in_parts_is_answered(again: Again) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_upstream_that_says_nothing_is_given_up_in_time(again: Again, workers: str) -> None:
+    """Not only its first attempt."""
     old = again()
-    with old.connect() as client, old.connect() as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nowhere = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        new = again("--upstream", nowhere, "--connect-timeout", "2", "--workers", workers, ready=False)
+        with silent.accept()[0]:
+            began = time.monotonic()
+            until(partial(has_ended, new), 20, "an end")
+            assert time.monotonic() - began < patience(5)
+    assert new.process.wait() == 2
+    assert "it does not answer; the other proxy goes on" in new.process.output
+    assert old.command("PING") == b"+PONG\r\n"
+
+
+def check_parts(again: Again, workers: str, before: int) -> None:
+    """A client whose first request has arrived in part, or not at all, can send the rest; others are closed at once."""
+    old = again("--workers", workers)
+    words = request("SET", "k", "v" * 100)
+    with old.connect() as client, old.connect() as silent, old.connect() as second:
+        client.send(words[:before])
+        assert second.command("PING") == b"+PONG\r\n"
+        second.send(words[:30])
         until(lambda: b"connected_clients" in old.command("INFO", "clients"))
-        again()
+        again("--workers", workers)
         until(lambda: said(old, "taken over by another process"))
-        words = request("SET", "k", "v" * 100)
-        for part in (words[:1], words[1:30], words[30:-1], words[-1:]):
+        assert second.some() == b""
+        for part in (words[before : before + 1], words[before + 1 : 40], words[40:-1], words[-1:]):
             assert client.silent(0.1)
             client.send(part)
         assert client.reply() == b"+OK\r\n"
         assert client.some() == b""
         silent.close()
         until(lambda: ended_well(old))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("before", [0, 1, 30])
+def test_a_first_request_in_parts_is_answered(again: Again, workers: str, before: int) -> None:
+    check_parts(again, workers, before)
+
+
+def test_the_rest_of_a_first_request_is_waited_for_so_long(again: Again) -> None:
+    old = again()
+    with old.connect() as client:
+        client.send(request("SET", "k", "v")[:9])
+        until(lambda: b"connected_clients" in old.command("INFO", "clients"))
+        again()
+        until(lambda: said(old, "taken over by another process"))
+        began = time.monotonic()
+        assert client.some() == b""
+        assert time.monotonic() - began > FIRST_SECONDS - 1
+    until(lambda: ended_well(old))
 
 
 def check_the_admin_port(again: Again, folder: Path) -> None:
@@ -182,6 +225,7 @@ def check_the_admin_port(again: Again, folder: Path) -> None:
         until(lambda: said(old, "stopping"))
         until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
         assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
+        assert {Admin(paths.admin).metrics()["client_connections"] for _ in range(4)} == {0}
         assert not old.process.ended
 
 
@@ -310,6 +354,92 @@ def starting(again: Again, paths: Paths, *arguments: str) -> Proxy:
     new = again(*paths.flags, "--upstream", nowhere, "--connect-timeout", "300", *arguments, ready=False)
     until(lambda: said(new, "no control connection to the upstream"), 20)
     return new
+
+
+def check_dropped(again: Again, folder: Path, before: str, after: str) -> None:
+    """What the new one does not want is closed, and its files go; the one after that can have all again."""
+    paths, port = Paths(folder), free_port()
+    every = (*paths.flags, "--listen", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{free_port()}")
+    old = again(*every, "--workers", before)
+    failed = starting(again, paths, "--listen", every[-1], "--workers", after)
+    failed.process.send_signal(signal.SIGTERM)
+    until(partial(has_ended, failed))
+    assert paths.there() == ALL
+    paths.check_served()
+    few = again("--listen", every[-1], "--workers", after)
+    until(lambda: ended_well(old))
+    assert paths.there() == ["takeover"]
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+    assert few.command("PING") == b"+PONG\r\n"
+    again(*every, "--workers", before)
+    until(lambda: ended_well(few))
+    paths.check_served()
+    with Raw(("127.0.0.1", port), 20) as again_there:
+        assert again_there.command("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize(("before", "after"), [("1", "1"), ("2", "2"), ("1", "2"), ("2", "1")])
+def test_addresses_that_are_no_longer_wanted_are_closed(again: Again, tmp_path: Path, before: str, after: str) -> None:
+    check_dropped(again, tmp_path, before, after)
+
+
+def test_who_was_left_more_than_it_wants_removes_all(again: Again, tmp_path: Path) -> None:
+    """Where it ends before it has served."""
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nowhere = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        new = again("--upstream", nowhere, "--connect-timeout", "300", ready=False)
+        with silent.accept()[0]:
+            old.stop()
+            assert paths.there() == ALL
+            new.process.send_signal(signal.SIGTERM)
+            until(partial(has_ended, new))
+    assert paths.there() == []
+
+
+def check_one_answers(again: Again, folder: Path, workers: str) -> None:
+    """The one that serves answers probes, and is told to drain: never one that starts."""
+    paths = Paths(folder)
+    old = again(*paths.flags)
+    until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
+    failed = starting(again, paths, "--workers", workers)
+    assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
+    failed.process.kill()
+    new = again(*paths.flags, "--workers", workers, ready=False)
+    answers = []
+    while not said(new, "ready"):
+        answers.append(Admin(paths.admin).ask("/readyz")[0])
+    until(lambda: ended_well(old))
+    answers += [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)]
+    assert set(answers) == {200}, Counter(answers)
+    starting(again, paths, "--workers", workers)
+    assert Admin(paths.admin).ask("/drain", "POST")[0] == 202
+    until(lambda: said(new, "drain requested by the admin port"))
+
+
+def check_a_late_probe(again: Again, folder: Path, workers: str) -> None:
+    """One whose connection the old one accepted before it left: the address is served, so that is the answer."""
+    paths = Paths(folder)
+    old = again(*paths.flags, "--workers", workers)
+    with Admin(paths.admin).conversation() as late:
+        until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
+        again(*paths.flags, "--workers", workers)
+        until(lambda: said(old, "stopped"))
+        late.request("GET", "/readyz")
+        assert late.getresponse().status == 200
+    until(lambda: ended_well(old))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_probe_that_the_old_one_has_is_answered(again: Again, tmp_path: Path, workers: str) -> None:
+    check_a_late_probe(again, tmp_path, workers)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_admin_port_is_of_the_one_that_serves(again: Again, tmp_path: Path, workers: str) -> None:
+    check_one_answers(again, tmp_path, workers)
 
 
 def check_left(again: Again, folder: Path, way: str, workers: str) -> None:
@@ -744,6 +874,38 @@ def test_a_proxy_serves_at_the_sockets_that_systemd_has_bound(
             assert client.silent(0.1)
             units(given, "--workers", workers)
             assert client.reply() == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sockets_of_systemd_that_are_no_longer_wanted_are_its(
+    units: Callable[..., Process], again: Again, tmp_path: Path, workers: str
+) -> None:
+    with bound() as tcp, bound(tmp_path / "clients") as path:
+        takeover = ("--takeover", str(tmp_path / "takeover"), "--workers", workers)
+        old = units([("x", tcp), ("x", path)], *takeover)
+        old.line(is_ready)
+        again("--listen", f"127.0.0.1:{tcp.getsockname()[1]}", "--workers", workers)
+        assert old.wait() == 0
+        assert (tmp_path / "clients").exists()
+        with Raw(tmp_path / "clients") as client:
+            client.send_command("PING")
+            path.settimeout(5)
+            path.accept()[0].close()
+
+
+def test_what_systemd_has_bound_anew_is_not_removed(
+    units: Callable[..., Process], again: Again, tmp_path: Path
+) -> None:
+    paths = Paths(tmp_path)
+    old = again(*paths.flags)
+    paths.clients.unlink()
+    with bound(paths.clients) as path:
+        process = units([("x", path)], "--takeover", str(paths.takeover))
+        process.line(is_ready)
+        until(lambda: ended_well(old))
+        assert paths.there() == ["clients", "takeover"]  # the admin port was the old one's alone
+        assert process.end() == 0
+        assert paths.there() == ["clients"]
 
 
 def test_clients_speak_tls_at_a_socket_of_that_name(units: Callable[..., Process], tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ class Readiness:
         """Record that the proxy takes no more clients."""
         self._draining = True
 
+    def leave(self) -> None:
+        """Record that another process serves the clients at the address, which is what probes ask for."""
+        self._obstacle, self._draining = lambda: None, False
+
     def obstacle(self) -> str | None:
         """Return why clients cannot be served, on one line; None if they can."""
         return "draining" if self._draining else self._obstacle()

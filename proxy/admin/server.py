@@ -24,6 +24,7 @@ from proxy.admin.http import READ, BadRequestError, Conversation, Request, Respo
 from proxy.admin.pages import Answer, Pages
 from proxy.admin.turns import Turns
 from proxy.listen.given import Given
+from proxy.listen.header import until_readable
 from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket, why_not
 from proxy.listen.succession import Succession
 from proxy.logs import Seldom
@@ -75,6 +76,7 @@ class AdminServer:
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], float] = {}  # connections that wait for a request: since when
+        self._fresh: set[asyncio.Task[None]] = set()  # connections that have had no response yet
         self._scraping = 0  # scrapes that are being answered
         self._is_crowded = False  # whether a new connection waits for room
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
@@ -84,7 +86,7 @@ class AdminServer:
         """Start to listen.
 
         Args:
-            succession: may already have the socket, and later hands it on.
+            succession: may already have the socket, then shared until no other proxy serves; later hands it on.
 
         Raises:
             SettingsError: the address cannot be listened on.
@@ -109,7 +111,9 @@ class AdminServer:
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise SettingsError(f"admin: cannot listen on {self._address}: {why_not(error)}") from None
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        self._accepting = asyncio.get_running_loop().create_task(
+            self._accept(None if there is None else succession.alone)
+        )
         log.info("admin port open", address=self._name())
 
     def _name(self) -> str:
@@ -136,7 +140,12 @@ class AdminServer:
             self._file.remove()
 
     async def close(self) -> None:
-        """Stop listening, and close all connections. Harmless when not open."""
+        """Stop listening, and close all connections. Harmless when not open.
+
+        Those that were accepted before another process had the port get their first response.
+        """
+        if self._listener is None and self._fresh:
+            await asyncio.wait(self._fresh, timeout=LINGER_SECONDS)
         tasks = [task for task in (self._accepting, *self._tasks) if task is not None]
         for task in tasks:
             task.cancel()
@@ -149,28 +158,29 @@ class AdminServer:
 
     # Connections.
 
-    async def _accept(self) -> None:
-        assert self._listener is not None
-        loop = asyncio.get_running_loop()
+    async def _accept(self, alone: asyncio.Event | None) -> None:
+        listener = self._listener
+        assert listener is not None
+        if alone is not None:  # until then the other process answers for the proxy
+            await alone.wait()
         while True:
+            # Accept in one step with what follows: who has not been accepted when this ends is another process's.
+            await until_readable(listener)
+            await self._make_room()
             try:
-                client, address = await loop.sock_accept(self._listener)
-            except ConnectionAbortedError:
+                await self._turns.run(partial(self._begin, listener))
+            except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
                 self._say_failed(error=error.strerror)
                 await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            try:
-                await self._make_room()
-            except asyncio.CancelledError:
-                client.close()
-                raise
-            await self._turns.run(partial(self._begin, client, address))
 
-    def _begin(self, client: socket.socket, address: object) -> None:
+    def _begin(self, listener: socket.socket) -> None:
+        client, address = listener.accept()
+        client.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._serve(client, _is_local(client, address)))
         self._tasks.add(task)
+        self._fresh.add(task)
         self._waiting[task] = time.monotonic()
         task.add_done_callback(self._ended)
 
@@ -187,6 +197,7 @@ class AdminServer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._fresh.discard(task)
         self._waiting.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._say_internal(exc_info=error)
@@ -217,7 +228,7 @@ class AdminServer:
             if request is None:
                 break
             answer = await self._answer(conversation, request, is_local)
-            if self._is_crowded:
+            if self._is_crowded or self._listener is None:
                 conversation.close_after()  # keep-alive is only a courtesy
             out = await self._turns.run(partial(conversation.respond, answer.response))
             if writer.is_closing():
@@ -227,6 +238,7 @@ class AdminServer:
                 await writer.drain()
             if answer.then is not None:
                 answer.then()
+            self._fresh.discard(task)
             self._waiting[task] = time.monotonic()
             patience = IDLE_SECONDS
         if writer.is_closing():

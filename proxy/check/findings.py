@@ -218,10 +218,12 @@ def _rights(facts: Facts) -> Iterator[Finding]:
     if facts.channels_refused:
         missing.append("the channels of the proxy")
     if missing:
+        untried = "; +rpush cannot be tried without +eval, so check again then" if "eval" in facts.refused else ""
         yield Finding(
             Level.FAILURE,
             "rights",
-            f"the proxy's user lacks {' '.join(missing)}; give it the rules in config/acl.example (ACL SETUSER)",
+            f"the proxy's user lacks {' '.join(missing)}; give it the rules in config/acl.example (ACL SETUSER)"
+            f"{untried}",
         )
     else:
         yield Finding(Level.OK, "rights", "the proxy's user has all the rights it needs")
@@ -309,8 +311,8 @@ def _role(info: Mapping[str, str], primary: str | None) -> Iterator[Finding]:
             f"{_count(replicas, 'replica')}, and min-replicas-to-write is 0: a failover may lose the last deadlines"
             " with the last writes; set min-replicas-to-write 1",
         )
-    else:
-        yield Finding(Level.OK, "replication", f"primary, {_count(replicas, 'replica')}" if "role" in info else "?")
+    elif "role" in info:
+        yield Finding(Level.OK, "replication", f"primary, {_count(replicas, 'replica')}")
 
 
 def _eviction(info: Mapping[str, str]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from proxy.settings import SettingsError
+from proxy.settings import SettingsError, parse_address
 
 _FIRST: Final = 3
 _ADMIN: Final = "admin"
@@ -32,6 +32,11 @@ class Given:
     clients: dict[str, list[socket.socket]] = field(default_factory=dict)
     admin: dict[str, socket.socket] = field(default_factory=dict)
     keeps_files: bool = True
+
+    def paths(self) -> list[tuple[str, Path]]:
+        """Return the addresses of the Unix sockets whose files the proxy removes, and the files."""
+        found = ((address, parse_address(address)) for address in (*self.clients, *self.admin) if self.keeps_files)
+        return [(address, path) for address, path in found if isinstance(path, Path)]
 
     def close(self) -> None:
         """Close the sockets that were not taken."""

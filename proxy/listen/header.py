@@ -63,7 +63,7 @@ async def take_header(client: socket.socket, seconds: float) -> str | None:
                     header = read(data + there)
                     data += client.recv(len(there) if header is None else header.size - len(data))
                 except (BlockingIOError, InterruptedError):
-                    await _until_readable(client)
+                    await until_readable(client)
                     continue
                 if header is not None and len(data) == header.size:
                     return header.source
@@ -75,11 +75,12 @@ async def take_header(client: socket.socket, seconds: float) -> str | None:
         raise
 
 
-async def _until_readable(client: socket.socket) -> None:
+async def until_readable(one: socket.socket) -> None:
+    """Wait until a socket has something to read or, if it listens, to accept."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
-    loop.add_reader(client, readable.set)
+    loop.add_reader(one, readable.set)
     try:
         await readable.wait()
     finally:
-        loop.remove_reader(client)
+        loop.remove_reader(one)

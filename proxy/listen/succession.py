@@ -69,6 +69,7 @@ class Succession:
         self._file: SocketFile | None = None
         self._listener: socket.socket | None = None
         self._predecessor: Predecessor | None = None
+        self._files: dict[str, SocketFile] = {}  # of the other proxy, by address
         self._visitor: socket.socket | None = None
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
         self._has_all = False  # the visitor
@@ -87,10 +88,12 @@ class Succession:
         if settings.takeover is not None and (found := Predecessor.at(settings.takeover)) is not None:
             made._predecessor, made._listener, made.alone = found, found.listener, found.ended
             made._file = SocketFile(settings.takeover, made.owns)
+            made._files = {address: SocketFile(path, made.alone.is_set) for address, path in found.given.paths()}
             if given is None:
                 made.given = found.given
-            else:
-                found.given.close()  # systemd's count; the other proxy is told to end all the same
+            else:  # systemd's count; the other proxy is told to end all the same
+                for address in (*given.clients, *given.admin):
+                    made._files.pop(address, None)
         return made
 
     def watch(self) -> None:
@@ -124,6 +127,7 @@ class Succession:
         self._signals = signals
         if self._predecessor is not None:
             await self._predecessor.relieve()
+            self._drop_rest()
             log.info("listening sockets taken over", takeover=str(self._path))
         try:
             if self._listener is None:
@@ -135,6 +139,18 @@ class Succession:
         except OSError as error:
             raise SettingsError(f"takeover: cannot listen on {self._path}: {why_not(error)}") from None
         self._await_visitor()
+
+    def _drop_rest(self) -> None:
+        """Close what the other proxy listens on and this one does not want; its files go unless that one goes on."""
+        if self._predecessor is not None:
+            self._remove_rest()
+            self._predecessor.given.close()
+
+    def _remove_rest(self) -> None:
+        if self._predecessor is not None:
+            for address, _ in self._predecessor.given.paths():
+                if address in self._files:
+                    self._files[address].remove()
 
     def _await_visitor(self) -> None:
         if self._listener is not None and not self._is_ending:
@@ -246,9 +262,10 @@ class Succession:
         return self.alone.is_set() and not self._has_left
 
     def remove_path(self) -> None:
-        """Remove the file, nothing else: the process is about to end."""
+        """Remove the files that only this removes, nothing else: the process is about to end."""
         if self._file is not None:
             self._file.remove()
+        self._remove_rest()
 
     def close(self) -> None:
         """Hand nothing over any more. Harmless when nothing was."""
@@ -260,4 +277,5 @@ class Succession:
             self._listener = None
         self.remove_path()
         if self._predecessor is not None:
+            self._drop_rest()
             self._predecessor.close()

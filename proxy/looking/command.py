@@ -81,7 +81,7 @@ def list_deadlines(settings: Settings, wanted: Wanted) -> int:
             raise LookError(f"some deadlines may be missing: {MOVING}")
         return DONE
 
-    return _run("deadlines", settings, work)
+    return _run("deadlines", settings, work, wanted.key)
 
 
 def explain(settings: Settings, key: bytes, member: bytes) -> int:
@@ -99,12 +99,12 @@ def explain(settings: Settings, key: bytes, member: bytes) -> int:
         _write(f"{text}\n{outlook(facts)}\n")
         return {True: DONE, False: ABSENT, None: FAILED}[facts.there]
 
-    return _run("explain", settings, work)
+    return _run("explain", settings, work, key)
 
 
-def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]]) -> int:
+def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]], key: bytes | None = None) -> int:
     async def connect() -> int:
-        async with opened(settings) as servers:
+        async with opened(settings, key) as servers:
             return await work(servers)
 
     try:

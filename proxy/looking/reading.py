@@ -141,20 +141,30 @@ class Servers:
         """
         if not self.clustered:
             return self.all[0]
-        number = slot(key)
-        for server in self.all:
-            if server.node is not None and number in server.node.slots:
-                return server
-        raise LookError(f"slot {number} of the cluster has no node: the key cannot be read")
+        places = [server.node for server in self.all if server.node is not None]
+        owner = _owner(places, key)[0]
+        return next(server for server in self.all if server.node is owner)
 
     def index_of(self, key: bytes) -> bytes:
         """Return the name of the index that has a key's earliest deadline."""
         return self.names.index_of(slot(key) if self.clustered else None)
 
 
+def _owner(nodes: Sequence[Node], key: bytes) -> list[Node]:
+    number = slot(key)
+    found = [node for node in nodes if number in node.slots]
+    if not found:
+        raise LookError(f"slot {number} of the cluster has no node: the key cannot be read")
+    return found[:1]
+
+
 @contextlib.asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Servers]:
+async def opened(settings: Settings, key: bytes | None = None) -> AsyncIterator[Servers]:
     """Connect to the server, or to all primaries of its cluster.
+
+    Args:
+        settings: the settings.
+        key: the only key that matters; then others than its primary may be down.
 
     Raises:
         LookError: a server cannot be reached, or another has become the primary meanwhile.
@@ -174,7 +184,7 @@ async def opened(settings: Settings) -> AsyncIterator[Servers]:
         except ValueError as error:
             raise LookError(f"{first}: {error}") from None
         servers = []
-        for node in nodes:
+        for node in nodes if key is None else _owner(nodes, key):
             if node.name == own.name:
                 first.node = node
                 servers.append(first)

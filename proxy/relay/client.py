@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol, cast
 
 import structlog
@@ -52,6 +53,14 @@ class Surroundings(conversation.Surroundings, Protocol):
         """Record that a connection has ended."""
 
 
+class First(Enum):
+    """How the client has begun, as far as its first bytes told."""
+
+    AWAITED = "it has sent nothing yet"
+    BEGUN = "a part of a request came"
+    THERE = "a request came"
+
+
 class ClientConnection(asyncio.Protocol):
     """A client's connection: connects it to the server, and closes both sides in order.
 
@@ -76,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
         self._holding = Holding(surroundings.held)
         self._leaves = False  # the server has not yet read everything it was sent
         self._made = False
-        self._is_fresh = True  # the client has sent no request yet
+        self._first = First.AWAITED
         self._parts = False  # close once the first request has been answered
 
     @property
@@ -101,9 +110,11 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle the first bytes, before or after the server is connected."""
-        self._is_fresh = False
+        self._first = First.THERE
         self.rebind()
         vars(self).get("data_received", self._take)(data)
+        if self._conversation is not None and self._conversation.has_only_begun:
+            self._first = First.BEGUN
         if self._parts:
             self.part()
 
@@ -137,7 +148,7 @@ class ClientConnection(asyncio.Protocol):
 
     def rebind(self) -> None:
         """Use the check that applies now for received bytes."""
-        if self._conversation is not None and not self._is_fresh:
+        if self._conversation is not None and self._first is not First.AWAITED:
             self._conversation.rebind()
 
     def pause_writing(self) -> None:
@@ -184,6 +195,8 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline = talk.pipeline
         early, self._early = self._early, b""
         talk.begin(early)
+        if talk.has_only_begun:
+            self._first = First.BEGUN
         self.rebind()
         if self._parts:
             self.part()
@@ -207,12 +220,18 @@ class ClientConnection(asyncio.Protocol):
     # The proxy is stopping.
 
     def part(self) -> None:
-        """Finish after the next request: another process serves new clients from now on."""
+        """Finish once the first request is there: another process serves new clients from now on."""
         talk = self._conversation
         waits = self._course.state in (State.CONNECTING, State.RELAYING) and not self._course.input_ended
-        if waits and (self._is_fresh or (self._parts and (talk is None or talk.has_begun_request))):
+        if talk is None or self._first is First.AWAITED:
+            lacks_first = True
+        elif self._parts:
+            lacks_first = talk.has_begun_request
+        else:
+            lacks_first = self._first is First.BEGUN and talk.has_only_begun
+        if waits and lacks_first:
             self._parts = True
-            if talk is not None and not self._is_fresh:
+            if talk is not None and self._first is not First.AWAITED:
                 self.receive_by(self._take_rest)
         else:
             self._parts = False

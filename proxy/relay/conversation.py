@@ -260,6 +260,11 @@ class Conversation:
         """Whether a request has arrived in part."""
         return self._session.intake.has_begun
 
+    @property
+    def has_only_begun(self) -> bool:
+        """Whether a request has arrived in part, and what was judged before has not led to anything."""
+        return self._outbound.unused and self.has_begun_request
+
     # Questions (relay.asking.Asker).
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-_NEEDED: Final = frozenset(b"eval exists time unlink select zadd zrangebyscore zrevrangebyscore".split())
+_NEEDED: Final = frozenset(b"eval exists time unlink select zadd zrem zrangebyscore zrevrangebyscore".split())
 """Commands that the scripts run, besides the client's own, on keys without deadlines."""
 
 DANGEROUS: Final = frozenset(b"sort restore restore-asking migrate keys".split())

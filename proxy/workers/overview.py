@@ -43,10 +43,10 @@ class Overview(Outlook):
         self._drains = False
         self.readiness.judge_by(self._obstacle)
 
-    def draining(self) -> None:
+    def draining(self, *, relieved: bool = False) -> None:
         """Report that no more clients are accepted."""
         self._drains = True
-        super().draining()
+        super().draining(relieved=relieved)
 
     def silent(self) -> list[WorkerProcess]:
         """Return the running workers that hang."""

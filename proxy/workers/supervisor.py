@@ -23,6 +23,7 @@ from proxy.embedded.choice import upstream_url
 from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
 from proxy.listen.binding import Listener, bind_all, shown
+from proxy.listen.files import enough_files
 from proxy.listen.given import Given
 from proxy.listen.succession import Succession
 from proxy.loop import Loop
@@ -126,7 +127,7 @@ class Supervisor:
                 await self._until(stopped, watching)
         finally:
             self._draining = True
-            self._overview.draining()
+            self._overview.draining(relieved=self._signals.relieved)
             self._succession.close()
             for one in kept:
                 one.close()
@@ -327,8 +328,10 @@ def run(settings: Settings, given: Given | None = None) -> int:
         itself. A second SIGTERM or SIGINT ends all processes at once, with status 1.
 
     Raises:
-        SettingsError: an address cannot be listened on, or a certificate or the password file cannot be used.
+        SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
+            too few open files.
     """
+    enough_files(settings)
     try:
         fine = uvloop.run(_serve(settings, Succession.of(settings, given)), loop_factory=Loop)
     except EmbeddedError as error:

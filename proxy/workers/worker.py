@@ -25,11 +25,12 @@ from proxy.admin.turns import Turns
 from proxy.ending import end
 from proxy.held_signals import release
 from proxy.listen.binding import Listener
+from proxy.listen.files import raise_file_limit
 from proxy.listen.listener import client_limit
 from proxy.loop import Loop
 from proxy.notify import Notifier
 from proxy.outlook import Outlook
-from proxy.server import Place, Server, raise_file_limit
+from proxy.server import Place, Server
 from proxy.settings import Settings, SettingsError
 from proxy.signals import TO_STOP, Signals
 from proxy.status.report import report_of
@@ -84,9 +85,9 @@ class WorkerOutlook(Outlook):
         self._look()
         self.tell(News.READY, state)
 
-    def draining(self) -> None:
+    def draining(self, *, relieved: bool = False) -> None:
         """Note that no more clients are accepted. The supervisor knows: it gave the order."""
-        self.readiness.drain()
+        self.readiness.leave() if relieved else self.readiness.drain()
 
     def stopped(self) -> None:
         """Do nothing: the supervisor sees the process end."""

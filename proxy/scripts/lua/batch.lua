@@ -275,6 +275,7 @@ local function make_sure(number, form, first)
     need(form.name, key, unpack(ARGV, first, first + form.takes - 1))
     need_refresh(shadow)
     need('zrem', shadow, member)
+    need_index(index, 'zrem', index)
     for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   end
   need('zadd', shadow, 0, member)

@@ -13,7 +13,8 @@ end
 copy[#copy + 1] = 'replace'
 need(unpack(copy))
 need('unlink', KEYS[4])
-need_index(KEYS[5])
+need_index(KEYS[5], 'zadd', 'xx', 0, KEYS[5])
+need_index(KEYS[5], 'zrem', KEYS[5])
 need_refresh(KEYS[4])
 settle(KEYS[1], KEYS[2], KEYS[5])
 if database == '' then settle(KEYS[3], KEYS[4], KEYS[5]) end

@@ -40,6 +40,7 @@ need_refresh(shadow)
 if deadline <= moment then
   for _, name in ipairs({'unlink', 'exists'}) do need(name, shadow) end
   need('zrem', shadow, member)
+  need_index(index, 'zrem', index)
   discard(kind, key, {member})
   if call('exists', key) == 0 then
     drop(key, shadow, index)

@@ -47,6 +47,7 @@ local removes = deadline <= moment
 if removes then
   for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   need('zrem', shadow, ARGV[2])
+  need_index(index, 'zrem', index)
 end
 -- For x
 -- present: the deadline of a member. Without one it is infinite: nothing is greater, everything is less.

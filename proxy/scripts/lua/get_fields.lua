@@ -26,6 +26,7 @@ local removes, score, gone = take == 'take' or deadline and deadline <= moment, 
 if removes or score or term == 'drop' then
   need_refresh(shadow)
   need('zrem', shadow, ARGV[2])
+  need_index(index, 'zrem', index)
   if removes then
     for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   elseif score then

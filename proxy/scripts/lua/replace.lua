@@ -5,6 +5,7 @@
 -- Result: the request's own
 -- Complexity: the request's own; the shadow is freed lazily
 need('unlink', KEYS[2])
+need_index(KEYS[3], 'zrem', KEYS[3])
 local reply = run(1)
 if not failed(reply) then drop(KEYS[1], KEYS[2], KEYS[3]) end
 return reply

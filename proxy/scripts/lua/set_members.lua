@@ -26,6 +26,7 @@ if of_key == 'NX' and there or of_key == 'XX' and not there then return 0 end
 if step == 2 then need('hset', key, ARGV[2], ARGV[3]) else need('sadd', key, ARGV[2]) end
 need_refresh(shadow)
 need('zrem', shadow, ARGV[2])
+need_index(index, 'zrem', index)
 if deadline then
   for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   need('zadd', shadow, deadline, ARGV[2])

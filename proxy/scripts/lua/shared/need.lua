@@ -3,12 +3,12 @@
 local function need(name, ...)
   if redis.acl_check_cmd and not redis.acl_check_cmd(name, ...) then call(name, ...) end
 end
--- The same for the index entry of a key that is about to get deadlines: without it they would not be seen.
-local function need_index(index)
-  if redis.acl_check_cmd then return need('zadd', index, 0, '') end
-  -- Redis before 7.0 has to be seen doing it: this changes nothing.
-  local reply = redis.pcall('zadd', index, 'xx', 0, '')
-  if failed(reply) and string.find(reply.err, "can't", 1, true) then call('zadd', index, 'xx', 0, '') end
+-- The same for the entry of a key in the index: a missing one hides its deadlines, one left over makes DBSIZE wrong.
+local function need_index(index, name, ...)
+  if redis.acl_check_cmd then return need(name, index, ...) end
+  -- Redis before 7.0 has to be seen doing it; of a member that is never there: the index itself.
+  local reply = redis.pcall(name, index, ...)
+  if failed(reply) and string.find(reply.err, "can't", 1, true) then call(name, index, ...) end
 end
 -- The same for what `refresh` (index.lua) runs on a shadow behind a change of it.
 local function need_refresh(shadow)

@@ -1,0 +1,45 @@
+"""The limit on open files: raise it, and say at once if it is too low to start.
+
+Its tests: tests/test_limits.py.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Final
+
+from proxy.settings import Settings, SettingsError
+
+_ALWAYS: Final = 40
+"""How many files a process has open at most before it serves anybody, besides its listening sockets."""
+
+_OF_A_WORKER: Final = 4
+"""Ends of channels that the supervisor holds for each worker while it starts them."""
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files as far as the system allows: each client takes two.
+
+    Returns:
+        The limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def enough_files(settings: Settings) -> int:
+    """Raise the limit of open files; return it.
+
+    Raises:
+        SettingsError: it is too low to start.
+    """
+    files, listens = raise_file_limit(), len(settings.listen)
+    needed = _ALWAYS + listens
+    if settings.workers > 1:  # the supervisor has each socket twice: for a worker and for the next proxy
+        needed += settings.workers * (2 * listens + _OF_A_WORKER)
+    if files < needed:
+        raise SettingsError(f"too few open files to start: raise their limit (ulimit -n) from {files} to {needed}")
+    return files
