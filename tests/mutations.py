@@ -283,7 +283,7 @@ MUTATIONS = [
         "members = 0",
         "list that never rests",
     ),
-    Mutation("session/standing.py", "not self.resp3 and (", "(", "subscriber"),
+    Mutation("session/standing.py", "(not self.resp3 and self.counted)", "self.counted", "subscriber"),
     Mutation("session/standing.py", "if one[0] == kind", "if one[0] != kind", "no subscriber"),
     Mutation(_LUA + "weed.lua", "deadline > 0 and deadline <= due_until", "deadline > 0", "many elements"),
     Mutation(_LUA + "shared/clear.lua", "room = cut and 0 or", "room =", "few elements"),
@@ -503,12 +503,11 @@ MUTATIONS = [
     Mutation(
         "session/session.py", 'self._out.expect(b"", fails=joined)', 'self._out.expect(b"")', "owed in front of CACHING"
     ),
-    Mutation("session/outgoing.py", "(silent or loud) and not self._is_bound", "(silent or loud)", "skips"),
     Mutation("wire/silence.py", "if reply != _DONE:", "if False:", "silence"),
-    Mutation("wire/silence.py", "and self.resets and self.wanted is Wanted.NONE", "and self.resets", "logouts"),
     Mutation(
-        "wire/silence.py", 'may_be = self.subscribes and piece[:1] == b"*"', "may_be = False", "subscribers in silence"
+        "wire/silence.py", "self.wanted is not Wanted.NONE or not fits(self._last)", "not fits(self._last)", "logouts"
     ),
+    Mutation("wire/silence.py", "may_be = self._subscribes and", "may_be = False and", "subscribers in silence"),
     Mutation("session/outgoing.py", "self.replace(request, ON)", "self.replace(request, request.raw)", "skips"),
     Mutation("session/hearing.py", "caching=self._caching if joined else", "caching=", "caching, then silence"),
     Mutation("relay/upstream.py", "(rest := self._replies.end())", "False", "replies in doubt at the end"),
@@ -734,10 +733,11 @@ MUTATIONS = [
         "self._ending.turn_away(self._no_room())\n",
         "waits for too much",
     ),
-    Mutation("relay/ending.py", "self._outbound.send(session.intake.take_out())", "pass", "a silent end"),
     # What a transaction says about replies, and what is asked in silence.
     Mutation("session/hearing.py", "if wish is Wish.OFF or wish is Wish.SKIP:", "if False:", "queued words"),
-    Mutation("wire/silence.py", ' or self._last[:2] == b"*-"', "", "queued words"),
+    Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
+    Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "subscribers in silence"),
+    Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),
     Mutation(

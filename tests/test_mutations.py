@@ -963,10 +963,8 @@ CHECKS |= {
     "caching, then silence": lambda place: silence.check_caching(place.server, place.proxy()),
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
+    "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
     "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),
-    "a silent end": lambda place: flow.check_who_is_turned_away_in_silence(
-        place.server, place.proxy("--request-limit", "65536")
-    ),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(
         place.server, place.proxy(), "HINCRBY"
     ),

@@ -14,7 +14,7 @@ from proxy.wire.pieces import Wish
 from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer
 from tests.raw import about, request
-from tests.servers import Proxy, Server
+from tests.servers import Proxy, Server, until
 from tests.streams import cuts
 from tests.test_wire import line_for
 
@@ -28,15 +28,12 @@ REPLIES: Final = (
 PUSH: Final = b">2\r\n$7\r\nmessage\r\n*1\r\n$1\r\nx\r\n"
 MESSAGE: Final = b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n"
 
-RESET: Final = b"RESET"
-
 Event = bytes | tuple[Wish, bytes]
 
 _events: st.SearchStrategy[Event] = st.one_of(
     st.sampled_from(REPLIES),
     st.sampled_from((PUSH, MESSAGE)),
     st.tuples(st.sampled_from(list(Wish)), st.sampled_from((b"+OK\r\n", b"-NOPERM no\r\n"))),
-    st.just(RESET),
 )
 
 
@@ -57,7 +54,9 @@ class Model:
 
     def wish(self, wish: Wish, reply: bytes) -> bytes:
         """Return what comes of the reply to a wish, if it was asked for."""
-        if wish is Wish.HEARD:
+        if wish in (Wish.LISTENS, Wish.ANEW):
+            pass
+        elif wish is Wish.HEARD:
             self.not_next = False
         elif wish is Wish.RAN:
             if not self.none or self.last[:1] != b"*" or self.last == b"*-1\r\n":
@@ -73,43 +72,55 @@ class Model:
             self.none, self.not_next = wish is Wish.OFF, wish is Wish.SKIP
         return b""
 
-    def reset(self) -> bytes:
+    def reset(self, reply: bytes) -> bytes:
         """Return what comes of the reply to a RESET."""
-        if self.none:
+        if self.none and reply == b"+RESET\r\n":
             self.none = False
-            return b"+RESET\r\n"
-        return self.answer(b"+RESET\r\n")
+            return reply
+        return self.answer(reply)
 
 
 @settings(max_examples=300)
-@given(st.lists(_events, max_size=30), st.data())
-def test_what_is_not_wanted_is_dropped_at_any_cut(events: list[Event], data: st.DataObject) -> None:
+@given(st.lists(_events, max_size=30), st.booleans(), st.data())
+def test_what_is_not_wanted_is_dropped_at_any_cut(events: list[Event], subscribes: bool, data: st.DataObject) -> None:
     substitution, model = ReplySubstitution(), Model()
     silence = substitution.silence
-    silence.subscribes = True
     stream, wanted = b"", b""
-    for event in events:
-        if event in (PUSH, MESSAGE):
+    for event in [(Wish.LISTENS, b""), *events]:
+        if event == PUSH or (event == MESSAGE and subscribes):
             stream += event
             wanted += event
-        elif event == RESET:
-            silence.note_reset()
-            stream += b"+RESET\r\n"
-            wanted += model.reset()
         elif isinstance(event, bytes):
-            if event == b"+RESET\r\n":  # a script may say so; behind a RESET that was refused it may be taken for one
-                continue
             stream += event
             wanted += model.answer(event)
         else:
             wish, reply = event
             asked = wish in (Wish.ON, Wish.OFF, Wish.SKIP)
-            sign = substitution.open(silence.expect(wish, replies=int(asked)), silent=False)
+            if wish is Wish.ANEW:
+                reply = b"+RESET\r\n" if reply == b"+OK\r\n" else reply
+                stream += reply
+                wanted += model.reset(reply)
+            sign = substitution.open(silence.expect(wish, lambda: subscribes, replies=int(asked)), silent=False)
             stream += line_for(sign, b"'") + (reply if asked else b"")
             wanted += model.wish(wish, reply)
     passed = b"".join(substitution.receive(piece) for piece in data.draw(cuts(stream or b"x")) if stream)
     assert passed == wanted
     assert silence.unanswered == 0
+
+
+@pytest.mark.parametrize("ends", [b"", b">2\r\n+push", b"$100\r\nabc"])
+def test_a_push_within_a_reply_is_told_and_the_reply_is_one(ends: bytes) -> None:
+    """Redis 6.2 and 7.0 send what a client publishes to itself within EXEC's reply."""
+    for inner in (PUSH, PUSH * 2, b":1\r\n" + PUSH, PUSH + b"*0\r\n"):
+        left = 3 - inner.count(b":1\r\n") - inner.count(b"*0\r\n")
+        stream = b"*3\r\n" + inner + b":2\r\n" * left + b"+NEXT\r\n" + PUSH + ends
+        for cut in range(len(stream)):
+            substitution = ReplySubstitution()
+            silence = substitution.silence
+            sign = substitution.open(silence.expect(Wish.SKIP, bool, replies=1), silent=False)
+            assert substitution.receive(line_for(sign, b"'") + b"+OK\r\n") == b""
+            told = substitution.receive(stream[:cut]) + substitution.receive(stream[cut:])
+            assert told == PUSH * inner.count(PUSH) + b"+NEXT\r\n" + PUSH + ends, (inner, cut)
 
 
 def both(server: Server, proxy: Proxy, program: bytes) -> tuple[bytes, bytes]:
@@ -189,17 +200,36 @@ def test_requests_go_together_whatever_is_wanted_of_their_replies(upstream: Serv
         assert set(replies) == {b"-ERR object type is unsupported\r\n"}
 
 
-def test_of_a_sign_that_is_cut_off_nothing_is_told() -> None:
+def test_of_what_is_cut_off_only_whole_replies_of_the_client_are_told() -> None:
+    """Those to what was asked before, and nothing of a sign or of a reply to the proxy itself."""
     refusal = b"-NOPERM this user has no permissions to run the 'echo' command\r\n"
-    for silent in (False, True):
-        for cut in range(1, 60):
+    for echoes, wish in product((False, True), (Wish.SKIP, Wish.OFF)):
+        whole, cut = b"", 0
+        while True:
             substitution = ReplySubstitution()
-            if silent:
-                substitution.expect(b"", silent=True)
-            last = line_for(substitution.expect(b""), b"'")[:cut]
-            replies = (refusal if silent else b"") + b":1\r\n"
-            told = substitution.receive(replies + last) + substitution.end()
-            assert told == b":1\r\n", last
+            substitution.echoes = echoes
+            signs = [
+                substitution.enclose(b"", lambda _: b""),
+                substitution.open(substitution.silence.expect(wish, bool, replies=1)),
+                substitution.expect(b"", silent=echoes),
+            ]
+            first, second, third, last = (
+                refusal if echoes else line_for(sign, b"'")
+                for sign in (*re.findall(rb"\*\d.*?(?=\*|\Z)", signs[0], re.DOTALL), *signs[1:])
+            )
+            end = line_for(substitution.expect(b""), b"'")
+            stream = b":7\r\n" + first + b"+own\r\n" + second + b"$2\r\nab\r\n" + third + b"+OK\r\n:1\r\n:2\r\n" + last
+            stream += b"*2\r\n:3\r\n:4\r\n" + end
+            if not whole:
+                whole = substitution.receive(stream)
+                assert whole.startswith(b":7\r\n$2\r\nab\r\n")
+                cut = 1
+                continue
+            told = substitution.receive(stream[:cut]) + substitution.end()
+            assert whole.startswith(told), (stream[:cut], told)
+            cut += 1
+            if cut == len(stream):
+                break
 
 
 def check_doubt_at_the_end(server: Server, proxy: Proxy) -> None:
@@ -255,6 +285,67 @@ def check_subscribers(server: Server, proxy: Proxy) -> None:
             for number in range(3):
                 server.command("PUBLISH", "a", f"m{number}")
                 assert b"m%d" % number in client.reply()
+
+
+def test_no_array_is_taken_for_a_message_without_a_subscription(upstream: Server, proxy: Proxy) -> None:
+    read = request("LRANGE", "ll", 0, -1)
+    subscribed = request("SUBSCRIBE", "c") + request("UNSUBSCRIBE")
+    upstream.command("DEL", "ll")
+    upstream.command(*["RPUSH", "ll", "message", "a", "lvl"])
+    for before in (b"", subscribed, request("HELLO", 3) + request("SUBSCRIBE", "c"), subscribed + request("RESET")):
+        for behind in (SKIP + read + request("GET", "x"), OFF + read + ON, OFF + read + request("RESET")):
+            straight, through = both(upstream, proxy, before + behind + request("PING"))
+            assert _told(through) == _told(straight), (before, behind)
+
+
+def test_a_reset_is_known_by_its_place(upstream: Server, proxy: Proxy) -> None:
+    says = request("EVAL", "return redis.status_reply('RESET')", 0)
+    for program in (OFF + says + request("RESET"), OFF + says + request("ECHO", "x") + request("RESET")):
+        straight, through = both(upstream, proxy, program + request("PING"))
+        assert through == straight, program
+
+
+def test_pushes_within_a_transaction_lose_nothing(upstream: Server, proxy: Proxy) -> None:
+    """The order of what a client publishes to itself is the server's."""
+    hello, subscribe, multi = request("HELLO", 3), request("SUBSCRIBE", "c"), request("MULTI")
+    publish, run = request("PUBLISH", "c", "in"), request("EXEC")
+    for program in (
+        hello + subscribe + OFF + multi + publish + run + request("RESET"),
+        hello + subscribe + OFF + multi + publish * 3 + run + ON,
+        hello + subscribe + SKIP + multi + publish + run,
+    ):
+        straight, through = both(upstream, proxy, program + request("PING"))
+        assert _told(through) == _told(straight), program
+    for protocol in (2, 3):  # what confirms a subscription in a transaction is lost; what comes afterwards is not
+        with proxy.connect() as client:
+            client.command("HELLO", protocol)
+            client.send(OFF + multi + subscribe + run + request("PUBLISH", "c", "own") * (protocol == 3))
+            until(lambda: upstream.command("PUBLISH", "c", "other") == b":1\r\n", what="a subscriber")
+            said = b""
+            while b"other" not in said:
+                said += client.reply()
+            assert (b"own" in said) == (protocol == 3)
+
+
+@pytest.mark.every_kind
+def test_a_half_close_loses_no_reply_behind_those_that_are_dropped(upstream: Server, proxy: Proxy) -> None:
+    check_half_close(upstream, proxy)
+
+
+def check_half_close(server: Server, proxy: Proxy) -> None:
+    """See that large replies that are dropped keep nobody from those that are wanted."""
+    server.command("SET", "big", b"x" * 5_000_000)
+    get, ping = request("GET", "big"), request("PING")
+    for program, wanted in ((OFF + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"), (SKIP + get + ping, b"+PONG\r\n")):
+        for _ in range(3):
+            with proxy.connect() as client:
+                client.send(program)
+                client.end_of_requests()
+                assert client.rest() == wanted
+    with proxy.connect() as client:  # who has left in front of a request that blocks takes nothing
+        client.send(OFF + request("BLPOP", "jobs", 0))
+        until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
+    until(lambda: b"blocked_clients:0" in server.command("INFO", "clients"))
 
 
 def check_many_resets(server: Server, proxy: Proxy) -> None:

@@ -199,18 +199,22 @@ def test_nothing_goes_by_unjudged_behind_a_head_that_is_refused(pair: tuple[Serv
 
 
 def test_what_comes_before_a_request_that_the_server_refuses_is_answered(pair: tuple[Server, Proxy, Server]) -> None:
-    """Also if the first of it is answered by the proxy, and another takes its time."""
+    """Also if the first of it is answered by the proxy, and another takes its time.
+
+    Redis 8.10 may swallow the error behind it, and then does not close.
+    """
     huge = b"*3\r\n$4\r\nMSET\r\n$1\r\nk\r\n$600000000\r\n" + b"v" * 20_000
     straight, proxy, _ = pair
-    pieces = [AUTH + requests("BLPOP q 0.3", "ECHO end") + huge]
-    wanted, closed = said(straight, pieces)
-    pieces[0] = requests("EXPIREMEMBER x") + pieces[0]
+    behind = requests("BLPOP q 0.3", "ECHO end") + huge
+    wanted, closed = said(straight, [AUTH + behind])
+    wanted = wanted.partition(b"-ERR Protocol error")[0]
+    assert wanted == b"+OK\r\n*-1\r\n$3\r\nend\r\n"
     arity = b"-ERR wrong number of arguments for 'expiremember' command\r\n"  # servers look at that before the login
-    assert said(proxy, pieces) == (arity + wanted, closed)
-    pieces[0] = AUTH + requests("EXPIREMEMBER x") + pieces[0]
-    answer, closed_too = said(proxy, pieces)
-    assert answer.endswith(wanted.removeprefix(b"+OK\r\n"))
-    assert closed_too == closed
+    for front in (b"", AUTH):
+        answer, closed_too = said(proxy, [front + requests("EXPIREMEMBER x") + AUTH + behind])
+        answer = answer.partition(b"-ERR Protocol error")[0]
+        assert answer == (b"+OK\r\n" if front else b"") + arity + wanted
+        assert closed_too or not closed
 
 
 @pytest.mark.one_kind

@@ -173,7 +173,7 @@ class ServerCommands:
             return
         version = int(numbers[1]), int(numbers[2])
         self.takes_many_arguments = self.hides_commands = version >= (7, 0)
-        self.empty_counts = greeting.get(b"server") == b"valkey" or version < (8, 0)
+        self.empty_counts = greeting.get(b"server") == b"valkey" or not (8, 0) <= version < (8, 6)
         if greeting.get(b"server") != b"valkey":
             return
         if version >= (8, 0):

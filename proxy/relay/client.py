@@ -195,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline = talk.pipeline
         early, self._early = self._early, b""
         talk.begin(early)
-        if talk.has_only_begun:
+        if self._course.state not in OVER and talk.has_only_begun:
             self._first = First.BEGUN
         self.rebind()
         if self._parts:

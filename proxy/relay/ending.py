@@ -102,17 +102,20 @@ class Ending:
         session, upstream = self._session, self._upstream
         if session.unfinished or session.reads.under_way or self._comes_back_first():
             return  # not yet: see `Conversation._proceed`; until then the vigil watches the client
+        halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
-        sign = None if upstream.ends_by_halves or waits else session.drain()
-        if sign is None and not (upstream.ends_by_halves or waits):
+        # A server that notices the end drops what it has not sent, also what is dropped here: then let it send that.
+        defers = halves and session.replies.silence.suspected and not self._progress.may_block
+        sign = session.drain() if defers or not (halves or waits) else None
+        if sign is None and not (halves or waits):
             upstream.end_beneath()  # a request was sent in part: the rest will not come
         rest = session.intake.rest()
         self._flow.account()
         # A middlebox may ignore a half close below TLS, and no sign can follow a request that was cut off.
-        self.untold = not upstream.ends_by_halves
+        self.untold = not halves or sign is not None
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
-        if upstream.ends_by_halves:
+        if halves and sign is None:
             # A server that must read more before it notices the end could hand over others' data to this client. The
             # mere beginning of a request is meaningless to it, so leave that out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
@@ -121,9 +124,8 @@ class Ending:
 
     @property
     def may_probe(self) -> bool:
-        """Whether the server still reads although the client has ended: with TLS, where the end is itself a sign."""
-        upstream = self._upstream
-        return self._course.ended and not (upstream.ends_by_halves or upstream.ended_beneath)
+        """Whether the server still reads although the client has ended, since a sign is to come before it is told."""
+        return self._course.state is State.ENDED and self.untold and not self._upstream.ended_beneath
 
     def end_refused(self) -> None:
         """Forward the half close: the server may wait for it, because it is silent or blocked."""
@@ -155,8 +157,6 @@ class Ending:
         """Send the client an error after the replies to its earlier requests, and close."""
         session, upstream = self._session, self._upstream
         sign = session.drain() if not upstream.closing else None
-        if sign is None:
-            self._outbound.send(session.intake.take_out())
         self._discard()
         if self._course.state is State.ORPHANED:
             self._outbound.send(sign or b"")  # after what was judged before
@@ -225,7 +225,7 @@ class Ending:
             return False
         elif state is State.DRAINING:
             self._client.say_farewell(self.last_words)
-        elif state is State.ENDED and not self._upstream.ends_by_halves:
+        elif state is State.ENDED and not (self._upstream.ends_by_halves and self._progress.unsigned):
             self._upstream.leave()
         else:
             return False

@@ -14,6 +14,7 @@ from proxy.session.rights import named_user, short_name
 from proxy.session.standing import DEFAULT_USER, Login, Standing, Subscriptions
 from proxy.session.strangers import Strangers
 from proxy.session.without_engine import WithoutEngine
+from proxy.wire.pieces import Wish
 from proxy.wire.request import Request, encode, strict_integer
 
 _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Effect.EXEC))
@@ -87,8 +88,8 @@ class Changes:
             standing.rights.by_state = True
             if standing.greeted_in_resp3 and not standing.subscriptions.resp3:
                 self._out.ask_first(_HELLO, standing.subscriptions.learn())
-            standing.replies.silence.subscribes = True
             standing.subscriptions.note(name, request.arguments[1:])
+            self._out.wish_here(Wish.LISTENS)
             self._out.shut()  # subscribing to several channels gets several replies
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":

@@ -92,8 +92,8 @@ class Hearing:
 
     def end_transaction(self, *, runs: bool) -> None:
         """Note that the open transaction has ended. If it runs, what it ends has ended behind the reply to EXEC."""
-        if self._wants_all and runs:
-            self._out.wish_here(Wish.RAN)
+        if runs:
+            self._out.wish_here(Wish.RAN if self._wants_all else Wish.HEARD)
         self._wants_all = False
 
     def start_anew(self) -> None:
@@ -101,8 +101,9 @@ class Hearing:
 
         A sign behind it shows where the replies begin that can prove another login.
         """
-        self._standing.replies.silence.note_reset()
-        if self._out.logged_out == self._standing.replies.next_number:
+        if self._standing.replies.silence.suspected:
+            self._out.wish_here(Wish.ANEW)
+        elif self._out.logged_out == self._standing.replies.next_number:
             self._out.append(self._out.expect(b""))
 
     def _join(self) -> None:

@@ -96,11 +96,15 @@ class Outgoing:
         """
         assert fails or not self._is_bound
         self._mark_front()
+        replies = self._standing.marked
+        return replies.expect(reply, by_greeting=self._greets, found=found, silent=replies.echoes and not fails)
+
+    @property
+    def _greets(self) -> bool:
+        """Whether only a HELLO is certain to be answered."""
         standing = self._standing
-        may_greet = standing.transaction is None and not standing.subscriptions.begun
-        by_greeting = self._hides_commands and standing.is_stranger and may_greet
-        replies = standing.marked
-        return replies.expect(reply, by_greeting=by_greeting, found=found, silent=replies.echoes and not fails)
+        may = standing.transaction is None and not standing.subscriptions.begun
+        return may and self._hides_commands and standing.is_stranger
 
     def wish(self, wish: Wish, request: Request, *, caching: bytes) -> None:
         """Send a request that says which replies the client wants, and have its reply heeded. Not in a transaction.
@@ -113,17 +117,21 @@ class Outgoing:
         """
         assert not self._standing.is_stranger  # whose wishes the server refuses
         self._bound = -1
-        replies = self._standing.marked
-        self.append(replies.open(replies.silence.expect(wish, replies=2 if caching else 1)))
+        self._heed(wish, 2 if caching else 1)
         self.replace(request, ON)
         self.append(caching)
 
     def wish_here(self, wish: Wish) -> None:
         """Have a wish heeded here of which the server is not told; only if the client may not want all replies."""
-        replies = self._standing.marked
         standing = self._standing
-        if replies.silence.suspected and standing.transaction is None and not (self._is_bound or standing.is_stranger):
-            self.append(replies.open(replies.silence.expect(wish, replies=0)))
+        if standing.replies.silence.suspected and standing.transaction is None and not self._is_bound:
+            self._heed(wish, 0)
+
+    def _heed(self, wish: Wish, replies: int) -> None:
+        marked, subscriptions = self._standing.marked, self._standing.subscriptions
+        may_be = wish is Wish.LISTENS or subscriptions.counted
+        way = marked.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies)
+        self.append(marked.open(way, by_greeting=self._greets))
 
     def replace(self, request: Request, instead: bytes) -> None:
         """Send something else instead of a request. If the request's line ends are odd, so are those of the
@@ -183,7 +191,7 @@ class Outgoing:
         standing = self._standing
         silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
         loud = loud and standing.next is _FREE and not standing.is_stranger
-        if standing.transaction is None and (silent or loud) and not self._is_bound:
+        if standing.transaction is None and (silent or loud):
             self.fenced = standing.replies.next_number
             self.append(self.expect(b"", fails=not silent))
 

@@ -66,7 +66,12 @@ class Subscriptions:
     @property
     def hinder(self) -> bool:
         """Whether an ECHO may be refused."""
-        return self.monitors or (not self.resp3 and (self._uncounted or bool(self._names)))
+        return self.monitors or (not self.resp3 and self.counted)
+
+    @property
+    def counted(self) -> bool:
+        """Whether there may be any now."""
+        return self._uncounted or bool(self._names)
 
     def greet(self, *, resp3: bool) -> None:
         """Note a HELLO that asks for a protocol."""

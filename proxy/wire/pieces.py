@@ -42,7 +42,9 @@ class Wish(Enum):
     OFF = "it wants none"
     SKIP = "it does not want the next one"
     HEARD = "the next one has come, or will not"
-    RAN = "it wants all of them if the transaction has run whose reply was the last"
+    RAN = "it wants all of them if the last reply was of a transaction that has run"
+    LISTENS = "nothing, but the next one is to a SUBSCRIBE, so that messages may come"
+    ANEW = "it wants all of them if the last reply was of a RESET"
 
 
 class Heeded(NamedTuple):
@@ -51,10 +53,12 @@ class Heeded(NamedTuple):
     Attributes:
         wish: the wish.
         reply: the server's reply to it; empty if it was not asked.
+        subscribes: whether the client may be a subscriber in RESP2 from here on, so that an array may be a message.
     """
 
     wish: Wish
     reply: bytes
+    subscribes: bool
 
 
 Piece: TypeAlias = bytes | Slot | Heeded

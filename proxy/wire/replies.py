@@ -31,6 +31,7 @@ _HEADS: Final = frozenset(b"*~%")
 _SIZED: Final = b"$=!"
 _STAR: Final = 0x2A
 _MINUS: Final = 0x2D
+_PUSH: Final = 0x3E
 _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 
@@ -117,6 +118,7 @@ class Replies:
         self._pending = 0  # parts of the current reply or push still to come
         self._within_line = False  # whether the beginning of a long line has been passed on
         self._unasked = False  # whether it is a push
+        self._around = 0  # parts still to come of the reply within which the push came, as it may in EXEC's
 
     def cut(self, data: bytes, most: float = math.inf) -> list[tuple[bytes, bool]]:
         """Take bytes of the stream; leave out the pushes between replies.
@@ -150,6 +152,10 @@ class Replies:
                 count, position = run
                 self._pending -= count
             else:
+                if self._pending and not self._unasked and data[position] == _PUSH:
+                    if position > begin:
+                        pieces.append((data[begin:position], False))
+                    begin, self._around, self._pending = position, self._pending, 0
                 end = data.find(b"\r\n", position) + 2
                 if end < 2:
                     if size - position <= LONGEST_LINE:
@@ -164,6 +170,7 @@ class Replies:
             if not (self.left or self._pending or self._within_line):
                 if self._unasked:
                     self._put_unasked(data[begin:position], pieces)
+                    self._pending, self._around = self._around, 0
                 else:
                     pieces.append((data[begin:position], True))
                     most -= 1

@@ -23,7 +23,7 @@ from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
 from proxy.wire.guard import Fronted, Guard, Repeated
 from proxy.wire.pieces import Heeded, Piece, Slot
-from proxy.wire.replies import Replies
+from proxy.wire.replies import Replies, RepliesAndPushes
 from proxy.wire.request import encode
 from proxy.wire.silence import Silence, WishReply
 
@@ -242,6 +242,7 @@ class ReplySubstitution:
         *,
         found: Callable[[], None] | None = None,
         silent: bool | None = None,
+        by_greeting: bool = False,
     ) -> bytes:
         """Pass the replies to the next requests through a filter until it is done.
 
@@ -249,11 +250,13 @@ class ReplySubstitution:
             passage: the filter.
             found: called when the first of them is next, as in `expect`.
             silent: as in `expect`; `echoes` by default.
+            by_greeting: as in `expect`.
 
         Returns:
             The request to send in front of it.
         """
-        request = self.expect(b"", found=found, silent=self.echoes if silent is None else silent)
+        silent = self.echoes if silent is None else silent
+        request = self.expect(b"", by_greeting=by_greeting, found=found, silent=silent)
         self._opens[self._expected[-1][0]] = passage
         return request
 
@@ -348,14 +351,18 @@ class ReplySubstitution:
         return out
 
     def end(self) -> bytes:
-        """Return the held back bytes that are for the client: the server has closed, so no sign will come."""
-        held = bytes(self._held if self._doubt is None else self._doubt) if self._is_held_back else b""
-        sign = self._find(held, 0)
-        held = held[: self._possible_begin(held, 0) if sign is None else sign[0]]  # it was cut off
-        self._held, self._doubt = b"", None
+        """Return the bytes that were held in doubt and are for the client: the server has closed, so no sign will come.
+
+        Only whole replies: what was cut off may be a sign, or the reply to something of the proxy's own.
+        """
+        held, self._held, self._doubt = bytes(self._doubt or b""), b"", None
         passed: list[Piece] = []
         try:
-            self._pass_with_refused(held, len(self._expected), passed, ended=True)
+            pieces = RepliesAndPushes().cut(held)
+            while pieces and not pieces[-1][1]:
+                pieces.pop()
+            whole = b"".join(piece for piece, _ in pieces)
+            self._pass_with_refused(whole, len(self._expected), passed, ended=True)
         except (StrayReplyError, UnclearRepliesError):
             return b""
         return self._in_order(passed)

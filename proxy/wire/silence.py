@@ -28,8 +28,15 @@ _MUCH: Final = 16 * 1024
 
 _DONE: Final = b"+OK\r\n"
 _RESET: Final = b"+RESET\r\n"
+_OF_THE_LAST: Final = len(_RESET)
 _ANSWERS: Final = (_DONE, b"-")
 """How the reply to a wish begins: it is the first between messages to a RESP2 subscriber, or lines of MONITOR."""
+
+_BY_THE_LAST: Final = {
+    Wish.RAN: (re.compile(rb"\*[0-9]").match, _DONE),
+    Wish.ANEW: (re.compile(rb"\+RESET\r").match, _RESET),
+}
+"""For the wishes that depend on the last reply: whether that fits, and what the client is told then."""
 
 _MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?subscribe))\r\n")
 """Matches the beginning of what a RESP2 subscriber gets unasked."""
@@ -52,16 +59,14 @@ class Silence:
     Attributes:
         wanted: the replies that it wants, where its stream stands.
         unanswered: how many wishes have been sent whose replies have still to come.
-        resets: how many RESETs have been sent while it might want none: the reply to one makes it want all again.
-        subscribes: whether it may be a RESP2 subscriber, so that an array may be a message.
     """
 
-    __slots__ = ("_begun", "_find", "_framing", "_last", "_passes", "resets", "subscribes", "unanswered", "wanted")
+    __slots__ = ("_begun", "_find", "_framing", "_last", "_passes", "_subscribes", "unanswered", "wanted")
 
     def __init__(self) -> None:
         self.wanted = Wanted.ALL
-        self.unanswered = self.resets = 0
-        self.subscribes = False
+        self.unanswered = 0
+        self._subscribes = False  # whether an array may be a message
         self._framing = RepliesAndPushes()
         self._find: Callable[[bytes], list[bytes]] = _nothing  # splits a chunk of whole replies
         self._begun = b""  # the beginning of a reply of which it is not known whether it is a message
@@ -73,31 +78,27 @@ class Silence:
         """Whether the client may not want all replies, now or when what was sent has been answered."""
         return self.wanted is not _ALL or self.unanswered > 0
 
-    def expect(self, wish: Wish, *, replies: int = 1) -> WishReply:
-        """Return the filter for the reply to a wish that is about to be sent; `replies` as in `WishReply`."""
-        if not self.suspected:
-            self.resets = 0
+    def expect(self, wish: Wish, subscribes: Callable[[], bool], *, replies: int) -> WishReply:
+        """Return the filter for the reply to a wish that is about to be sent; the arguments as in `WishReply`."""
         self.unanswered += 1
-        return WishReply(self, wish, replies)
-
-    def note_reset(self) -> None:
-        """Note that a RESET is sent."""
-        if self.suspected:
-            self.resets += 1
+        return WishReply(self, wish, subscribes, replies)
 
     def heed(self, heeded: Heeded) -> bytes:
         """Begin or end dropping replies; return the bytes for the client."""
-        wish, reply = heeded
+        wish, reply, self._subscribes = heeded
         self.unanswered -= 1
         if wish is Wish.HEARD:
             if self.wanted is Wanted.NOT_NEXT:
                 self.wanted = _ALL
             return b""
-        if wish is Wish.RAN:
-            if self.wanted is not Wanted.NONE or self._last[:1] != b"*" or self._last[:2] == b"*-":
+        if wish is Wish.LISTENS:
+            return b""
+        if wish in _BY_THE_LAST:
+            fits, said = _BY_THE_LAST[wish]
+            if self.wanted is not Wanted.NONE or not fits(self._last):
                 return b""
             self.wanted = _ALL
-            return _DONE
+            return said
         if reply != _DONE:
             return self.pass_on(reply)
         if wish is Wish.ON:
@@ -114,10 +115,10 @@ class Silence:
         """Take bytes of the stream; return those that the client wants."""
         out: list[bytes] = []
         framing = self._framing
-        if self.wanted is Wanted.NONE and framing.between and not self.subscribes and data:
+        if self.wanted is Wanted.NONE and framing.between and not self._subscribes and data:
             replies = self._find(data)
-            if sum(map(len, replies)) == len(data) and not (self.resets and _RESET in replies):
-                self._last = replies[-1][:2]
+            if sum(map(len, replies)) == len(data):
+                self._last = replies[-1][:_OF_THE_LAST]
                 return b""
         try:
             while data and self.wanted is not _ALL:
@@ -125,10 +126,8 @@ class Silence:
                 framing.pushes.clear()
                 pieces = framing.cut(data, 1 if one else math.inf)
                 for number, (piece, ends) in enumerate(pieces):
-                    passes = self.wanted is _ALL or number in framing.pushes
-                    out.append(piece if passes else self._sift(piece, ends=ends))
-                whole = bool(pieces) and pieces[-1][1]
-                data = framing.rest() if self.wanted is _ALL or (one and whole) else b""
+                    out.append(piece if number in framing.pushes else self._sift(piece, ends=ends))
+                data = framing.rest() if one and pieces and pieces[-1][1] else b""
         except StrayReplyError:  # the server does not speak RESP any more, as after SYNC
             self._framing = RepliesAndPushes()
             data = b""
@@ -138,21 +137,17 @@ class Silence:
         """Take a piece of a reply; return the bytes that the client wants."""
         piece, self._begun = self._begun + piece, b""
         if self._passes is None:
-            may_be = self.subscribes and piece[:1] == b"*"
+            may_be = self._subscribes and piece[:1] == b"*"
             if may_be and not ends and len(piece) < _LONGEST_BEGINNING:
                 self._begun = piece
                 return b""
             self._passes = may_be and _MESSAGE.match(piece) is not None
             if not self._passes:
-                self._last = piece[:2]
+                self._last = piece[:_OF_THE_LAST]
         passes = self._passes
         if not ends:
             return piece if passes else b""
         self._passes = None
-        if piece == _RESET and self.resets and self.wanted is Wanted.NONE:
-            self.resets -= 1
-            self.wanted = _ALL
-            return piece
         if not passes and self.wanted is Wanted.NOT_NEXT:
             self.wanted = _ALL
         return piece if passes else b""
@@ -164,6 +159,7 @@ class WishReply:
     Args:
         silence: heeds it.
         wish: the wish.
+        subscribes: returns, when they have come, whether the client may be a subscriber in RESP2 from then on.
         replies: how many replies there are: none if the server is not asked; a second is to a request of the proxy's
             own.
 
@@ -171,12 +167,13 @@ class WishReply:
         done: whether they have come.
     """
 
-    __slots__ = ("_answers", "_framing", "_is_other", "_replies", "_silence", "_wish", "done")
+    __slots__ = ("_answers", "_framing", "_is_other", "_replies", "_silence", "_subscribes", "_wish", "done")
 
-    def __init__(self, silence: Silence, wish: Wish, replies: int) -> None:
+    def __init__(self, silence: Silence, wish: Wish, subscribes: Callable[[], bool], replies: int) -> None:
         self.done = False
         self._silence = silence
         self._wish = wish
+        self._subscribes = subscribes
         self._replies = replies
         self._answers: list[bytes] = []
         self._is_other = False  # whether the current reply is another: a message, or a line of MONITOR
@@ -211,7 +208,7 @@ class WishReply:
                 return b""
             data = framing.rest()
         if len(answers) == self._replies:
-            passed.append(Heeded(self._wish, answers[0] if answers else b""))
+            passed.append(Heeded(self._wish, answers[0] if answers else b"", self._subscribes()))
             self.done = True
         return data
 
