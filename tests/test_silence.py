@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from proxy.wire.pieces import Wish
 from proxy.wire.reply import ReplySubstitution
+from proxy.wire.request import encode
 from tests.conftest import StartProxy, StartServer
 from tests.raw import about, request
 from tests.servers import Proxy, Server, until
 from tests.streams import cuts
+from tests.test_session import Driver
 from tests.test_wire import line_for
 
 OFF, ON, SKIP = (request("CLIENT", "REPLY", word) for word in ("OFF", "ON", "SKIP"))
@@ -336,7 +338,13 @@ def check_half_close(server: Server, proxy: Proxy) -> None:
     """See that large replies that are dropped keep nobody from those that are wanted."""
     server.command("SET", "big", b"x" * 5_000_000)
     get, ping = request("GET", "big"), request("PING")
-    for program, wanted in ((OFF + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"), (SKIP + get + ping, b"+PONG\r\n")):
+    server.command("XADD", "stream", "*", "a", "b")
+    could_block = request("XREAD", "STREAMS", "stream", 0) + request("WAIT", 0, 100)
+    for program, wanted in (
+        (OFF + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
+        (OFF + could_block + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
+        (SKIP + get + ping, b"+PONG\r\n"),
+    ):
         for _ in range(3):
             with proxy.connect() as client:
                 client.send(program)
@@ -346,6 +354,34 @@ def check_half_close(server: Server, proxy: Proxy) -> None:
         client.send(OFF + request("BLPOP", "jobs", 0))
         until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
     until(lambda: b"blocked_clients:0" in server.command("INFO", "clients"))
+
+
+@pytest.mark.every_kind
+def test_a_server_that_wants_no_login_any_more_is_not_silenced(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """By a client that was to log in when it came."""
+    server = start_server(kind, "--requirepass", "secret")
+    proxy = start_proxy(None, "--upstream", server.url.replace("//", "//:secret@"))
+    with server.connect() as admin:
+        assert admin.command("AUTH", "secret") == b"+OK\r\n"
+        for program in (OFF + request("INCR", "n") + ON, SKIP + request("INCR", "n")):
+            with proxy.connect() as client:
+                assert client.command("CLIENT", "REPLY", "OFF").startswith(b"-NOAUTH")
+                assert admin.command("CONFIG", "SET", "requirepass", "") == b"+OK\r\n"
+                client.send(program + request("ECHO", "end"))
+                wanted = b"+OK\r\n" if ON in program else b""
+                client.end_of_requests()
+                assert client.rest() == wanted + b"$3\r\nend\r\n"
+            assert admin.command("CONFIG", "SET", "requirepass", "secret") == b"+OK\r\n"
+
+
+def test_of_caching_only_the_word_is_kept() -> None:
+    """Since it may be sent again and again."""
+    big = b"x" * 100_000
+    for words in ([big], [b"YES", big], [b"MAYBE"], [b"yes"]):
+        sent = Driver().feed(encode([b"CLIENT", b"CACHING", *words]) + SKIP * 3)
+        assert len(sent) < 2_000 + sum(map(len, words))
 
 
 def check_many_resets(server: Server, proxy: Proxy) -> None:

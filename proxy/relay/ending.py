@@ -105,7 +105,8 @@ class Ending:
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
         # A server that notices the end drops what it has not sent, also what is dropped here: then let it send that.
-        defers = halves and session.replies.silence.suspected and not self._progress.may_block
+        # If a request in front of that blocks, the vigil tells it.
+        defers = halves and session.replies.silence.suspected
         sign = session.drain() if defers or not (halves or waits) else None
         if sign is None and not (halves or waits):
             upstream.end_beneath()  # a request was sent in part: the rest will not come

@@ -18,6 +18,8 @@ _NOT_QUEUED: Final = Refusal(b"ERR Command 'client|reply' not allowed inside a t
 
 _WISHES: Final = {b"ON": Wish.ON, b"OFF": Wish.OFF, b"SKIP": Wish.SKIP}
 
+_CACHING: Final = {word: encode([b"CLIENT", b"CACHING", word]) for word in (b"YES", b"NO")}
+
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
     """Return whether nothing may be put between a request and the next one. The proxy's own requests go before both."""
@@ -52,11 +54,7 @@ class Hearing:
         """
         standing, out, arguments = self._standing, self._out, request.arguments
         about = arguments[1].upper() if len(arguments) > 2 else b""
-        wish = None
-        if about == b"REPLY" and len(arguments) == 3 and request.kind is Kind.WHOLE and not standing.is_stranger:
-            wish = _WISHES.get(arguments[2].upper())
-        if wish is Wish.ON and not standing.replies.silence.suspected:
-            wish = None
+        wish = self._wish_of(request)
         if wish is not None and standing.transaction is None:
             out.wish(wish, request, caching=self._caching if joined else b"")
             if joined and self._caching:
@@ -70,6 +68,25 @@ class Hearing:
         out.append(request.raw)
         self._note(arguments, about)
         return None
+
+    def send_of_stranger(self, request: Request) -> bool:
+        """Send a wish of a client that may not have logged in; return False if it is none.
+
+        The server may have ceased to want a login, and then it would be silent.
+        """
+        wish = self._wish_of(request)
+        if wish is None:
+            return False
+        self._out.wish(wish, request)
+        return True
+
+    def _wish_of(self, request: Request) -> Wish | None:
+        """Return what a request says about replies, if the proxy has to heed it."""
+        words = [word.upper() for word in request.arguments] if request.count == 3 else []
+        if words[:2] != [b"CLIENT", b"REPLY"] or request.kind is not Kind.WHOLE:
+            return None
+        wish = _WISHES.get(words[2])
+        return None if wish is Wish.ON and not self._standing.replies.silence.suspected else wish
 
     def _note(self, arguments: list[bytes], about: bytes) -> None:
         """Note how a request that is sent as it came changes the state."""
@@ -87,7 +104,7 @@ class Hearing:
         elif about == b"CACHING" and standing.transaction is not None:
             self._out.caching_queued = True
         elif about == b"CACHING":
-            self._caching = encode([b"CLIENT", *arguments[1:]])
+            self._caching = _CACHING.get(arguments[2].upper(), b"") if len(arguments) == 3 else b""
             self._join()
 
     def end_transaction(self, *, runs: bool) -> None:

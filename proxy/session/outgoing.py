@@ -106,7 +106,7 @@ class Outgoing:
         may = standing.transaction is None and not standing.subscriptions.begun
         return may and self._hides_commands and standing.is_stranger
 
-    def wish(self, wish: Wish, request: Request, *, caching: bytes) -> None:
+    def wish(self, wish: Wish, request: Request, *, caching: bytes = b"") -> None:
         """Send a request that says which replies the client wants, and have its reply heeded. Not in a transaction.
 
         Args:
@@ -115,7 +115,6 @@ class Outgoing:
             caching: the CLIENT CACHING that applies to the next request; empty for none. The sign ends that, so it is
                 sent again.
         """
-        assert not self._standing.is_stranger  # whose wishes the server refuses
         self._bound = -1
         self._heed(wish, 2 if caching else 1)
         self.replace(request, ON)

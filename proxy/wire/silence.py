@@ -85,8 +85,10 @@ class Silence:
 
     def heed(self, heeded: Heeded) -> bytes:
         """Begin or end dropping replies; return the bytes for the client."""
-        wish, reply, self._subscribes = heeded
+        wish, reply, subscribes = heeded
         self.unanswered -= 1
+        if wish is not Wish.ANEW or _BY_THE_LAST[wish][0](self._last):
+            self._subscribes = subscribes
         if wish is Wish.HEARD:
             if self.wanted is Wanted.NOT_NEXT:
                 self.wanted = _ALL
