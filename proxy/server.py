@@ -45,7 +45,7 @@ from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
-from proxy.listen.binding import Listener, bind_all, by_address
+from proxy.listen.binding import Listener, as_given, bind_all
 from proxy.listen.files import enough_files
 from proxy.listen.given import Given
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
@@ -530,7 +530,7 @@ class Server:
         signals.before_end.append(self._listeners.remove_paths)
         succession = self._place.succession
         keeps_files = succession.given is None or succession.given.keeps_files
-        succession.offer.append(lambda: Given(by_address(self._listeners.sockets), keeps_files=keeps_files))
+        succession.offer.append(lambda: as_given(self._listeners.sockets, keeps_files=keeps_files))
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]

@@ -399,6 +399,49 @@ def test_who_was_left_more_than_it_wants_removes_all(again: Again, tmp_path: Pat
     assert paths.there() == []
 
 
+def check_foreign(again: Again, folder: Path, after: str, workers: str) -> None:
+    """What another program has bound at a path since is not removed, be the address still wanted or not."""
+    paths = Paths(folder)
+    old = again(*paths.flags, "--workers", workers)
+    with ExitStack() as stack:
+        for path in (paths.clients, paths.admin):
+            path.unlink()
+            stack.enter_context(bound(path))
+        new = again(*(paths.flags if after == "wanted" else ()), "--workers", workers)
+        until(lambda: ended_well(old))
+        assert paths.there() == ALL
+        new.stop()
+        assert paths.there() == ["clients", "admin"]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("after", ["wanted", "dropped"])
+def test_files_of_others_are_left(again: Again, tmp_path: Path, after: str, workers: str) -> None:
+    check_foreign(again, tmp_path, after, workers)
+
+
+def test_files_are_left_where_the_old_one_does_not_tell_them_apart(again: Again, tmp_path: Path) -> None:
+    """A proxy from before says nothing of them."""
+    paths = Paths(tmp_path)
+    with ExitStack() as stack:
+        meeting, clients, admin = (
+            stack.enter_context(bound(tmp_path / name)) for name in ("takeover", "clients", "admin")
+        )
+        new = again(*paths.flags, ready=False)
+        visitor = stack.enter_context(meeting.accept()[0])
+        for kind, path, one in (
+            ("takeover", None, meeting), ("clients", paths.clients, clients), ("admin", paths.admin, admin),
+        ):  # fmt: skip
+            visitor.recv(1)
+            socket.send_fds(visitor, [json.dumps({"is": kind, "address": f"unix://{path}"}).encode()], [one.fileno()])
+        visitor.recv(1)
+        visitor.sendall(b'{"is": "all", "version": 1, "keeps_files": true}' + ENDS)
+    new.until_ready()
+    paths.check_served()
+    new.stop()
+    assert paths.there() == ALL
+
+
 def check_one_answers(again: Again, folder: Path, workers: str) -> None:
     """The one that serves answers probes, and is told to drain: never one that starts."""
     paths = Paths(folder)
@@ -893,11 +936,15 @@ def test_sockets_of_systemd_that_are_no_longer_wanted_are_its(
             path.accept()[0].close()
 
 
+@pytest.mark.parametrize("spelt", ["alike", "twice a slash", "by a link"])
 def test_what_systemd_has_bound_anew_is_not_removed(
-    units: Callable[..., Process], again: Again, tmp_path: Path
+    units: Callable[..., Process], again: Again, tmp_path: Path, spelt: str
 ) -> None:
+    """However the address of the old one is spelt."""
     paths = Paths(tmp_path)
-    old = again(*paths.flags)
+    (tmp_path / "link").symlink_to(tmp_path)
+    where = {"alike": "", "twice a slash": "/", "by a link": "/link"}[spelt]
+    old = again("--listen", f"unix://{tmp_path}{where}/clients", *paths.flags[2:])
     paths.clients.unlink()
     with bound(paths.clients) as path:
         process = units([("x", path)], "--takeover", str(paths.takeover))

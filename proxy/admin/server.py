@@ -95,6 +95,7 @@ class AdminServer:
         given = succession.given
         there = given.admin.pop(self._address, None) if given is not None else None
         keeps_files = given is None or given.keeps_files
+        marks = given.marks.pop(self._address, None) if given is not None and there is not None else None
         self._path = where if isinstance(where, Path) else None
         succession.offer.append(partial(self._offer, keeps_files))
         succession.at_release.append(self.release)
@@ -106,8 +107,8 @@ class AdminServer:
                 self._listener = bind_path(where)
             else:
                 self._listener = bind(await look_up(where.host, where.port))
-            if self._path is not None and (keeps_files or there is None):
-                self._file = SocketFile(self._path, succession.owns)
+            if self._path is not None and (marks is not None or there is None):
+                self._file = SocketFile(self._path, succession.owns, marks)
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise SettingsError(f"admin: cannot listen on {self._address}: {why_not(error)}") from None
@@ -124,8 +125,12 @@ class AdminServer:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _offer(self, keeps_files: bool) -> Given:
-        there = {} if self._listener is None else {self._address: self._listener}
-        return Given(admin=there, keeps_files=keeps_files)
+        given = Given(keeps_files=keeps_files)
+        if self._listener is not None:
+            given.admin[self._address] = self._listener
+            if self._file is not None and self._file.marks is not None:
+                given.marks[self._address] = self._file.marks
+        return given
 
     def release(self) -> None:
         """Leave the port to another process: stop accepting, and go on serving open connections."""

@@ -8,9 +8,12 @@ old one serves. When the new one reports that it serves, the old one stops accep
 exits. If the new one fails before that, the old one goes on.
 
     the new proxy             the old proxy
-    n                         {"is": "…", "address": "…"} and sockets; and so on, until {"is": "all", …}
+    n                         {"is": "…", "address": "…", "marks": […]} and sockets; and so on, until {"is": "all", …}
     a (it starts), often
     s (it serves)             e (it ends)
+
+`marks` identify the file of a Unix socket that the old one has bound: only that is removed later, never what another
+process has bound at the path since. They are null where the file is systemd's.
 
 The other says `e` also where it is told to end before: who has been told `all` has everything then, the files of Unix
 sockets included. Where it just goes, it has been killed, which leaves the same. With `g` it gives up a silent one.
@@ -69,7 +72,6 @@ class Succession:
         self._file: SocketFile | None = None
         self._listener: socket.socket | None = None
         self._predecessor: Predecessor | None = None
-        self._files: dict[str, SocketFile] = {}  # of the other proxy, by address
         self._visitor: socket.socket | None = None
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
         self._has_all = False  # the visitor
@@ -87,13 +89,10 @@ class Succession:
         made = cls(settings.takeover, given)
         if settings.takeover is not None and (found := Predecessor.at(settings.takeover)) is not None:
             made._predecessor, made._listener, made.alone = found, found.listener, found.ended
-            made._file = SocketFile(settings.takeover, made.owns)
-            made._files = {address: SocketFile(path, made.alone.is_set) for address, path in found.given.paths()}
-            if given is None:
+            if found.marks is not None:
+                made._file = SocketFile(settings.takeover, made.owns, found.marks)
+            if given is None:  # else systemd's count; the other proxy is told to end all the same
                 made.given = found.given
-            else:  # systemd's count; the other proxy is told to end all the same
-                for address in (*given.clients, *given.admin):
-                    made._files.pop(address, None)
         return made
 
     def watch(self) -> None:
@@ -148,9 +147,8 @@ class Succession:
 
     def _remove_rest(self) -> None:
         if self._predecessor is not None:
-            for address, _ in self._predecessor.given.paths():
-                if address in self._files:
-                    self._files[address].remove()
+            for file in self._predecessor.given.files(self.alone.is_set):
+                file.remove()
 
     def _await_visitor(self) -> None:
         if self._listener is not None and not self._is_ending:
@@ -173,14 +171,14 @@ class Succession:
 
     def _all(self, listener: socket.socket) -> Iterator[tuple[dict[str, Any], list[socket.socket]]]:
         keeps_files = True
-        yield {"is": "takeover"}, [listener]
+        yield {"is": "takeover", "marks": None if self._file is None else self._file.marks}, [listener]
         for offer in self.offer:
             given = offer()
             keeps_files = keeps_files and given.keeps_files
             for address, sockets in given.clients.items():
-                yield {"is": "clients", "address": address}, sockets
+                yield {"is": "clients", "address": address, "marks": given.marks.get(address)}, sockets
             for address, one in given.admin.items():
-                yield {"is": "admin", "address": address}, [one]
+                yield {"is": "admin", "address": address, "marks": given.marks.get(address)}, [one]
         yield {"is": "all", "version": VERSION, "keeps_files": keeps_files}, []
 
     def _hear(self, visitor: socket.socket) -> bool:

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,7 +23,7 @@ from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
 from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
-from proxy.listen.binding import Listener, bind_all, shown
+from proxy.listen.binding import Listener, as_given, bind_all, shown
 from proxy.listen.files import enough_files
 from proxy.listen.given import Given
 from proxy.listen.succession import Succession
@@ -144,11 +145,9 @@ class Supervisor:
         if not succession.wanted:
             return []
         keeps_files = given is None or given.keeps_files
-        kept: dict[str, list[socket.socket]] = {}
-        for listener in (one for some in listeners for one in some):
-            kept.setdefault(listener.name, []).append(listener.socket.dup())
-        succession.offer.append(lambda: Given(kept, keeps_files=keeps_files))
-        return [one for some in kept.values() for one in some]
+        kept = [replace(one, socket=one.socket.dup()) for some in listeners for one in some]
+        succession.offer.append(lambda: as_given(kept, keeps_files=keeps_files))
+        return [one.socket for one in kept]
 
     async def _start(self, url: str, listeners: list[list[Listener]], shared: int) -> None:
         count = len(self._workers)
