@@ -790,6 +790,15 @@ MUTATIONS = [
         "taken over within a request",
     ),
     Mutation(
+        "relay/conversation.py", "and not self._session.intake.reader.past_first", "", "taken over within a request"
+    ),
+    Mutation(
+        "wire/request.py",
+        "if request is not None and not self._in_body:\n            self.past_first",
+        "if True:\n            self.past_first",
+        "taken over within a large one",
+    ),
+    Mutation(
         "listen/succession.py", "found.listener, found.ended\n", "found.listener, made.alone\n", "taken by nobody"
     ),
     Mutation("listen/succession.py", "return self.alone.is_set() and", "return", "taken by nobody"),

@@ -1038,6 +1038,7 @@ CHECKS |= {
     ),
     "taken over, in parts": lambda place: takeover.check_parts(_again(place), "1", 0),
     "taken over within a request": lambda place: takeover.check_parts(_again(place), "1", 30),
+    "taken over within a large one": lambda place: takeover.check_parts(_again(place), "1", 20_000, 80_000),
     "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
     "no longer wanted": lambda place: takeover.check_dropped(_again(place), place.folder, "1", "1"),
     "answered by the one that serves": lambda place: takeover.check_one_answers(_again(place), place.folder, "1"),

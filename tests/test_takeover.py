@@ -173,10 +173,10 @@ def test_an_upstream_that_says_nothing_is_given_up_in_time(again: Again, workers
     assert old.command("PING") == b"+PONG\r\n"
 
 
-def check_parts(again: Again, workers: str, before: int) -> None:
+def check_parts(again: Again, workers: str, before: int, size: int = 100) -> None:
     """A client whose first request has arrived in part, or not at all, can send the rest; others are closed at once."""
     old = again("--workers", workers)
-    words = request("SET", "k", "v" * 100)
+    words = request("SET", "k", "v" * size)
     with old.connect() as client, old.connect() as silent, old.connect() as second:
         client.send(words[:before])
         assert second.command("PING") == b"+PONG\r\n"
@@ -185,7 +185,7 @@ def check_parts(again: Again, workers: str, before: int) -> None:
         again("--workers", workers)
         until(lambda: said(old, "taken over by another process"))
         assert second.some() == b""
-        for part in (words[before : before + 1], words[before + 1 : 40], words[40:-1], words[-1:]):
+        for part in (words[before : before + 1], words[before + 1 : before + 10], words[before + 10 : -1], words[-1:]):
             assert client.silent(0.1)
             client.send(part)
         assert client.reply() == b"+OK\r\n"
@@ -198,6 +198,13 @@ def check_parts(again: Again, workers: str, before: int) -> None:
 @pytest.mark.parametrize("before", [0, 1, 30])
 def test_a_first_request_in_parts_is_answered(again: Again, workers: str, before: int) -> None:
     check_parts(again, workers, before)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("before", [100, 20_000, 60_000])
+def test_a_large_first_request_in_parts_is_answered(again: Again, workers: str, before: int) -> None:
+    """One that is sent on while it arrives, be that before or after the takeover."""
+    check_parts(again, workers, before, 80_000)
 
 
 def test_the_rest_of_a_first_request_is_waited_for_so_long(again: Again) -> None:
