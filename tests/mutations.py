@@ -830,7 +830,6 @@ MUTATIONS = [
     Mutation("listen/sockets.py", "self.marks = marks or _marks(path)", "self.marks = _marks(path)", "files of others"),
     Mutation("listen/predecessor.py", 'self.given.marks[str(told["address"])] = marks', "pass", "no longer wanted"),
     Mutation("admin/server.py", "await alone.wait()", "pass", "answered by the one that serves"),
-    Mutation("admin/server.py", "await asyncio.wait(self._fresh, timeout=LINGER_SECONDS)", "pass", "a late probe"),
     Mutation("outlook.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),

@@ -177,14 +177,16 @@ def check_parts(again: Again, workers: str, before: int, size: int = 100) -> Non
     """A client whose first request has arrived in part, or not at all, can send the rest; others are closed at once."""
     old = again("--workers", workers)
     words = request("SET", "k", "v" * size)
-    with old.connect() as client, old.connect() as silent, old.connect() as second:
+    with old.connect() as client, old.connect() as silent, old.connect() as second, old.connect() as both:
         client.send(words[:before])
         assert second.command("PING") == b"+PONG\r\n"
         second.send(words[:30])
+        both.send(request("PING") + words[:30])
+        assert both.reply() == b"+PONG\r\n"
         until(lambda: b"connected_clients" in old.command("INFO", "clients"))
         again("--workers", workers)
         until(lambda: said(old, "taken over by another process"))
-        assert second.some() == b""
+        assert second.some() == both.some() == b""
         for part in (words[before : before + 1], words[before + 1 : before + 10], words[before + 10 : -1], words[-1:]):
             assert client.silent(0.1)
             client.send(part)
@@ -473,10 +475,12 @@ def check_a_late_probe(again: Again, folder: Path, workers: str) -> None:
     """One whose connection the old one accepted before it left: the address is served, so that is the answer."""
     paths = Paths(folder)
     old = again(*paths.flags, "--workers", workers)
-    with Admin(paths.admin).conversation() as late:
+    with Raw(paths.clients, 20) as blocked, Raw(paths.clients, 20) as other, Admin(paths.admin).conversation() as late:
+        blocked.send_command("BLPOP", "none", 0)
+        until(lambda: b"cmd=blpop" in other.command("CLIENT", "LIST"))
         until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
         again(*paths.flags, "--workers", workers)
-        until(lambda: said(old, "stopped"))
+        until(lambda: said(old, "stopping"))
         late.request("GET", "/readyz")
         assert late.getresponse().status == 200
     until(lambda: ended_well(old))
