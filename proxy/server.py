@@ -536,7 +536,7 @@ class Server:
         background: list[asyncio.Task[object]] = [stopped]
         tasks: list[asyncio.Task[None]] = []
         try:
-            opening = asyncio.create_task(self._listeners.open(succession.owns, self._place.listeners))
+            opening = asyncio.create_task(self._listeners.open(succession.file, self._place.listeners))
             background.append(opening)
             await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():  # a name is still being resolved
@@ -750,7 +750,7 @@ async def _serve(settings: Settings, files: int, succession: Succession) -> None
             upstream_url(settings, signals.stop) as url,
         ):
             given = succession.given
-            listeners = (await bind_all(settings, succession.owns, given=given))[0] if given is not None else None
+            listeners = (await bind_all(settings, succession.file, given=given))[0] if given is not None else None
             place = Place(listeners=listeners, succession=succession)
             await Server(settings, Upstream(settings, url), files, outlook, place).run(signals)
     finally:

@@ -801,10 +801,22 @@ MUTATIONS = [
     Mutation(
         "listen/succession.py", "found.listener, found.ended\n", "found.listener, made.alone\n", "taken by nobody"
     ),
-    Mutation("listen/succession.py", "return self.alone.is_set() and", "return", "taken by nobody"),
     Mutation(
-        "listen/succession.py", "self.alone.is_set() and not self._has_left", "self.alone.is_set()", "left to one"
+        "listen/succession.py",
+        "return self._has_not_left() and self.alone.is_set()",
+        "return self._has_not_left()",
+        "taken by nobody",
     ),
+    Mutation(
+        "listen/succession.py",
+        "self._has_not_left if marks is None else self._owns",
+        "self._has_not_left",
+        "taken by nobody",
+    ),
+    Mutation(
+        "listen/succession.py", "self._has_not_left if marks is None else self._owns", "self._owns", "bound in vain"
+    ),
+    Mutation("listen/succession.py", "return not self._has_left", "return True", "left to one"),
     Mutation("listen/succession.py", "is not None and self._has_all:", "is not None and False:", "left to one"),
     Mutation("listen/succession.py", "is not None and self._has_all:", "is not None:", "left to nobody"),
     Mutation(
@@ -823,7 +835,7 @@ MUTATIONS = [
         "if not accepts:",
         "refused at the last moment",
     ),
-    Mutation("listen/binding.py", "file = SocketFile(where, owns, marks)", "pass", "taken over"),
+    Mutation("listen/binding.py", "file = file_at(where, marks)", "pass", "taken over"),
     Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
     Mutation("listen/succession.py", "            self._predecessor.given.close()\n", "", "no longer wanted"),
     Mutation("listen/succession.py", "                file.remove()", "                pass", "no longer wanted"),

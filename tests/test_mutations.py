@@ -1042,6 +1042,7 @@ CHECKS |= {
     "told by the new one": lambda place: takeover.check_the_admin_port(_again(place), place.folder),
     "no longer wanted": lambda place: takeover.check_dropped(_again(place), place.folder, "1", "1"),
     "answered by the one that serves": lambda place: takeover.check_one_answers(_again(place), place.folder, "1"),
+    "bound in vain": lambda place: takeover.check_bound_in_vain(_again(place), place.folder, "1"),
     "files of others": lambda place: takeover.check_foreign(_again(place), place.folder, "dropped", "1"),
     "a late probe": lambda place: takeover.check_a_late_probe(_again(place), place.folder, "1"),
     "left to one": lambda place: takeover.check_left(_again(place), place.folder, "told", "1"),

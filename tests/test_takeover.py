@@ -408,6 +408,34 @@ def test_who_was_left_more_than_it_wants_removes_all(again: Again, tmp_path: Pat
     assert paths.there() == []
 
 
+def check_bound_in_vain(again: Again, folder: Path, workers: str) -> None:
+    """Who takes nothing over removes the files that it has bound, and no others."""
+    paths = Paths(folder)
+    old = again(*paths.flags[:2])
+    for way in ("status 2", "SIGTERM"):
+        more = ("--listen", f"unix://{folder / 'more'}", "--workers", workers)
+        if way == "SIGTERM":
+            new = starting(again, paths, *more)
+            assert (folder / "more").exists()
+            assert paths.there() == ALL
+            new.process.send_signal(signal.SIGTERM)
+        else:
+            nowhere = f"redis://127.0.0.1:{free_port()}"
+            new = again(*paths.flags, *more, "--upstream", nowhere, "--connect-timeout", "1", ready=False)
+        until(partial(has_ended, new), 20)
+        assert not (folder / "more").exists()
+        assert paths.there() == ["clients", "takeover"]
+    with Raw(paths.clients, 20) as client:
+        assert client.command("PING") == b"+PONG\r\n"
+    old.stop()
+    assert paths.there() == []
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_takes_nothing_over_removes_what_it_has_bound(again: Again, tmp_path: Path, workers: str) -> None:
+    check_bound_in_vain(again, tmp_path, workers)
+
+
 def check_foreign(again: Again, folder: Path, after: str, workers: str) -> None:
     """What another program has bound at a path since is not removed, be the address still wanted or not."""
     paths = Paths(folder)

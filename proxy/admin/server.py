@@ -110,7 +110,7 @@ class AdminServer:
             else:
                 self._listener = bind(await look_up(where.host, where.port))
             if self._path is not None and (marks is not None or there is None):
-                self._file = SocketFile(self._path, succession.owns, marks)
+                self._file = succession.file(self._path, marks)
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise SettingsError(f"admin: cannot listen on {self._address}: {why_not(error)}") from None

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from proxy.listen.given import Given
-from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket, why_not
+from proxy.listen.sockets import Marks, SocketFile, bind, bind_path, clear_socket, why_not
 from proxy.loop import look_up
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
 from proxy.upstream import tcp
 
 BACKLOG: Final = 1024
+
+FileAt = Callable[[Path, Marks | None], SocketFile]
 
 _SPREADS: Final = sys.platform.startswith("linux")
 """Whether the kernel distributes clients over the sockets that are bound to one address."""
@@ -67,7 +69,7 @@ def shown(address: str, listener: Listener) -> str:
 
 
 async def bind_all(
-    settings: Settings, owns: Callable[[], bool], processes: int = 1, given: Given | None = None
+    settings: Settings, file_at: FileAt, processes: int = 1, given: Given | None = None
 ) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
@@ -76,7 +78,7 @@ async def bind_all(
 
     Args:
         settings: the settings.
-        owns: whether files of Unix sockets are for this process to remove, asked when it ends.
+        file_at: see `Succession.file`.
         processes: how many are to accept clients.
         given: sockets that already listen. Those used are removed from it.
 
@@ -103,7 +105,7 @@ async def bind_all(
             for number, (listeners, bound) in enumerate(zip(made, sockets, strict=False)):
                 file = None
                 if isinstance(where, Path) and not number and (marks is not None or not there):
-                    file = SocketFile(where, owns, marks)
+                    file = file_at(where, marks)
                 listeners.append(Listener(bound, tls, file, address))
             more += [Listener(bound, tls, name=address) for bound in sockets[processes:]]
         for number, listener in enumerate(more):

@@ -30,7 +30,7 @@ class SocketFile:
 
     Args:
         path: its path.
-        owns: whether this process is to remove it when it ends: see `Succession.owns`.
+        owns: whether this process is to remove it when it ends: see `Succession.file`.
         marks: of the file, from who bound it; by default this process just has.
 
     Attributes:

@@ -33,7 +33,7 @@ import structlog
 
 from proxy.listen.given import Given
 from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, VERSION, Predecessor
-from proxy.listen.sockets import SocketFile, bind_path, clear_socket, why_not
+from proxy.listen.sockets import Marks, SocketFile, bind_path, clear_socket, why_not
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
 
@@ -90,7 +90,7 @@ class Succession:
         if settings.takeover is not None and (found := Predecessor.at(settings.takeover)) is not None:
             made._predecessor, made._listener, made.alone = found, found.listener, found.ended
             if found.marks is not None:
-                made._file = SocketFile(settings.takeover, made.owns, found.marks)
+                made._file = made.file(settings.takeover, found.marks)
             if given is None:  # else systemd's count; the other proxy is told to end all the same
                 made.given = found.given
         return made
@@ -134,7 +134,7 @@ class Succession:
                 self._listener = bind_path(self._path)
                 self._path.chmod(0o600)  # anyone who can connect gets the sockets
                 self._listener.listen(_BACKLOG)
-                self._file = SocketFile(self._path, self.owns)
+                self._file = self.file(self._path)
         except OSError as error:
             raise SettingsError(f"takeover: cannot listen on {self._path}: {why_not(error)}") from None
         self._await_visitor()
@@ -239,15 +239,25 @@ class Succession:
         self._signals.relieved = True
         self._signals.stop.set()
 
-    def owns(self) -> bool:
-        """Whether the files of Unix sockets are for this process to remove, which is about to end.
+    def file(self, path: Path, marks: Marks | None = None) -> SocketFile:
+        """Return the file of a Unix socket: this process has bound it or, if there are marks, another proxy has."""
+        return SocketFile(path, self._has_not_left if marks is None else self._owns, marks)
 
-        That is settled here, and nobody comes any more. Until the proxy whose place this one takes has gone, they are
-        that one's. A visitor that has all sockets has the files too, unless it is gone: it alone removes them then, if
-        it fails in its turn. So no process removes what another one serves at.
+    def _owns(self) -> bool:
+        """Whether the files that are inherited are for this process to remove, which is about to end.
+
+        Until the proxy whose place this one takes has gone, they are that one's.
         """
         if self._predecessor is not None:
             self._predecessor.look()
+        return self._has_not_left() and self.alone.is_set()
+
+    def _has_not_left(self) -> bool:
+        """Whether the files that this process has bound are for it to remove: it is about to end.
+
+        That is settled here, and nobody comes any more. A visitor that has all sockets has the files too, unless it is
+        gone: it alone removes them then, if it fails in its turn. So no process removes what another one serves at.
+        """
         if not self._is_ending:
             self._is_ending = True
             if self._listener is not None and self._signals is not None:
@@ -257,7 +267,7 @@ class Succession:
         if (visitor := self._visitor) is not None and self._has_all:
             log.info("listening sockets left to another process", takeover=str(self._path))
             self._leave(visitor)
-        return self.alone.is_set() and not self._has_left
+        return not self._has_left
 
     def remove_path(self) -> None:
         """Remove the files that only this removes, nothing else: the process is about to end."""
@@ -267,7 +277,7 @@ class Succession:
 
     def close(self) -> None:
         """Hand nothing over any more. Harmless when nothing was."""
-        self.owns()
+        self._owns()
         if self._visitor is not None:
             self._part(self._visitor)
         if self._listener is not None:

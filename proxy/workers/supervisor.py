@@ -305,7 +305,7 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
 
 async def _bind(settings: Settings, signals: Signals, succession: Succession) -> list[list[Listener]] | None:
     """Bind all sockets; return None if told to stop while a name is being resolved."""
-    binding = asyncio.create_task(bind_all(settings, succession.owns, settings.workers, succession.given))
+    binding = asyncio.create_task(bind_all(settings, succession.file, settings.workers, succession.given))
     stopped = asyncio.create_task(signals.stop.wait())
     await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not binding.done():
