@@ -772,9 +772,11 @@ def run(settings: Settings, given: Given | None = None) -> int:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
     """
-    files = enough_files(settings)
+    enough_files(settings, given)  # or the sockets could not be taken
+    succession = Succession.of(settings, given)
+    files = enough_files(settings, succession.given)
     try:
-        uvloop.run(_serve(settings, files, Succession.of(settings, given)), loop_factory=Loop)
+        uvloop.run(_serve(settings, files, succession), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1

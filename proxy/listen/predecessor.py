@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -116,8 +117,10 @@ class Predecessor:
     def _take(self, way: socket.socket) -> bool:
         """Take what comes next; return whether there is more."""
         way.sendall(NEXT)
-        line, descriptors, _, _ = socket.recv_fds(way, _LONGEST, MOST)
+        line, descriptors, flags, _ = socket.recv_fds(way, _LONGEST, MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
+        if flags & socket.MSG_CTRUNC:  # some are lost
+            raise OSError(errno.EMFILE, "too few open files to take the sockets: raise their limit (ulimit -n)")
         if not line:
             raise BrokenPipeError
         if line == GIVES_UP:

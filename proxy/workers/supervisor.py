@@ -330,9 +330,11 @@ def run(settings: Settings, given: Given | None = None) -> int:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
     """
-    enough_files(settings)
+    enough_files(settings, given)  # or the sockets could not be taken
+    succession = Succession.of(settings, given)
+    enough_files(settings, succession.given)
     try:
-        fine = uvloop.run(_serve(settings, Succession.of(settings, given)), loop_factory=Loop)
+        fine = uvloop.run(_serve(settings, succession), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1
