@@ -45,7 +45,7 @@ from proxy.expiry.tasks import is_outage, one_line
 from proxy.expiry.tracker import Tracker
 from proxy.expiry.underway import Underway
 from proxy.expiry.users import UserWatch
-from proxy.listen.binding import Listener, bind_all, by_address
+from proxy.listen.binding import Listener, as_given, bind_all
 from proxy.listen.files import enough_files
 from proxy.listen.given import Given
 from proxy.listen.listener import MORE_FILES, Listeners, client_limit
@@ -530,13 +530,13 @@ class Server:
         signals.before_end.append(self._listeners.remove_paths)
         succession = self._place.succession
         keeps_files = succession.given is None or succession.given.keeps_files
-        succession.offer.append(lambda: Given(by_address(self._listeners.sockets), keeps_files=keeps_files))
+        succession.offer.append(lambda: as_given(self._listeners.sockets, keeps_files=keeps_files))
         signals.reload = self._reload
         stopped = asyncio.create_task(signals.stop.wait())
         background: list[asyncio.Task[object]] = [stopped]
         tasks: list[asyncio.Task[None]] = []
         try:
-            opening = asyncio.create_task(self._listeners.open(succession.owns, self._place.listeners))
+            opening = asyncio.create_task(self._listeners.open(succession.file, self._place.listeners))
             background.append(opening)
             await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():  # a name is still being resolved
@@ -750,7 +750,7 @@ async def _serve(settings: Settings, files: int, succession: Succession) -> None
             upstream_url(settings, signals.stop) as url,
         ):
             given = succession.given
-            listeners = (await bind_all(settings, succession.owns, given=given))[0] if given is not None else None
+            listeners = (await bind_all(settings, succession.file, given=given))[0] if given is not None else None
             place = Place(listeners=listeners, succession=succession)
             await Server(settings, Upstream(settings, url), files, outlook, place).run(signals)
     finally:
@@ -772,9 +772,11 @@ def run(settings: Settings, given: Given | None = None) -> int:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
     """
-    files = enough_files(settings)
+    enough_files(settings, given)  # or the sockets could not be taken
+    succession = Succession.of(settings, given)
+    files = enough_files(settings, succession.given)
     try:
-        uvloop.run(_serve(settings, files, Succession.of(settings, given)), loop_factory=Loop)
+        uvloop.run(_serve(settings, files, succession), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1

@@ -790,12 +790,33 @@ MUTATIONS = [
         "taken over within a request",
     ),
     Mutation(
+        "relay/conversation.py", "and not self._session.intake.reader.past_first", "", "taken over within a request"
+    ),
+    Mutation(
+        "wire/request.py",
+        "if request is not None and not self._in_body:\n            self.past_first",
+        "if True:\n            self.past_first",
+        "taken over within a large one",
+    ),
+    Mutation(
         "listen/succession.py", "found.listener, found.ended\n", "found.listener, made.alone\n", "taken by nobody"
     ),
-    Mutation("listen/succession.py", "return self.alone.is_set() and", "return", "taken by nobody"),
     Mutation(
-        "listen/succession.py", "self.alone.is_set() and not self._has_left", "self.alone.is_set()", "left to one"
+        "listen/succession.py",
+        "return self._has_not_left() and self.alone.is_set()",
+        "return self._has_not_left()",
+        "taken by nobody",
     ),
+    Mutation(
+        "listen/succession.py",
+        "self._has_not_left if marks is None else self._owns",
+        "self._has_not_left",
+        "taken by nobody",
+    ),
+    Mutation(
+        "listen/succession.py", "self._has_not_left if marks is None else self._owns", "self._owns", "bound in vain"
+    ),
+    Mutation("listen/succession.py", "return not self._has_left", "return True", "left to one"),
     Mutation("listen/succession.py", "is not None and self._has_all:", "is not None and False:", "left to one"),
     Mutation("listen/succession.py", "is not None and self._has_all:", "is not None:", "left to nobody"),
     Mutation(
@@ -814,12 +835,13 @@ MUTATIONS = [
         "if not accepts:",
         "refused at the last moment",
     ),
-    Mutation("listen/binding.py", "file = SocketFile(where, owns)", "pass", "taken over"),
+    Mutation("listen/binding.py", "file = file_at(where, marks)", "pass", "taken over"),
     Mutation("admin/server.py", "succession.at_release.append(self.release)", "pass", "told by the new one"),
     Mutation("listen/succession.py", "            self._predecessor.given.close()\n", "", "no longer wanted"),
-    Mutation("listen/succession.py", "self._files[address].remove()", "pass", "no longer wanted"),
+    Mutation("listen/succession.py", "                file.remove()", "                pass", "no longer wanted"),
+    Mutation("listen/sockets.py", "self.marks = marks or _marks(path)", "self.marks = _marks(path)", "files of others"),
+    Mutation("listen/predecessor.py", 'self.given.marks[str(told["address"])] = marks', "pass", "no longer wanted"),
     Mutation("admin/server.py", "await alone.wait()", "pass", "answered by the one that serves"),
-    Mutation("admin/server.py", "await asyncio.wait(self._fresh, timeout=LINGER_SECONDS)", "pass", "a late probe"),
     Mutation("outlook.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),

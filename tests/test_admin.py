@@ -689,6 +689,109 @@ def test_scrapes_that_wait_for_others_leave_room_for_probes() -> None:
     uvloop.run(main(), loop_factory=Loop)
 
 
+async def said_to(client: socket.socket) -> bytes:
+    """Return what the admin port has sent to a client, up to its end."""
+    loop, said = asyncio.get_running_loop(), b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := await asyncio.wait_for(loop.sock_recv(client, 65536), patience(10)):
+            said += more
+    return said
+
+
+def leaving(
+    pages: Pages, check: Callable[[admin_server.AdminServer, Callable[[], socket.socket]], Coroutine[None, None, None]]
+) -> None:
+    """Check how an admin port is left to another process: gives the server and what connects to it."""
+
+    async def main() -> None:
+        port = free_port()
+        admin = admin_server.AdminServer(f"127.0.0.1:{port}", pages)
+        await admin.open(Succession())
+        with contextlib.ExitStack() as stack:
+
+            def connect() -> socket.socket:
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                client.setblocking(False)
+                return client
+
+            try:
+                await check(admin, connect)
+            finally:
+                await admin.close()
+
+    uvloop.run(main(), loop_factory=Loop)
+
+
+async def kept_one(connect: Callable[[], socket.socket]) -> socket.socket:
+    """Return a connection that is kept after a response: all that connected before have been accepted then."""
+    client = connect()
+    client.sendall(PROBE)
+    assert b" 200 " in await asyncio.get_running_loop().sock_recv(client, 4096)
+    return client
+
+
+PLAIN = Pages(lambda: None, lambda: iter(()), lambda _: (b"", "text/plain"), lambda: None)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_who_has_asked_when_another_process_serves_is_answered(kept: bool) -> None:
+    """Be its connection new, or kept after a response."""
+
+    async def check(admin: admin_server.AdminServer, connect: Callable[[], socket.socket]) -> None:
+        client = await kept_one(connect) if kept else connect()
+        if not kept:
+            await kept_one(connect)
+        admin.release()
+        client.sendall(PROBE)
+        await admin.close()
+        said = await said_to(client)
+        assert b" 200 " in said
+        assert b"Connection: close" in said
+
+    leaving(PLAIN, check)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_response_under_way_when_another_process_serves_is_waited_for_so_long(ends: bool) -> None:
+    async def gather() -> None:
+        begun.set()
+        await over.wait()
+
+    async def check(admin: admin_server.AdminServer, connect: Callable[[], socket.socket]) -> None:
+        client = await kept_one(connect)
+        client.sendall(PROBE.replace(b"/livez", b"/metrics"))
+        await begun.wait()
+        admin.release()
+        began = time.monotonic()
+        closing = asyncio.create_task(admin.close())
+        await asyncio.wait([closing], timeout=admin_server.LINGER_SECONDS / 2)
+        assert not closing.done()
+        if ends:
+            over.set()
+        assert (b" 200 " in await said_to(client)) is ends
+        client.close()
+        await closing
+        assert time.monotonic() - began < patience(admin_server.LINGER_SECONDS + 1)
+
+    begun, over = asyncio.Event(), asyncio.Event()
+    leaving(Pages(lambda: None, lambda: iter([None]), lambda _: (b"", "text/plain"), lambda: None, gather), check)
+
+
+def test_the_silent_hold_nobody_up_when_another_process_serves() -> None:
+    async def check(admin: admin_server.AdminServer, connect: Callable[[], socket.socket]) -> None:
+        clients = [connect(), connect()]
+        clients[1].sendall(PROBE[:9])
+        clients.append(await kept_one(connect))
+        admin.release()
+        began = time.monotonic()
+        await admin.close()
+        assert time.monotonic() - began < admin_server.LINGER_SECONDS / 2
+        for client in clients:
+            assert await said_to(client) == b""
+
+    leaving(PLAIN, check)
+
+
 def test_many_scrapes_at_once_look_at_the_connections_once() -> None:
     traffic = Traffic(Metrics({"version": "1"}))
     steps = traffic.refresh()

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import pytest
 import redis
 import uvloop
 
+from proxy.listen import files
+from proxy.listen.given import Given
 from proxy.listen.listener import RESERVED_FILES, client_limit
-from proxy.settings import load
+from proxy.settings import Settings, SettingsError, load
 from proxy.upstream import tcp
 from proxy.upstream.endpoint import Upstream
 from tests.conftest import StartProxy, StartServer
@@ -288,6 +290,20 @@ def test_a_connection_that_uvloop_has_closed_is_lost_in_redis_pys_words(server: 
             await connection.send_command("PING", check_health=False)
 
     uvloop.run(main())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sockets_that_are_inherited_are_counted(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of more workers, and those that are no longer wanted."""
+    settings = Settings(listen=["127.0.0.1:1", "127.0.0.1:2"], workers=workers)
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.socket()) for _ in range(24)]
+        given = Given({"127.0.0.1:1": made[:8], "127.0.0.1:2": made[8:16], "127.0.0.1:3": made[16:]})
+        for limit, fits in ((200, True), (60, False)):
+            monkeypatch.setattr(files, "raise_file_limit", lambda limit=limit: limit)
+            files.enough_files(settings)
+            with nullcontext() if fits else pytest.raises(SettingsError, match="too few open files to start"):
+                files.enough_files(settings, given)
 
 
 def test_a_client_that_vanishes_is_noticed(wire: Cable, start_server: StartServer, path: Path) -> None:

@@ -173,19 +173,21 @@ def test_an_upstream_that_says_nothing_is_given_up_in_time(again: Again, workers
     assert old.command("PING") == b"+PONG\r\n"
 
 
-def check_parts(again: Again, workers: str, before: int) -> None:
+def check_parts(again: Again, workers: str, before: int, size: int = 100) -> None:
     """A client whose first request has arrived in part, or not at all, can send the rest; others are closed at once."""
     old = again("--workers", workers)
-    words = request("SET", "k", "v" * 100)
-    with old.connect() as client, old.connect() as silent, old.connect() as second:
+    words = request("SET", "k", "v" * size)
+    with old.connect() as client, old.connect() as silent, old.connect() as second, old.connect() as both:
         client.send(words[:before])
         assert second.command("PING") == b"+PONG\r\n"
         second.send(words[:30])
+        both.send(request("PING") + words[:30])
+        assert both.reply() == b"+PONG\r\n"
         until(lambda: b"connected_clients" in old.command("INFO", "clients"))
         again("--workers", workers)
         until(lambda: said(old, "taken over by another process"))
-        assert second.some() == b""
-        for part in (words[before : before + 1], words[before + 1 : 40], words[40:-1], words[-1:]):
+        assert second.some() == both.some() == b""
+        for part in (words[before : before + 1], words[before + 1 : before + 10], words[before + 10 : -1], words[-1:]):
             assert client.silent(0.1)
             client.send(part)
         assert client.reply() == b"+OK\r\n"
@@ -198,6 +200,13 @@ def check_parts(again: Again, workers: str, before: int) -> None:
 @pytest.mark.parametrize("before", [0, 1, 30])
 def test_a_first_request_in_parts_is_answered(again: Again, workers: str, before: int) -> None:
     check_parts(again, workers, before)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("before", [100, 20_000, 60_000])
+def test_a_large_first_request_in_parts_is_answered(again: Again, workers: str, before: int) -> None:
+    """One that is sent on while it arrives, be that before or after the takeover."""
+    check_parts(again, workers, before, 80_000)
 
 
 def test_the_rest_of_a_first_request_is_waited_for_so_long(again: Again) -> None:
@@ -399,6 +408,77 @@ def test_who_was_left_more_than_it_wants_removes_all(again: Again, tmp_path: Pat
     assert paths.there() == []
 
 
+def check_bound_in_vain(again: Again, folder: Path, workers: str) -> None:
+    """Who takes nothing over removes the files that it has bound, and no others."""
+    paths = Paths(folder)
+    old = again(*paths.flags[:2])
+    for way in ("status 2", "SIGTERM"):
+        more = ("--listen", f"unix://{folder / 'more'}", "--workers", workers)
+        if way == "SIGTERM":
+            new = starting(again, paths, *more)
+            assert (folder / "more").exists()
+            assert paths.there() == ALL
+            new.process.send_signal(signal.SIGTERM)
+        else:
+            nowhere = f"redis://127.0.0.1:{free_port()}"
+            new = again(*paths.flags, *more, "--upstream", nowhere, "--connect-timeout", "1", ready=False)
+        until(partial(has_ended, new), 20)
+        assert not (folder / "more").exists()
+        assert paths.there() == ["clients", "takeover"]
+    with Raw(paths.clients, 20) as client:
+        assert client.command("PING") == b"+PONG\r\n"
+    old.stop()
+    assert paths.there() == []
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_takes_nothing_over_removes_what_it_has_bound(again: Again, tmp_path: Path, workers: str) -> None:
+    check_bound_in_vain(again, tmp_path, workers)
+
+
+def check_foreign(again: Again, folder: Path, after: str, workers: str) -> None:
+    """What another program has bound at a path since is not removed, be the address still wanted or not."""
+    paths = Paths(folder)
+    old = again(*paths.flags, "--workers", workers)
+    with ExitStack() as stack:
+        for path in (paths.clients, paths.admin):
+            path.unlink()
+            stack.enter_context(bound(path))
+        new = again(*(paths.flags if after == "wanted" else ()), "--workers", workers)
+        until(lambda: ended_well(old))
+        assert paths.there() == ALL
+        new.stop()
+        assert paths.there() == ["clients", "admin"]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("after", ["wanted", "dropped"])
+def test_files_of_others_are_left(again: Again, tmp_path: Path, after: str, workers: str) -> None:
+    check_foreign(again, tmp_path, after, workers)
+
+
+def test_files_are_left_where_the_old_one_does_not_tell_them_apart(again: Again, tmp_path: Path) -> None:
+    """A proxy from before says nothing of them."""
+    paths = Paths(tmp_path)
+    with ExitStack() as stack:
+        meeting, clients, admin = (
+            stack.enter_context(bound(tmp_path / name)) for name in ("takeover", "clients", "admin")
+        )
+        new = again(*paths.flags, ready=False)
+        visitor = stack.enter_context(meeting.accept()[0])
+        for kind, path, one in (
+            ("takeover", None, meeting), ("clients", paths.clients, clients), ("admin", paths.admin, admin),
+        ):  # fmt: skip
+            visitor.recv(1)
+            socket.send_fds(visitor, [json.dumps({"is": kind, "address": f"unix://{path}"}).encode()], [one.fileno()])
+        visitor.recv(1)
+        visitor.sendall(b'{"is": "all", "version": 1, "keeps_files": true}' + ENDS)
+    new.until_ready()
+    paths.check_served()
+    new.stop()
+    assert paths.there() == ALL
+
+
 def check_one_answers(again: Again, folder: Path, workers: str) -> None:
     """The one that serves answers probes, and is told to drain: never one that starts."""
     paths = Paths(folder)
@@ -423,10 +503,12 @@ def check_a_late_probe(again: Again, folder: Path, workers: str) -> None:
     """One whose connection the old one accepted before it left: the address is served, so that is the answer."""
     paths = Paths(folder)
     old = again(*paths.flags, "--workers", workers)
-    with Admin(paths.admin).conversation() as late:
+    with Raw(paths.clients, 20) as blocked, Raw(paths.clients, 20) as other, Admin(paths.admin).conversation() as late:
+        blocked.send_command("BLPOP", "none", 0)
+        until(lambda: b"cmd=blpop" in other.command("CLIENT", "LIST"))
         until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
         again(*paths.flags, "--workers", workers)
-        until(lambda: said(old, "stopped"))
+        until(lambda: said(old, "stopping"))
         late.request("GET", "/readyz")
         assert late.getresponse().status == 200
     until(lambda: ended_well(old))
@@ -893,11 +975,15 @@ def test_sockets_of_systemd_that_are_no_longer_wanted_are_its(
             path.accept()[0].close()
 
 
+@pytest.mark.parametrize("spelt", ["alike", "twice a slash", "by a link"])
 def test_what_systemd_has_bound_anew_is_not_removed(
-    units: Callable[..., Process], again: Again, tmp_path: Path
+    units: Callable[..., Process], again: Again, tmp_path: Path, spelt: str
 ) -> None:
+    """However the address of the old one is spelt."""
     paths = Paths(tmp_path)
-    old = again(*paths.flags)
+    (tmp_path / "link").symlink_to(tmp_path)
+    where = {"alike": "", "twice a slash": "/", "by a link": "/link"}[spelt]
+    old = again("--listen", f"unix://{tmp_path}{where}/clients", *paths.flags[2:])
     paths.clients.unlink()
     with bound(paths.clients) as path:
         process = units([("x", path)], "--takeover", str(paths.takeover))

@@ -49,7 +49,10 @@ IDLE_SECONDS: Final = 75.0
 """How long an idle connection is kept: longer than the usual scrape interval."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long a peer has to read the last response."""
+"""How long a peer has to read the last response, and the last response to come about once another process serves."""
+
+LOOK_SECONDS: Final = 0.05
+"""How long to look for requests that have been sent already when another process serves: many passes of the loop."""
 
 _PREPARED: Final = object()
 _BACKLOG: Final = 64
@@ -76,7 +79,6 @@ class AdminServer:
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], float] = {}  # connections that wait for a request: since when
-        self._fresh: set[asyncio.Task[None]] = set()  # connections that have had no response yet
         self._scraping = 0  # scrapes that are being answered
         self._is_crowded = False  # whether a new connection waits for room
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
@@ -95,6 +97,7 @@ class AdminServer:
         given = succession.given
         there = given.admin.pop(self._address, None) if given is not None else None
         keeps_files = given is None or given.keeps_files
+        marks = given.marks.pop(self._address, None) if given is not None and there is not None else None
         self._path = where if isinstance(where, Path) else None
         succession.offer.append(partial(self._offer, keeps_files))
         succession.at_release.append(self.release)
@@ -106,8 +109,8 @@ class AdminServer:
                 self._listener = bind_path(where)
             else:
                 self._listener = bind(await look_up(where.host, where.port))
-            if self._path is not None and (keeps_files or there is None):
-                self._file = SocketFile(self._path, succession.owns)
+            if self._path is not None and (marks is not None or there is None):
+                self._file = succession.file(self._path, marks)
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise SettingsError(f"admin: cannot listen on {self._address}: {why_not(error)}") from None
@@ -124,8 +127,12 @@ class AdminServer:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _offer(self, keeps_files: bool) -> Given:
-        there = {} if self._listener is None else {self._address: self._listener}
-        return Given(admin=there, keeps_files=keeps_files)
+        given = Given(keeps_files=keeps_files)
+        if self._listener is not None:
+            given.admin[self._address] = self._listener
+            if self._file is not None and self._file.marks is not None:
+                given.marks[self._address] = self._file.marks
+        return given
 
     def release(self) -> None:
         """Leave the port to another process: stop accepting, and go on serving open connections."""
@@ -142,10 +149,10 @@ class AdminServer:
     async def close(self) -> None:
         """Stop listening, and close all connections. Harmless when not open.
 
-        Those that were accepted before another process had the port get their first response.
+        If another process has the port, whoever has sent a request by now gets the response: it might be a probe.
         """
-        if self._listener is None and self._fresh:
-            await asyncio.wait(self._fresh, timeout=LINGER_SECONDS)
+        if self._listener is None and self._tasks:
+            await self._see_off()
         tasks = [task for task in (self._accepting, *self._tasks) if task is not None]
         for task in tasks:
             task.cancel()
@@ -155,6 +162,19 @@ class AdminServer:
             self._listener.close()
             self._listener = None
             self.remove_path()
+
+    async def _see_off(self) -> None:
+        """Answer the requests that have been sent by now; those who are silent are not waited for."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + LINGER_SECONDS
+        await asyncio.sleep(LOOK_SECONDS)
+        while loop.time() < give_up and (busy := [task for task in self._tasks if self._is_busy(task)]):
+            # Then look again: some become idle, and need not end.
+            await asyncio.wait(busy, timeout=LOOK_SECONDS)
+
+    def _is_busy(self, task: asyncio.Task[None]) -> bool:
+        """Return whether a connection has a request that is being answered, or a response that is being read."""
+        return not math.isfinite(self._waiting.get(task, -math.inf))
 
     # Connections.
 
@@ -180,7 +200,6 @@ class AdminServer:
         client.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._serve(client, _is_local(client, address)))
         self._tasks.add(task)
-        self._fresh.add(task)
         self._waiting[task] = time.monotonic()
         task.add_done_callback(self._ended)
 
@@ -197,7 +216,6 @@ class AdminServer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._fresh.discard(task)
         self._waiting.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._say_internal(exc_info=error)
@@ -238,7 +256,6 @@ class AdminServer:
                 await writer.drain()
             if answer.then is not None:
                 answer.then()
-            self._fresh.discard(task)
             self._waiting[task] = time.monotonic()
             patience = IDLE_SECONDS
         if writer.is_closing():

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from proxy.listen.given import Given
-from proxy.listen.sockets import SocketFile, bind, bind_path, clear_socket, why_not
+from proxy.listen.sockets import Marks, SocketFile, bind, bind_path, clear_socket, why_not
 from proxy.loop import look_up
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
 from proxy.upstream import tcp
 
 BACKLOG: Final = 1024
+
+FileAt = Callable[[Path, Marks | None], SocketFile]
 
 _SPREADS: Final = sys.platform.startswith("linux")
 """Whether the kernel distributes clients over the sockets that are bound to one address."""
@@ -67,7 +69,7 @@ def shown(address: str, listener: Listener) -> str:
 
 
 async def bind_all(
-    settings: Settings, owns: Callable[[], bool], processes: int = 1, given: Given | None = None
+    settings: Settings, file_at: FileAt, processes: int = 1, given: Given | None = None
 ) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
@@ -76,7 +78,7 @@ async def bind_all(
 
     Args:
         settings: the settings.
-        owns: whether files of Unix sockets are for this process to remove, asked when it ends.
+        file_at: see `Succession.file`.
         processes: how many are to accept clients.
         given: sockets that already listen. Those used are removed from it.
 
@@ -89,12 +91,12 @@ async def bind_all(
     """
     made: list[list[Listener]] = [[] for _ in range(processes)]
     more: list[Listener] = []
-    keeps_files = given is None or given.keeps_files
     try:
         for address in dict.fromkeys(settings.listen):
             where = parse_address(address)
             tls = isinstance(where, TCPAddress) and where.tls
             there = given.clients.pop(address, []) if given is not None else []
+            marks = given.marks.pop(address, None) if given is not None and there else None
             try:
                 sockets = _share_out(there, processes, settings.tcp_keepalive) if there else None
                 sockets = sockets or await _bind(address, processes, settings.tcp_keepalive)
@@ -102,8 +104,8 @@ async def bind_all(
                 raise SettingsError(f"listen: cannot listen on {address}: {why_not(error)}") from None
             for number, (listeners, bound) in enumerate(zip(made, sockets, strict=False)):
                 file = None
-                if isinstance(where, Path) and not number and (keeps_files or not there):
-                    file = SocketFile(where, owns)
+                if isinstance(where, Path) and not number and (marks is not None or not there):
+                    file = file_at(where, marks)
                 listeners.append(Listener(bound, tls, file, address))
             more += [Listener(bound, tls, name=address) for bound in sockets[processes:]]
         for number, listener in enumerate(more):
@@ -115,12 +117,14 @@ async def bind_all(
     return made
 
 
-def by_address(listeners: Iterable[Listener]) -> dict[str, list[socket.socket]]:
-    """Return the sockets of each address."""
-    found: dict[str, list[socket.socket]] = {}
+def as_given(listeners: Iterable[Listener], *, keeps_files: bool) -> Given:
+    """Return listeners as what another proxy is given; `keeps_files` as there."""
+    given = Given(keeps_files=keeps_files)
     for listener in listeners:
-        found.setdefault(listener.name, []).append(listener.socket)
-    return found
+        given.clients.setdefault(listener.name, []).append(listener.socket)
+        if listener.file is not None and listener.file.marks is not None:
+            given.marks[listener.name] = listener.file.marks
+    return given
 
 
 def _share_out(there: list[socket.socket], processes: int, keepalive: int) -> list[socket.socket]:

@@ -9,6 +9,7 @@ import resource
 import sys
 from typing import Final
 
+from proxy.listen.given import Given
 from proxy.settings import Settings, SettingsError
 
 _ALWAYS: Final = 40
@@ -30,16 +31,22 @@ def raise_file_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-def enough_files(settings: Settings) -> int:
+def enough_files(settings: Settings, given: Given | None = None) -> int:
     """Raise the limit of open files; return it.
+
+    Args:
+        settings: the settings.
+        given: inherited sockets, which may be more than those of the settings: of more workers, or other addresses.
 
     Raises:
         SettingsError: it is too low to start.
     """
-    files, listens = raise_file_limit(), len(settings.listen)
-    needed = _ALWAYS + listens
+    files = raise_file_limit()
+    inherited = {address: len(sockets) for address, sockets in given.clients.items()} if given is not None else {}
+    sockets = sum(max(settings.workers, inherited.pop(address, 0)) for address in settings.listen)
+    needed = _ALWAYS + sockets + sum(inherited.values())
     if settings.workers > 1:  # the supervisor has each socket twice: for a worker and for the next proxy
-        needed += settings.workers * (2 * listens + _OF_A_WORKER)
+        needed += len(settings.listen) + sockets + settings.workers * _OF_A_WORKER
     if files < needed:
         raise SettingsError(f"too few open files to start: raise their limit (ulimit -n) from {files} to {needed}")
     return files

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from proxy.listen.sockets import Marks, SocketFile
 from proxy.settings import SettingsError, parse_address
 
 _FIRST: Final = 3
@@ -26,17 +27,20 @@ class Given:
     Attributes:
         clients: address, as in the settings → its sockets, which share its clients.
         admin: the same for the admin port.
-        keeps_files: whether the proxy removes the files of Unix sockets in the end.
+        marks: address → what identifies the file of a Unix socket that a proxy has bound. No other file is removed:
+            it is systemd's, or of a proxy that does not tell.
+        keeps_files: whether the sockets are the proxy's: systemd's outlive it.
     """
 
     clients: dict[str, list[socket.socket]] = field(default_factory=dict)
     admin: dict[str, socket.socket] = field(default_factory=dict)
+    marks: dict[str, Marks] = field(default_factory=dict)
     keeps_files: bool = True
 
-    def paths(self) -> list[tuple[str, Path]]:
-        """Return the addresses of the Unix sockets whose files the proxy removes, and the files."""
-        found = ((address, parse_address(address)) for address in (*self.clients, *self.admin) if self.keeps_files)
-        return [(address, path) for address, path in found if isinstance(path, Path)]
+    def files(self, owns: Callable[[], bool]) -> list[SocketFile]:
+        """Return the files of the sockets that were not taken, as far as a proxy removes them; `owns`: whether this."""
+        found = ((parse_address(address), marks) for address, marks in self.marks.items())
+        return [SocketFile(path, owns, marks) for path, marks in found if isinstance(path, Path)]
 
     def close(self) -> None:
         """Close the sockets that were not taken."""
@@ -44,6 +48,7 @@ class Given:
             one.close()
         self.clients.clear()
         self.admin.clear()
+        self.marks.clear()
 
 
 def from_manager(environment: MutableMapping[str, str] = os.environ) -> Given | None:

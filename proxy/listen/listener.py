@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from proxy.addresses import UNLISTED
-from proxy.listen.binding import Listener, bind_all, close_all, shown
+from proxy.listen.binding import FileAt, Listener, bind_all, close_all, shown
 from proxy.listen.header import OnlyLookedError, is_among, networks, take_header
 from proxy.listen.others import Others
 from proxy.listen.sockets import is_loopback
@@ -113,11 +113,11 @@ class Listeners:
         self._say_header = Seldom(log.warning, "client refused: no proxy header that can be used")
         self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
-    async def open(self, owns: Callable[[], bool], given: list[Listener] | None = None) -> None:
+    async def open(self, file_at: FileAt, given: list[Listener] | None = None) -> None:
         """Listen at all addresses.
 
         Args:
-            owns: whether files of Unix sockets are for this process to remove, asked when it ends.
+            file_at: see `Succession.file`.
             given: the sockets, if they have been bound already.
 
         Raises:
@@ -125,7 +125,7 @@ class Listeners:
         """
         if self._settings.listen_tls_cert_file is not None:
             self._context = listening_context(self._settings)
-        self._listeners = given if given is not None else (await bind_all(self._settings, owns))[0]
+        self._listeners = given if given is not None else (await bind_all(self._settings, file_at))[0]
 
     def accept(self) -> None:
         """Accept clients at all addresses."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.listen.given import Given
+from proxy.listen.sockets import Marks
 from proxy.settings import SettingsError
 
 MEET_SECONDS: Final = 30.0
@@ -56,12 +58,14 @@ class Predecessor:
     Attributes:
         given: its sockets.
         listener: the one at which it hands them over.
+        marks: what identifies the file of that one, if it says so.
         ended: set when it has ended, or leaves because this one serves: what it had is this one's.
     """
 
     def __init__(self, path: Path, way: socket.socket) -> None:
         self.given = Given()
         self.listener: socket.socket | None = None
+        self.marks: Marks | None = None
         self.ended = asyncio.Event()
         self._path = path
         self._way: socket.socket | None = way
@@ -113,20 +117,25 @@ class Predecessor:
     def _take(self, way: socket.socket) -> bool:
         """Take what comes next; return whether there is more."""
         way.sendall(NEXT)
-        line, descriptors, _, _ = socket.recv_fds(way, _LONGEST, MOST)
+        line, descriptors, flags, _ = socket.recv_fds(way, _LONGEST, MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
+        if flags & socket.MSG_CTRUNC:  # some are lost
+            raise OSError(errno.EMFILE, "too few open files to take the sockets: raise their limit (ulimit -n)")
         if not line:
             raise BrokenPipeError
         if line == GIVES_UP:
             raise ConnectionError("the proxy there has had no sign of this one for too long; it goes on")
         text = line.decode()
         told, length = json.JSONDecoder().raw_decode(text)
+        marks = _marks(told.get("marks"))
+        if marks is not None and told["is"] in ("clients", "admin"):
+            self.given.marks[str(told["address"])] = marks
         if told["is"] == "clients":
             self.given.clients[str(told["address"])] = sockets
         elif told["is"] == "admin":
             self.given.admin[str(told["address"])] = sockets[0]
         elif told["is"] == "takeover":
-            self.listener = sockets[0]
+            self.listener, self.marks = sockets[0], marks
         else:
             if told["version"] != VERSION:
                 raise ConnectionError(
@@ -199,6 +208,14 @@ class Predecessor:
                 asyncio.get_running_loop().remove_reader(self._way)
             self._way.close()
             self._way = None
+
+
+def _marks(told: object) -> Marks | None:
+    """Return what identifies a file, as told; None from a proxy that does not tell, or that does not remove it."""
+    if not isinstance(told, list):
+        return None
+    device, inode, changed = (int(number) for number in told)
+    return device, inode, changed
 
 
 def _in_words(error: Exception) -> str:

@@ -21,27 +21,35 @@ def why_not(error: OSError) -> str:
     return f"{error.strerror or error}{advice}"
 
 
+Marks = tuple[int, int, int]
+"""What identifies a file: device, inode, time of its last change."""
+
+
 class SocketFile:
     """The file of a Unix socket at which this process listens.
 
     Args:
         path: its path.
-        owns: whether this process is to remove it when it ends: see `Succession.owns`.
+        owns: whether this process is to remove it when it ends: see `Succession.file`.
+        marks: of the file, from who bound it; by default this process just has.
+
+    Attributes:
+        marks: of the file; None if there was none.
     """
 
-    def __init__(self, path: Path, owns: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, owns: Callable[[], bool], marks: Marks | None = None) -> None:
+        self.marks = marks or _marks(path)
         self._path: Path | None = path
-        self._made = _marks(path)
         self._owns = owns
 
     def remove(self) -> None:
         """Remove it, once, unless another process has bound the path since."""
         path, self._path = self._path, None
-        if path is not None and self._owns() and self._made is not None and _marks(path) == self._made:
+        if path is not None and self._owns() and self.marks is not None and _marks(path) == self.marks:
             path.unlink(missing_ok=True)
 
 
-def _marks(path: Path) -> tuple[int, int, int] | None:
+def _marks(path: Path) -> Marks | None:
     """Return what identifies a file. The inode alone is not enough: file systems reuse it."""
     try:
         found = path.lstat()

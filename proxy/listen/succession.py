@@ -8,9 +8,12 @@ old one serves. When the new one reports that it serves, the old one stops accep
 exits. If the new one fails before that, the old one goes on.
 
     the new proxy             the old proxy
-    n                         {"is": "…", "address": "…"} and sockets; and so on, until {"is": "all", …}
+    n                         {"is": "…", "address": "…", "marks": […]} and sockets; and so on, until {"is": "all", …}
     a (it starts), often
     s (it serves)             e (it ends)
+
+`marks` identify the file of a Unix socket that the old one has bound: only that is removed later, never what another
+process has bound at the path since. They are null where the file is systemd's.
 
 The other says `e` also where it is told to end before: who has been told `all` has everything then, the files of Unix
 sockets included. Where it just goes, it has been killed, which leaves the same. With `g` it gives up a silent one.
@@ -30,7 +33,7 @@ import structlog
 
 from proxy.listen.given import Given
 from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, VERSION, Predecessor
-from proxy.listen.sockets import SocketFile, bind_path, clear_socket, why_not
+from proxy.listen.sockets import Marks, SocketFile, bind_path, clear_socket, why_not
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
 
@@ -69,7 +72,6 @@ class Succession:
         self._file: SocketFile | None = None
         self._listener: socket.socket | None = None
         self._predecessor: Predecessor | None = None
-        self._files: dict[str, SocketFile] = {}  # of the other proxy, by address
         self._visitor: socket.socket | None = None
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
         self._has_all = False  # the visitor
@@ -87,13 +89,10 @@ class Succession:
         made = cls(settings.takeover, given)
         if settings.takeover is not None and (found := Predecessor.at(settings.takeover)) is not None:
             made._predecessor, made._listener, made.alone = found, found.listener, found.ended
-            made._file = SocketFile(settings.takeover, made.owns)
-            made._files = {address: SocketFile(path, made.alone.is_set) for address, path in found.given.paths()}
-            if given is None:
+            if found.marks is not None:
+                made._file = made.file(settings.takeover, found.marks)
+            if given is None:  # else systemd's count; the other proxy is told to end all the same
                 made.given = found.given
-            else:  # systemd's count; the other proxy is told to end all the same
-                for address in (*given.clients, *given.admin):
-                    made._files.pop(address, None)
         return made
 
     def watch(self) -> None:
@@ -135,7 +134,7 @@ class Succession:
                 self._listener = bind_path(self._path)
                 self._path.chmod(0o600)  # anyone who can connect gets the sockets
                 self._listener.listen(_BACKLOG)
-                self._file = SocketFile(self._path, self.owns)
+                self._file = self.file(self._path)
         except OSError as error:
             raise SettingsError(f"takeover: cannot listen on {self._path}: {why_not(error)}") from None
         self._await_visitor()
@@ -148,9 +147,8 @@ class Succession:
 
     def _remove_rest(self) -> None:
         if self._predecessor is not None:
-            for address, _ in self._predecessor.given.paths():
-                if address in self._files:
-                    self._files[address].remove()
+            for file in self._predecessor.given.files(self.alone.is_set):
+                file.remove()
 
     def _await_visitor(self) -> None:
         if self._listener is not None and not self._is_ending:
@@ -173,14 +171,14 @@ class Succession:
 
     def _all(self, listener: socket.socket) -> Iterator[tuple[dict[str, Any], list[socket.socket]]]:
         keeps_files = True
-        yield {"is": "takeover"}, [listener]
+        yield {"is": "takeover", "marks": None if self._file is None else self._file.marks}, [listener]
         for offer in self.offer:
             given = offer()
             keeps_files = keeps_files and given.keeps_files
             for address, sockets in given.clients.items():
-                yield {"is": "clients", "address": address}, sockets
+                yield {"is": "clients", "address": address, "marks": given.marks.get(address)}, sockets
             for address, one in given.admin.items():
-                yield {"is": "admin", "address": address}, [one]
+                yield {"is": "admin", "address": address, "marks": given.marks.get(address)}, [one]
         yield {"is": "all", "version": VERSION, "keeps_files": keeps_files}, []
 
     def _hear(self, visitor: socket.socket) -> bool:
@@ -241,15 +239,25 @@ class Succession:
         self._signals.relieved = True
         self._signals.stop.set()
 
-    def owns(self) -> bool:
-        """Whether the files of Unix sockets are for this process to remove, which is about to end.
+    def file(self, path: Path, marks: Marks | None = None) -> SocketFile:
+        """Return the file of a Unix socket: this process has bound it or, if there are marks, another proxy has."""
+        return SocketFile(path, self._has_not_left if marks is None else self._owns, marks)
 
-        That is settled here, and nobody comes any more. Until the proxy whose place this one takes has gone, they are
-        that one's. A visitor that has all sockets has the files too, unless it is gone: it alone removes them then, if
-        it fails in its turn. So no process removes what another one serves at.
+    def _owns(self) -> bool:
+        """Whether the files that are inherited are for this process to remove, which is about to end.
+
+        Until the proxy whose place this one takes has gone, they are that one's.
         """
         if self._predecessor is not None:
             self._predecessor.look()
+        return self._has_not_left() and self.alone.is_set()
+
+    def _has_not_left(self) -> bool:
+        """Whether the files that this process has bound are for it to remove: it is about to end.
+
+        That is settled here, and nobody comes any more. A visitor that has all sockets has the files too, unless it is
+        gone: it alone removes them then, if it fails in its turn. So no process removes what another one serves at.
+        """
         if not self._is_ending:
             self._is_ending = True
             if self._listener is not None and self._signals is not None:
@@ -259,7 +267,7 @@ class Succession:
         if (visitor := self._visitor) is not None and self._has_all:
             log.info("listening sockets left to another process", takeover=str(self._path))
             self._leave(visitor)
-        return self.alone.is_set() and not self._has_left
+        return not self._has_left
 
     def remove_path(self) -> None:
         """Remove the files that only this removes, nothing else: the process is about to end."""
@@ -269,7 +277,7 @@ class Succession:
 
     def close(self) -> None:
         """Hand nothing over any more. Harmless when nothing was."""
-        self.owns()
+        self._owns()
         if self._visitor is not None:
             self._part(self._visitor)
         if self._listener is not None:

@@ -222,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
     def part(self) -> None:
         """Finish once the first request is there: another process serves new clients from now on."""
         talk = self._conversation
-        waits = self._course.state in (State.CONNECTING, State.RELAYING) and not self._course.input_ended
+        waits = self._course.state in (State.CONNECTING, State.RELAYING, State.HELD) and not self._course.input_ended
         if talk is None or self._first is First.AWAITED:
             lacks_first = True
         elif self._parts:

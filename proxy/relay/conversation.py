@@ -262,8 +262,11 @@ class Conversation:
 
     @property
     def has_only_begun(self) -> bool:
-        """Whether a request has arrived in part, and what was judged before has not led to anything."""
-        return self._outbound.unused and self.has_begun_request
+        """Whether the first request has arrived in part, be that sent on or not.
+
+        What needs no judgement may have been sent before without the session.
+        """
+        return self.has_begun_request and not self._session.intake.reader.past_first
 
     # Questions (relay.asking.Asker).
 

@@ -16,21 +16,16 @@ class Outbound:
     Args:
         session: the client's session.
         upstream: the server's side.
-
-    Attributes:
-        unused: whether nothing has been sent here. What needs no preparation may have been sent otherwise.
     """
 
-    __slots__ = ("_session", "_upstream", "unused")
+    __slots__ = ("_session", "_upstream")
 
     def __init__(self, session: Session, upstream: UpstreamConnection) -> None:
         self._session = session
         self._upstream = upstream
-        self.unused = True
 
     def send(self, out: bytes) -> None:
         """Send requests to the server, unless it was told that there are no more."""
-        self.unused = False
         session, upstream = self._session, self._upstream
         if session.replies.active:
             upstream.substitute(session.replies)

@@ -174,7 +174,9 @@ class Intake:
     @property
     def has_begun(self) -> bool:
         """Whether a request has been received in part."""
-        return self.is_in_part or self._judge.pending is not None or bool(self._tail) or self.reader.memory > 0
+        pending = self._judge.pending
+        waits = pending is not None and pending.kind is Kind.HEAD
+        return waits or self.is_in_part or bool(self._tail) or self.reader.memory > 0
 
     @property
     def waits(self) -> bool:
@@ -244,16 +246,19 @@ class Intake:
             return self._go_behind_lines(data, end, now)
         front = self._plain_front(data)
         if front == len(data):
+            self.reader.past_first = True
             return data
         if front:
             self._out.append(data[:front])
         elif (front := self._reads.guard_front(data, now)) == len(data):
+            self.reader.past_first = True
             return self.take_out()
         return self._go_through(data, front, now)
 
     def _go_behind_lines(self, data: bytes, end: int, now: float) -> bytes:
         """Forward inline requests unchanged; let a long rest wait for its turn."""
         self._out.append(data[:end])
+        self.reader.past_first = True
         rest = data[end:]
         if not rest or (len(rest) <= TAIL_LIMIT and is_begun(rest)):
             self._tail = rest
@@ -274,8 +279,10 @@ class Intake:
                 return self.take_out()
         else:
             self.reader.feed(data[position:])
-            self._exact = self._stopped = True
+            self.reader.past_first = self._exact = self._stopped = True
             return self.take_out()
+        if position:
+            self.reader.past_first = True
         return self._parse(data[position:], now, progress=position > 0)
 
     def _lines_front(self, data: bytes) -> int:
@@ -312,6 +319,8 @@ class Intake:
         if parsed is None:
             return self._switch_to_exact(data, now)
         requests, whole = parsed
+        if requests:
+            self.reader.past_first = True
         try:
             if whole and requests[0][0] in PURE and self._guard(requests, data, now):
                 return self.take_out()

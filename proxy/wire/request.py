@@ -120,11 +120,15 @@ class RequestReader:
         blanks: how the server treats a line of blanks. The default is safe with all other servers too.
         strict: whether the server closes the connection for a line that does not end in CRLF.
         quoting: how the server splits an inline request.
+
+    Attributes:
+        past_first: whether the stream's first request has been returned whole, or is known to precede what is fed.
     """
 
     def __init__(
         self, blanks: Blanks = Blanks.EMPTY, *, strict: bool = False, quoting: Quoting = Quoting.PLAIN
     ) -> None:
+        self.past_first = False
         self._blanks = blanks
         self._quoting = quoting
         self._strict = strict
@@ -208,6 +212,7 @@ class RequestReader:
     def skip(self, count: int) -> None:
         """Treat so many bytes of `front` as returned; they must be whole requests."""
         self._position += count
+        self.past_first = self.past_first or count > 0
 
     @property
     def within(self) -> bool:
@@ -246,6 +251,8 @@ class RequestReader:
             # Not earlier: waiting bytes would be copied again whenever some are processed and more arrive.
             self._join(JOINED)
             request = self._next_request()
+        if request is not None and not self._in_body:
+            self.past_first = True
         if self._position:
             self._shed()
         return request

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,7 +23,7 @@ from proxy.embedded.binaries import EmbeddedError
 from proxy.embedded.choice import upstream_url
 from proxy.embedded.first_steps import show_first_steps
 from proxy.ending import end
-from proxy.listen.binding import Listener, bind_all, shown
+from proxy.listen.binding import Listener, as_given, bind_all, shown
 from proxy.listen.files import enough_files
 from proxy.listen.given import Given
 from proxy.listen.succession import Succession
@@ -144,11 +145,9 @@ class Supervisor:
         if not succession.wanted:
             return []
         keeps_files = given is None or given.keeps_files
-        kept: dict[str, list[socket.socket]] = {}
-        for listener in (one for some in listeners for one in some):
-            kept.setdefault(listener.name, []).append(listener.socket.dup())
-        succession.offer.append(lambda: Given(kept, keeps_files=keeps_files))
-        return [one for some in kept.values() for one in some]
+        kept = [replace(one, socket=one.socket.dup()) for some in listeners for one in some]
+        succession.offer.append(lambda: as_given(kept, keeps_files=keeps_files))
+        return [one.socket for one in kept]
 
     async def _start(self, url: str, listeners: list[list[Listener]], shared: int) -> None:
         count = len(self._workers)
@@ -306,7 +305,7 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
 
 async def _bind(settings: Settings, signals: Signals, succession: Succession) -> list[list[Listener]] | None:
     """Bind all sockets; return None if told to stop while a name is being resolved."""
-    binding = asyncio.create_task(bind_all(settings, succession.owns, settings.workers, succession.given))
+    binding = asyncio.create_task(bind_all(settings, succession.file, settings.workers, succession.given))
     stopped = asyncio.create_task(signals.stop.wait())
     await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not binding.done():
@@ -331,9 +330,11 @@ def run(settings: Settings, given: Given | None = None) -> int:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
     """
-    enough_files(settings)
+    enough_files(settings, given)  # or the sockets could not be taken
+    succession = Succession.of(settings, given)
+    enough_files(settings, succession.given)
     try:
-        fine = uvloop.run(_serve(settings, Succession.of(settings, given)), loop_factory=Loop)
+        fine = uvloop.run(_serve(settings, succession), loop_factory=Loop)
     except EmbeddedError as error:
         log.error("stopped: embedded server failed", error=str(error))
         return 1
