@@ -514,9 +514,9 @@ def check_a_late_probe(again: Again, folder: Path, workers: str) -> None:
     until(lambda: ended_well(old))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_probe_that_the_old_one_has_is_answered(again: Again, tmp_path: Path, workers: str) -> None:
-    check_a_late_probe(again, tmp_path, workers)
+def test_a_probe_that_the_old_one_has_is_answered(again: Again, tmp_path: Path) -> None:
+    """Of a supervisor of workers too, but that ends within 50 ms: a test would be too slow."""
+    check_a_late_probe(again, tmp_path, "1")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

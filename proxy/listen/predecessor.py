@@ -127,14 +127,14 @@ class Predecessor:
             raise ConnectionError("the proxy there has had no sign of this one for too long; it goes on")
         text = line.decode()
         told, length = json.JSONDecoder().raw_decode(text)
-        marks = _marks(told.get("marks"))
-        if marks is not None and told["is"] in ("clients", "admin"):
+        what, marks = told["is"], _marks(told.get("marks"))
+        if marks is not None and what in ("clients", "admin"):
             self.given.marks[str(told["address"])] = marks
-        if told["is"] == "clients":
+        if what == "clients":
             self.given.clients[str(told["address"])] = sockets
-        elif told["is"] == "admin":
+        elif what == "admin":
             self.given.admin[str(told["address"])] = sockets[0]
-        elif told["is"] == "takeover":
+        elif what == "takeover":
             self.listener, self.marks = sockets[0], marks
         else:
             if told["version"] != VERSION:

@@ -96,6 +96,10 @@ class Dispatch:
         self._standing.next = _FREE
         self._out.refuse(request, refusal)
 
+    def send_wish(self, request: Request) -> bool:
+        """Send what a client that may not have logged in says of replies; return False if it is something else."""
+        return self._hearing.send_of_stranger(request)
+
     def send(self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None) -> None:
         """Forward a request that need not wait, or send its replacement.
 

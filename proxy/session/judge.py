@@ -176,6 +176,11 @@ class Judge:
         if standing.permits.unclear and standing.transaction is None:
             self.question = Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
 
+    def turn_down(self, request: Request) -> None:
+        """Have the server tell a client to log in."""
+        if not self._dispatch.send_wish(request):
+            self._strangers.turn_down(request)
+
     def break_off(self) -> None:
         """Note that the server reads nothing after the next request, or the one that is being completed."""
         standing = self._standing

@@ -69,7 +69,7 @@ class Session:
         self._out = out = Outgoing(ground.coverage, standing, hides_commands=server.hides_commands)
         self._upload = upload = Upload(ground, standing, out)
         reader = ground.rewriter.new_reader()
-        self._hearing = hearing = Hearing(standing, out)
+        hearing = Hearing(standing, out)
         self._multi = multi = Multi(ground, standing, out, hearing, self.pipeline)
         self._announcing = announcing = Announcing(ground, standing, reader, self.pipeline)
         without = WithoutEngine(ground, standing, out)
@@ -212,8 +212,7 @@ class Session:
             if pending is None:
                 what, beginning = strangers.what_is_too_much(intake.reader)
                 raise intake.refused_at_its_head(what, beginning)
-            if not self._hearing.send_of_stranger(pending):
-                self._strangers.turn_down(pending)
+            judge.turn_down(pending)
         elif pending is not None and pending.kind in (Kind.BODY, Kind.BROKEN):
             if pending.kind is Kind.BROKEN:
                 judge.break_off()
