@@ -736,7 +736,7 @@ MUTATIONS = [
     # What a transaction says about replies, and what is asked in silence.
     Mutation("session/hearing.py", "if wish is Wish.OFF or wish is Wish.SKIP:", "if False:", "queued words"),
     Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
-    Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "subscribers in silence"),
+    Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "pushes in a silence"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),

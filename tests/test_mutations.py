@@ -964,6 +964,7 @@ CHECKS |= {
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
+    "pushes in a silence": lambda place: silence.check_pushes(place.server, place.proxy()),
     "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(
         place.server, place.proxy(), "HINCRBY"

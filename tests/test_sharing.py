@@ -1458,9 +1458,7 @@ def test_whatever_a_long_reply_is_made_of_it_takes_little_time_to_cut(head: byte
     assert time.process_time() - before < 0.5  # 0.02 at most; some took 8
 
 
-@pytest.mark.parametrize(
-    "stray", [b"*1\r\n>2\r\n$1\r\na\r\n$1\r\nb\r\n", b"x\r\n", b"$x\r\n", b"*\r\n", b":" + b"1" * 70_000]
-)
+@pytest.mark.parametrize("stray", [b"*1\r\n*1\r\nx\r\n", b"x\r\n", b"$x\r\n", b"*\r\n", b":" + b"1" * 70_000])
 def test_what_is_no_reply_is_told(stray: bytes) -> None:
     with pytest.raises(StrayReplyError):
         Replies().cut(stray)

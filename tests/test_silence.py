@@ -235,11 +235,15 @@ def test_of_what_is_cut_off_only_whole_replies_of_the_client_are_told() -> None:
 
 
 def check_doubt_at_the_end(server: Server, proxy: Proxy) -> None:
-    """Who may not ECHO, and ends with a half close, gets the replies behind which no sign comes any more."""
+    """Who may not ECHO, and whose connection the server closes, gets the replies behind which no sign comes."""
     server.command("ACL", "SETUSER", "noecho", "on", "nopass", "~*", "&*", "+@all", "-echo")
-    for _ in range(5):
-        straight, through = both(server, proxy, request("AUTH", "noecho", "x") + SKIP + request("PING") * 2)
-        assert through == straight == b"+OK\r\n+PONG\r\n"
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    quits = request("QUIT")
+    for program in (SKIP + request("PING") * 2, SKIP + request("PING") * 2 + quits, OFF + ON + request("PING") + quits):
+        for _ in range(5):
+            straight, through = both(server, proxy, request("AUTH", "noecho", "x") + program)
+            assert through == straight
 
 
 @pytest.mark.every_kind
@@ -308,6 +312,10 @@ def test_a_reset_is_known_by_its_place(upstream: Server, proxy: Proxy) -> None:
 
 
 def test_pushes_within_a_transaction_lose_nothing(upstream: Server, proxy: Proxy) -> None:
+    check_pushes(upstream, proxy)
+
+
+def check_pushes(server: Server, proxy: Proxy) -> None:
     """The order of what a client publishes to itself is the server's."""
     hello, subscribe, multi = request("HELLO", 3), request("SUBSCRIBE", "c"), request("MULTI")
     publish, run = request("PUBLISH", "c", "in"), request("EXEC")
@@ -316,13 +324,13 @@ def test_pushes_within_a_transaction_lose_nothing(upstream: Server, proxy: Proxy
         hello + subscribe + OFF + multi + publish * 3 + run + ON,
         hello + subscribe + SKIP + multi + publish + run,
     ):
-        straight, through = both(upstream, proxy, program + request("PING"))
+        straight, through = both(server, proxy, program + request("PING"))
         assert _told(through) == _told(straight), program
     for protocol in (2, 3):  # what confirms a subscription in a transaction is lost; what comes afterwards is not
         with proxy.connect() as client:
             client.command("HELLO", protocol)
             client.send(OFF + multi + subscribe + run + request("PUBLISH", "c", "own") * (protocol == 3))
-            until(lambda: upstream.command("PUBLISH", "c", "other") == b":1\r\n", what="a subscriber")
+            until(lambda: server.command("PUBLISH", "c", "other") == b":1\r\n", what="a subscriber")
             said = b""
             while b"other" not in said:
                 said += client.reply()

@@ -8,7 +8,7 @@ local function need_index(index, name, ...)
   if redis.acl_check_cmd then return need(name, index, ...) end
   -- Redis before 7.0 has to be seen doing it; of a member that is never there: the index itself.
   local reply = redis.pcall(name, index, ...)
-  if failed(reply) and string.find(reply.err, "can't", 1, true) then call(name, index, ...) end
+  if failed(reply) and string.find(reply.err, "script can't", 1, true) then call(name, index, ...) end
 end
 -- The same for what `refresh` (index.lua) runs on a shadow behind a change of it.
 local function need_refresh(shadow)
