@@ -515,7 +515,7 @@ def check_a_late_probe(again: Again, folder: Path, workers: str) -> None:
 
 
 def test_a_probe_that_the_old_one_has_is_answered(again: Again, tmp_path: Path) -> None:
-    """Of a supervisor of workers too, but that ends within 50 ms: a test would be too slow."""
+    """Not so where there are workers: their supervisor ends at once, and waits 50 ms for who is silent till then."""
     check_a_late_probe(again, tmp_path, "1")
 
 
