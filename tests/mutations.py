@@ -660,7 +660,7 @@ MUTATIONS = [
     Mutation(_LUA + "persist.lua", "need_refresh(shadow)", "", "few change nothing"),
     Mutation(_LUA + "replace.lua", "need_index(KEYS[3], 'zrem', KEYS[3])", "", "few who store"),
     Mutation(_LUA + "rename.lua", "need_index(KEYS[5], 'zrem', KEYS[5])", "", "few who rename"),
-    Mutation("session/rights.py", " and not self._began_as_all", "", "few meanwhile"),
+    Mutation("session/rights.py", " and not self._all_allowed_at_multi", "", "few meanwhile"),
     Mutation(
         "session/multi.py",
         "transaction.presumed.gives(self._rewriter.unclear(command, request.arguments))",

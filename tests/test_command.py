@@ -23,8 +23,7 @@ from redis._parsers.commands import CommandsParser
 from proxy.commands.own import EXTENDED, OWN
 from proxy.commands.table import COMMANDS, DIALECTS, Effect
 from proxy.session.globs import matches
-from proxy.wire.asides import Asides
-from proxy.wire.asides import Kind as Whose
+from proxy.wire.asides import Asides, Whose
 from proxy.wire.frames import frames
 from tests.conftest import Both, StartProxy, StartServer
 from tests.model import parse

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from proxy.wire import asides as asides_module
-from proxy.wire.asides import Asides
-from proxy.wire.asides import Kind as Whose
+from proxy.wire.asides import Asides, Whose
 from proxy.wire.reply import ReplySubstitution
 from tests.conftest import StartProxy, StartServer, installed
 from tests.raw import Raw, request

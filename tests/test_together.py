@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from proxy.scripts.naming import Names
 from proxy.session.plain import REPEATED_REQUESTS
-from proxy.wire.asides import Asides, Call
-from proxy.wire.asides import Kind as Whose
+from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements
 from proxy.wire.first_line import StrayReplyError

@@ -23,7 +23,7 @@ def blind_keys(command: Command, request: Request, *, limited: bool) -> list[byt
     return []
 
 
-def counts(command: Command, request: Request) -> bool:
+def is_count_by_script(command: Command, request: Request) -> bool:
     """Return whether a script can replace a request if its reply is amended."""
     return command.effect is Effect.COUNT and request.kind is Kind.WHOLE
 
@@ -35,7 +35,7 @@ def absent(
 
     `amends`: whether the request's reply can be amended.
     """
-    if amends and counts(command, request):
+    if amends and is_count_by_script(command, request):
         return []
     arguments = request.arguments
     keys = blind_keys(command, request, limited=limited)

@@ -124,10 +124,10 @@ class Announcing:
             return []
         transaction = self._standing.transaction
         if command.effect is Effect.EXEC:
-            return self._coverage.unconfirmed(transaction.marked) if transaction is not None else []
+            return self._coverage.unconfirmed(transaction.keys_given_deadlines) if transaction is not None else []
         if transaction is not None:
             return []  # it is announced before its EXEC
-        keys = self._coverage.unconfirmed(self._marked(command, request.arguments))
+        keys = self._coverage.unconfirmed(self._given_deadlines(command, request.arguments))
         if keys and not self._ground.rewriter.own.may_set(command, request.arguments):
             return []
         return keys if not keys or self._standing.may_expire(keys) else []
@@ -135,11 +135,11 @@ class Announcing:
     def first_keys(self, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may give deadlines."""
         command = self._ground.rewriter.command(arguments[0].upper())
-        if command is None or not (keys := self._marked(command, arguments)):
+        if command is None or not (keys := self._given_deadlines(command, arguments)):
             return []
         return keys if self._ground.rewriter.own.may_set(command, arguments) else []
 
-    def _marked(self, command: Command, arguments: list[bytes]) -> list[bytes]:
+    def _given_deadlines(self, command: Command, arguments: list[bytes]) -> list[bytes]:
         """Return the keys to which a request may give deadlines, if it sets any."""
         if command.effect not in MARKING:
             return []

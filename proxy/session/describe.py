@@ -136,7 +136,7 @@ def instead(
     if standing.transaction is not None:
         return sent if out.amend(amend) else None
     crowded = standing.rights.by_state
-    return standing.marked.enclose(sent, lambda said: amend_only_reply(said, amend, crowded=crowded))
+    return standing.replies_for_own().enclose(sent, lambda said: amend_only_reply(said, amend, crowded=crowded))
 
 
 def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:

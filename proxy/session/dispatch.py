@@ -110,7 +110,7 @@ class Dispatch:
             having: its keys that have deadlines, if the server was asked.
         """
         if request.kind is Kind.HEAD:
-            self._out.fence()
+            self._out.sign_before_last()
         self._send_in_its_place(command, request, now, having=having)
         if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
             self._out.note_blocker()
@@ -123,7 +123,7 @@ class Dispatch:
         standing, out, rewriter = self._standing, self._out, self._ground.rewriter
         askable = standing.askable
         free = standing.next is _FREE  # nothing waits for a description
-        counts = command is not None and additions.counts(command, request) and out.amends
+        counts = command is not None and additions.is_count_by_script(command, request) and out.amends
         effect = None if command is None else command.effect
         limited = standing.next is not _FREE and standing.limited  # no question can be put in between
         joined = standing.next is _JOINED
@@ -148,14 +148,14 @@ class Dispatch:
             # The server waits for this connection's last write, so write after all of the client's writes.
             standing.shares = False
             both = rewriter.beside.own_write(command.name) + request.raw
-            out.replace(request, standing.marked.enclose(both, self._waited, replies=2))
+            out.replace(request, standing.replies_for_own().enclose(both, self._waited, replies=2))
             return
         if effect is Effect.CONNECTION:
             if (refusal := self._hearing.send(request, joined=joined)) is not None:
                 self.refuse(request, refusal)
             standing.is_link = rewriter.moves.opens_link(request.arguments)
             return
-        if effect in _TRANSACTION and self._multi.send_bound(command, request, now, askable=askable, having=having):
+        if effect in _TRANSACTION and self._multi.send_delimiter(command, request, now, askable=askable, having=having):
             return
         confinement = standing.rights.confinement
         if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
@@ -170,7 +170,7 @@ class Dispatch:
             instead = plainly
         else:
             limited = limited or standing.limited
-            sure = not limited or standing.permits.let(self._announcing.first_keys(request.arguments))
+            sure = not limited or standing.permits.allows_and_notes(self._announcing.first_keys(request.arguments))
             instead = rewriter.rewrite(
                 command,
                 request,
@@ -218,7 +218,7 @@ class Dispatch:
             out.put_aside(behind, follows=True)
         else:
             whole = b"".join((encode([b"MULTI"]), front, request.raw, behind, encode([b"EXEC"])))
-            out.replace(request, standing.marked.enclose(whole, _of_bracketed, replies=5))
+            out.replace(request, standing.replies_for_own().enclose(whole, _of_bracketed, replies=5))
         return True
 
     def _waited(self, said: bytes) -> bytes:

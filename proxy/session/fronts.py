@@ -108,7 +108,9 @@ class Fronts:
             few = alone.have_few(keys, now, asked=asked)
             if few or (few is None and not asked):
                 take = partial(alone.take_count, keys, now)
-                self._out.append(self._standing.marked.open(Fronted([take] if few is None else [take, None])))
+                self._out.append(
+                    self._standing.replies_for_own().open(Fronted([take] if few is None else [take, None]))
+                )
                 self._out.append(ground.removals.front(keys, len(voided))[0])
                 return Question(replied=True, again=True) if few is None else None
         if absent and not asked:
@@ -125,7 +127,7 @@ class Fronts:
         if not keys or self._are_moving(keys):
             return
         take = partial(alone.take_count, keys, now)
-        self._out.append(self._standing.marked.open(Fronted([take, watched.hear])))
+        self._out.append(self._standing.replies_for_own().open(Fronted([take, watched.hear])))
         self._out.append(self._ground.removals.front(keys, 0)[0])
         self._out.append(encode([b"ZMSCORE", names.index_for(keys[0]), *keys]))
 
@@ -179,6 +181,6 @@ class Fronts:
             parts.append(raw[position:end])
             size += end - position
             position = end
-        self._out.append(self._standing.marked.open(Fronted(takers)))
+        self._out.append(self._standing.replies_for_own().open(Fronted(takers)))
         self._out.append(b"".join(parts))
         return True

@@ -41,7 +41,7 @@ _ARRAY: Final = b"\r\n*"
 _FREE: Final = Next.FREE
 
 
-class Waiting:
+class PendingChunks:
     """Received chunks that wait for their turn.
 
     Attributes:
@@ -143,7 +143,7 @@ class Intake:
         self._announcing = announcing
         self._without = without
         self._stopped = False  # whether the reader may have requests that can be judged now
-        self._waiting = Waiting()
+        self._waiting = PendingChunks()
         self._exact = False  # whether the reader, not the batch parser, has the stream
         self._tail = b""
 
@@ -461,7 +461,7 @@ class Intake:
 
     def refused_at_its_head(self, what: str, beginning: bytes) -> RefusedAtItsHeadError:
         """Return the error for a request that is rejected before it is complete; `what` names what is invalid."""
-        self._out.fence(loud=True)
+        self._out.sign_before_last(loud=True)
         return RefusedAtItsHeadError(what, self.take_out() + beginning)
 
     def follow(self, part: Request) -> None:

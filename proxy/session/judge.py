@@ -185,7 +185,7 @@ class Judge:
         """Note that the server reads nothing after the next request, or the one that is being completed."""
         standing = self._standing
         if standing.end is not End.BROKEN and not self._reader.broken_within:  # else a part of it has been sent
-            self._out.fence(loud=True)
+            self._out.sign_before_last(loud=True)
         standing.end = End.BROKEN
 
     def _pass(self, part: Request, now: float) -> None:
@@ -219,7 +219,7 @@ class Judge:
         if not concerned and not self._without.shows(command, request):
             return None
         terms = self._ground.rewriter.calls.reading._replace(writes=rights.by_state)
-        self._out.append(rights.ask(self._standing.marked, now, terms))
+        self._out.append(rights.ask(self._standing.replies_for_own(), now, terms))
         return Question(replied=True, again=True)
 
     def _first_may_be_set(self) -> bool:
@@ -246,7 +246,7 @@ class Judge:
         if not asked:
             return None
         self._out.append(
-            standing.permits.ask(standing.marked, asked, partial(self._ground.rewriter.beside.trial, asked))
+            standing.permits.ask(standing.replies_for_own(), asked, partial(self._ground.rewriter.beside.trial, asked))
         )
         return Question(replied=True, again=True)
 

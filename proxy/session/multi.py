@@ -103,7 +103,7 @@ class Multi:
         if self._out.put_aside(self._rewriter.beside.clear_front(keys)):
             transaction.clear(keys)
 
-    def send_bound(
+    def send_delimiter(
         self, command: Command, request: Request, now: float, *, askable: bool, having: Set[bytes] | None = None
     ) -> bool:
         """Begin or end a transaction, and send its request.
@@ -162,9 +162,9 @@ class Multi:
     def _run(self, transaction: Transaction, now: float, having: Set[bytes] | None) -> None:
         unseen = self._coverage.blind and self._standing.watched.earliest <= now  # the due member was not removed
         overtaken = transaction.is_overtaken or transaction.presumed.is_wrong(having)
-        if unseen or overtaken or self._coverage.unconfirmed(transaction.marked):
+        if unseen or overtaken or self._coverage.unconfirmed(transaction.keys_given_deadlines):
             # It would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC returns
             # EXECABORT.
             self._out.append(self._standing.replies.expect(b""))
-        for key, delay in transaction.marked.items():
+        for key, delay in transaction.keys_given_deadlines.items():
             self._rewriter.marks.expect([key], now + delay)

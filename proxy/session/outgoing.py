@@ -14,8 +14,7 @@ from typing import Final
 from proxy.coverage.coverage import Coverage
 from proxy.session.errors import Refusal, RequestTooLargeError
 from proxy.session.standing import Next, Standing
-from proxy.wire.asides import Asides, Call
-from proxy.wire.asides import Kind as Whose
+from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
 from proxy.wire.pieces import Wish
@@ -38,22 +37,22 @@ class Outgoing:
         caching_queued: whether CLIENT CACHING is queued: then nothing of the proxy's own is.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
         logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
-        fenced: the number of the last sign put in front of a request after which no sign is possible.
+        last_sign: the number of the last sign put in front of a request after which no sign is possible.
     """
 
     __slots__ = (
         "_asides",
-        "_bound",
         "_coverage",
         "_front",
         "_hides_commands",
         "_parts",
+        "_pinned_at",
         "_silent",
         "_standing",
         "append",
         "blocker",
         "caching_queued",
-        "fenced",
+        "last_sign",
         "logged_out",
     )
 
@@ -64,8 +63,8 @@ class Outgoing:
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
         self.caching_queued = False
-        self.blocker = self.fenced = self.logged_out = -1
-        self._bound = -1  # the place in `_parts` in front of which nothing may be put
+        self.blocker = self.last_sign = self.logged_out = -1
+        self._pinned_at = -1  # the place in `_parts` in front of which nothing may be put
         self._asides: Asides | None = None  # takes replies out of the open transaction's
         self._front: int | None = None  # the reserved place in `_parts` for their mark
         self._silent = False  # whether the mark may be a silent sign
@@ -76,17 +75,17 @@ class Outgoing:
             self._asides = self._front = None  # probably nothing to take out
         self._mark_front()
         out = b"".join(self._parts)
-        self._bound = 0 if self._is_bound else -1
+        self._pinned_at = 0 if self._is_pinned else -1
         self._parts.clear()
         return out
 
     def bind(self) -> None:
         """Keep the next request directly after the last one, such as CLIENT CACHING, which refers to it."""
-        self._bound = len(self._parts)
+        self._pinned_at = len(self._parts)
 
     @property
-    def _is_bound(self) -> bool:
-        return self._bound == len(self._parts)
+    def _is_pinned(self) -> bool:
+        return self._pinned_at == len(self._parts)
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
         """Return a sign whose reply is replaced by `reply` for the client; `found` is called when it comes.
@@ -94,9 +93,9 @@ class Outgoing:
         `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction. Only such
         a sign may stand directly after CLIENT CACHING.
         """
-        assert fails or not self._is_bound
+        assert fails or not self._is_pinned
         self._mark_front()
-        replies = self._standing.marked
+        replies = self._standing.replies_for_own()
         return replies.expect(reply, by_greeting=self._greets, found=found, silent=replies.echoes and not fails)
 
     @property
@@ -115,7 +114,7 @@ class Outgoing:
             caching: the CLIENT CACHING that applies to the next request; empty for none. The sign ends that, so it is
                 sent again.
         """
-        self._bound = -1
+        self._pinned_at = -1
         self._heed(wish, 2 if caching else 1)
         self.replace(request, ON)
         self.append(caching)
@@ -123,14 +122,14 @@ class Outgoing:
     def wish_here(self, wish: Wish) -> None:
         """Have a wish heeded here of which the server is not told; only if the client may not want all replies."""
         standing = self._standing
-        if standing.replies.silence.suspected and standing.transaction is None and not self._is_bound:
+        if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
             self._heed(wish, 0)
 
     def _heed(self, wish: Wish, replies: int) -> None:
-        marked, subscriptions = self._standing.marked, self._standing.subscriptions
+        own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
         may_be = wish is Wish.LISTENS or subscriptions.counted
-        way = marked.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies)
-        self.append(marked.open(way, by_greeting=self._greets))
+        way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies)
+        self.append(own.open(way, by_greeting=self._greets))
 
     def replace(self, request: Request, instead: bytes) -> None:
         """Send something else instead of a request. If the request's line ends are odd, so are those of the
@@ -152,7 +151,7 @@ class Outgoing:
 
         `took_long` is called with the number of a key if the reply names one.
         """
-        self.append(self._standing.marked.open(Elements(count, took_long)))
+        self.append(self._standing.replies_for_own().open(Elements(count, took_long)))
         self.append(call)
 
     def ask_first(self, request: bytes, hear: Callable[[bytes], bytes]) -> None:
@@ -162,7 +161,7 @@ class Outgoing:
         this may be the last that is sent, with nothing behind it to show that they were.
         """
         standing = self._standing
-        if standing.transaction is None and standing.hears_echoes and not self._is_bound:
+        if standing.transaction is None and standing.hears_echoes and not self._is_pinned:
             standing.replies.echoes = not (standing.limited or standing.rights.unasked)
             self.append(standing.replies.enclose(request, hear))
 
@@ -175,14 +174,14 @@ class Outgoing:
 
     def replace_count(self, request: Request, instead: bytes) -> None:
         """Send something else instead of a request, and turn its status reply into an integer. Only if `amends`."""
-        self.append(self._standing.marked.open(Integer()))
+        self.append(self._standing.replies_for_own().open(Integer()))
         self.replace(request, instead)
 
     def note_blocker(self) -> None:
         """Note that a request is sent that may block requests after it."""
         self.blocker = self._standing.replies.next_number
 
-    def fence(self, *, loud: bool = False) -> None:
+    def sign_before_last(self, *, loud: bool = False) -> None:
         """Put a sign before the next request, after which none is possible; not if the server might refuse it.
 
         `loud`: whether it may be a loud sign then, as the client does not do this often.
@@ -191,7 +190,7 @@ class Outgoing:
         silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
         loud = loud and standing.next is _FREE and not standing.is_stranger
         if standing.transaction is None and (silent or loud):
-            self.fenced = standing.replies.next_number
+            self.last_sign = standing.replies.next_number
             self.append(self.expect(b"", fails=not silent))
 
     # The replies of a transaction.

@@ -84,7 +84,7 @@ class Permits:
 
         return replies.enclose(trial(token), hear)
 
-    def let(self, keys: list[bytes]) -> bool:
+    def allows_and_notes(self, keys: list[bytes]) -> bool:
         """Like `cover`, but remember keys that were not asked about."""
         if self.cover(keys):
             return True

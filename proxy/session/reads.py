@@ -31,8 +31,8 @@ from proxy.wire.guard import (
     Repeated,
     earliest_of_all,
     first_of,
-    is_refused,
-    is_refused_by_zero,
+    is_wrong_type,
+    is_zero_or_wrong_type,
     may_be_late,
 )
 from proxy.wire.pieces import Slot
@@ -82,7 +82,7 @@ def _count(reads: bytes) -> int:
 def _what_matters(name: bytes) -> Callable[[bytes], bool]:
     """Return a function that tells from the beginning of a late reply whether it may show due members."""
     if name in STRINGS:
-        return is_refused_by_zero if name in _ZERO else is_refused
+        return is_zero_or_wrong_type if name in _ZERO else is_wrong_type
     return may_be_late
 
 
@@ -291,7 +291,7 @@ class Reads:
             return None
         if not self.may_be_guarded(now):
             return None
-        replies, names = self._standing.marked, self._ground.names
+        replies, names = self._standing.replies_for_own(), self._ground.names
         assert names is not None
         guard = self._begin(self._unparsed(data), 0, _count(data))
         quiet, self.quiet = self.quiet, True
@@ -304,14 +304,14 @@ class Reads:
         return _Batch(raw, self._ground.batch, self._covered)
 
     def _send(self, batch: _Batch, keys: Collection[bytes], count: int, raw: bytes, now: float) -> None:
-        names, outlook, out, marked = self._ground.names, self._outlook, self._out, self._standing.marked
+        names, outlook, out, replies = self._ground.names, self._outlook, self._out, self._standing.replies_for_own()
         assert names is not None
         first = first_of(names.index)
         far = outlook.is_far(now)
         if not far and outlook.wants(now):
-            out.append(marked.open(Fronted([lambda said: outlook.hear(earliest_of_all(said))])))
+            out.append(replies.open(Fronted([lambda said: outlook.hear(earliest_of_all(said))])))
             out.append(first)
-        out.append(marked.open(self._begin(batch, 0 if far else len(keys), count)))
+        out.append(replies.open(self._begin(batch, 0 if far else len(keys), count)))
         out.append(first if far else encode([b"ZMSCORE", names.index, *keys]))
         out.append(raw)
 
@@ -365,7 +365,7 @@ class Reads:
 
     def _send_together(self, late: list[Late], keys: list[bytes], now: float) -> None:
         """Send some reads again, behind one script for all their keys."""
-        alone, replies = self._without.alone, self._standing.marked
+        alone, replies = self._without.alone, self._standing.replies_for_own()
         repeated = [
             Repeated(
                 again.slot,

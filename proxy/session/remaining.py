@@ -55,7 +55,8 @@ class Remaining:
             return pushes
 
         self._asked, self._kind, self._void = request, b"", False
-        return self._standing.marked.enclose(self._look(request), hear, replies=2), Question(replied=True, again=True)
+        look = self._standing.replies_for_own().enclose(self._look(request), hear, replies=2)
+        return look, Question(replied=True, again=True)
 
     def instead(self, command: Command, request: Request) -> bytes | None:
         """Return what to send instead of a request whose question was answered; None for any other."""
@@ -72,7 +73,7 @@ class Remaining:
             return pushes + (error or b":%d\r\n" % _left(replies, kind, unit, self._now()))
 
         sent = self._look(request) + (encode([ask, key, member]) if ask else b"")
-        return self._standing.marked.enclose(sent, hear, replies=3 if ask else 2)
+        return self._standing.replies_for_own().enclose(sent, hear, replies=3 if ask else 2)
 
     def _concerns(self, command: Command, request: Request) -> bool:
         """Return whether a request is answered here. Not within a transaction, where the server cannot be asked."""

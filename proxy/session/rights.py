@@ -119,7 +119,7 @@ class Rights:
         self.confinement = b""
         self._names = names
         self._users = users
-        self._began_as_all = False  # whether every user could when the open transaction began
+        self._all_allowed_at_multi = False  # whether every user could when the open transaction began
         self._listed = 0  # the number of the look that includes the user
         self._asked = -float("inf")
 
@@ -131,7 +131,7 @@ class Rights:
     @property
     def unasked(self) -> bool:
         """Whether the user may have limited permissions and has not been checked yet."""
-        is_open = not self._all_may and self._asked == -float("inf") and not self._began_as_all
+        is_open = not self._all_may and self._asked == -float("inf") and not self._all_allowed_at_multi
         return is_open and not self._is_barred
 
     @property
@@ -140,7 +140,7 @@ class Rights:
         users = self._users
         if users is None or not users.barred or self._names is None or self.by_state:
             return False
-        if self._began_as_all or users.looks < self._listed:
+        if self._all_allowed_at_multi or users.looks < self._listed:
             return False
         return 0 < len(self._may_be) <= MOST_USERS and self._may_be <= users.barred
 
@@ -219,9 +219,9 @@ class Rights:
     def note(self, effect: Effect | None) -> None:
         """Note a request that is about to be sent: it may change the user."""
         if effect is Effect.MULTI:
-            self._began_as_all = self._began_as_all or self._all_may  # a nested MULTI changes nothing
+            self._all_allowed_at_multi = self._all_allowed_at_multi or self._all_may  # a nested MULTI changes nothing
         elif effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
-            self._began_as_all = False
+            self._all_allowed_at_multi = False
             # Old servers queue AUTH in a transaction; RESET restores the default user.
             self.forget()
 

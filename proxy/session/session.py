@@ -284,7 +284,7 @@ class Session:
     @property
     def owes(self) -> bool:
         """Whether a sign is unanswered that was sent before a request after which no sign is possible."""
-        return self._out.fenced >= self.replies.settled
+        return self._out.last_sign >= self.replies.settled
 
     def probe(self) -> bytes | None:
         """Return the loud sign that shows whether a silent one has been refused; None if not possible."""
@@ -317,7 +317,7 @@ class Session:
             hear(who(told))
             return others
 
-        return self._take_out() + standing.marked.enclose(WHO, take)
+        return self._take_out() + standing.replies_for_own().enclose(WHO, take)
 
     @property
     def user(self) -> bytes:

@@ -197,8 +197,7 @@ class Standing:
         unlikely = self.is_stranger or self.subscriptions.hinder or rights.confinement or self.replies.deaf
         return self.askable and not unlikely
 
-    @property
-    def marked(self) -> ReplySubstitution:
+    def replies_for_own(self) -> ReplySubstitution:
         """`replies`, prepared for the proxy's own request that is sent now: its sign may be silent or not."""
         self.replies.echoes = self.transaction is None and self.hears_echoes
         return self.replies

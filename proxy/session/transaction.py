@@ -52,7 +52,7 @@ class Transaction:
         self._coverage = coverage
         self._owner = owner
         self._arguments: set[bytes] = set()
-        self._marked: dict[bytes, float] = {}
+        self._given_deadlines: dict[bytes, float] = {}
         self._everywhere = False
         self._blind: set[bytes] = set()
         self._cleared: set[bytes] = set()
@@ -74,7 +74,7 @@ class Transaction:
     @property
     def size(self) -> int:
         """About how many bytes are taken by remembered names and marks."""
-        return self._size + MARK_SIZE * len(self._marked)
+        return self._size + MARK_SIZE * len(self._given_deadlines)
 
     @property
     def names(self) -> set[bytes]:
@@ -130,7 +130,7 @@ class Transaction:
         self._size += NAME_SIZE * len(keys) + sum(map(len, keys))
         for _, key, _, delay in operations:
             if delay:
-                self._marked[key] = min(self._marked.get(key, math.inf), delay)
+                self._given_deadlines[key] = min(self._given_deadlines.get(key, math.inf), delay)
 
     def _remember(self, arguments: list[bytes]) -> None:
         names = arguments[1:]
@@ -164,9 +164,13 @@ class Transaction:
             if not marks:
                 return
             if keys and command.effect is not Effect.EXPIRE:
-                delay = self._marked.get(keys[0], math.inf)  # the deadlines that its source is about to get move along
+                delay = self._given_deadlines.get(
+                    keys[0], math.inf
+                )  # the deadlines that its source is about to get move along
             for key in keys:
-                self._marked[key] = min(self._marked.get(key, math.inf), delay if delay > 0 else math.inf)
+                self._given_deadlines[key] = min(
+                    self._given_deadlines.get(key, math.inf), delay if delay > 0 else math.inf
+                )
 
     def presume(self, keys: Iterable[bytes]) -> None:
         """Note that a request is queued unchanged because its keys have no deadlines: checked again before EXEC."""
@@ -188,9 +192,9 @@ class Transaction:
         self._keep(keys, self._cleared)
 
     @property
-    def marked(self) -> Mapping[bytes, float]:
+    def keys_given_deadlines(self) -> Mapping[bytes, float]:
         """The keys that queued requests may give deadlines: in how many ms from EXEC, if known."""
-        return self._marked
+        return self._given_deadlines
 
     @property
     def is_overtaken(self) -> bool:

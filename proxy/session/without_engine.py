@@ -98,9 +98,9 @@ class WithoutEngine:
             if command is None
             else additions.absent(self._coverage, command, request, limited=False, amends=self._out.amends)
         )
-        script = alone.ask(keys, absent, standing.marked, now, everywhere=everywhere)
+        script = alone.ask(keys, absent, standing.replies_for_own(), now, everywhere=everywhere)
         if script is not None:
             self._out.append(script)
             return Question(replied=True, again=True)
-        self._out.append(alone.clear_before(keys, standing.marked, now, everywhere=everywhere))
+        self._out.append(alone.clear_before(keys, standing.replies_for_own(), now, everywhere=everywhere))
         return None

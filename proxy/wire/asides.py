@@ -24,7 +24,7 @@ LONGEST_LINE: Final = 64 * 1024
 """How much of an incomplete line to keep, in bytes. A script may return a status of any length."""
 
 
-class Kind(Enum):
+class Whose(Enum):
     """The owner of a queued request."""
 
     CLIENT = "the client's: it gets the reply"
@@ -60,7 +60,7 @@ class Asides:
         self.done = False
         self.shut = False
         self._closed = False  # whether no more requests will be noted
-        self._coming: deque[Kind] = deque()
+        self._coming: deque[Whose] = deque()
         self._queued = 0  # requests that the server has queued
         self._places: set[int] = set()  # the positions of the proxy's own among them
         self._amending: deque[Callable[[bytes], bytes]] = deque()  # for those coming
@@ -79,24 +79,24 @@ class Asides:
         self._elements = 0  # elements of EXEC's reply still to come
         self._place = 0  # position of the next element
 
-    def note(self, kind: Kind) -> None:
+    def note(self, kind: Whose) -> None:
         """Note that a client's request with one reply is put into the stream."""
         self._coming.append(kind)
 
     def precede(self) -> None:
         """Note that the proxy's own request is put in front of the last one noted."""
-        self._coming.insert(len(self._coming) - 1, Kind.ASIDE)
+        self._coming.insert(len(self._coming) - 1, Whose.ASIDE)
         self.any = True
 
     def amend(self, amend: Callable[[bytes], bytes]) -> None:
         """Amend the reply to the last request noted with a function."""
-        self._coming[-1] = Kind.AMENDED
+        self._coming[-1] = Whose.AMENDED
         self._amending.append(amend)
         self.any = True
 
     def put_together(self, call: Call) -> None:
         """Note that one call is put into the stream instead of several client requests."""
-        self._coming.append(Kind.TOGETHER)
+        self._coming.append(Whose.TOGETHER)
         self._together.append(call)
         self.any = True
 
@@ -213,8 +213,8 @@ class Asides:
             self._place += 1
             self._elements -= 1
             return None if call is None else self._spread(call, line)
-        kind = self._coming.popleft() if self._coming else Kind.CLIENT
-        if kind is Kind.EXEC:
+        kind = self._coming.popleft() if self._coming else Whose.CLIENT
+        if kind is Whose.EXEC:
             concerned = self._places | self._amended.keys() | self._calls.keys()
             if not concerned or line != b"*%d\r\n" % self._queued:
                 self.done = True  # refused, or failed because of a watched key
@@ -222,26 +222,26 @@ class Asides:
             self._elements = max(concerned) + 1  # the rest is the client's, unchanged
             more = sum(call.requests - 1 for call in self._calls.values())
             return b"*%d\r\n" % (self._queued - len(self._places) + more)
-        if kind is Kind.ASIDE:
+        if kind is Whose.ASIDE:
             self._drop = True
             if line == _QUEUED:
                 self._places.add(self._queued)
             elif mark == b"-" and not self._refusal:
                 self._refusal = line.removesuffix(b"\r\n") + b"\r\n"
-        if kind is Kind.AMENDED:
+        if kind is Whose.AMENDED:
             amend = self._amending.popleft()
             if line != _QUEUED:
                 self._whole, self._amend_now = [], amend  # refused, or the server has no transaction open
             else:
                 self._amended[self._queued] = amend
-        call = self._together.popleft() if kind is Kind.TOGETHER else None
+        call = self._together.popleft() if kind is Whose.TOGETHER else None
         if call is not None and line == _QUEUED:
             self._calls[self._queued] = call
         if call is not None and mark not in b"+-":  # no transaction is open, so the server has run it
             self._refusal = b""
             return self._spread(call, line)
         refusal = b""
-        if kind is not Kind.ASIDE:
+        if kind is not Whose.ASIDE:
             refusal, self._refusal = self._refusal, b""
         self._queued += line == _QUEUED
         refused = bool(refusal) and mark == b"+"

@@ -19,7 +19,7 @@ from proxy.wire.pieces import Piece, Slot
 from proxy.wire.replies import RepliesAndPushes, short_arrays, short_replies
 from proxy.wire.request import encode
 
-_IN_THE_WAY: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
+_WRONG_TYPE: Final = b"-WRONGTYPE", b"-ERR The specified keys must contain string"
 """Errors that show that the key holds a collection (the second one is LCS's)."""
 
 _replies_at_once: Final = short_replies()
@@ -75,17 +75,17 @@ def earliest_of_all(first: bytes) -> float:
 
 def may_be_late(beginning: bytes) -> bool:
     """Return whether a reply with this beginning may show a due member; an error can tell that the key exists."""
-    return beginning[:1] != b"-" or beginning.startswith(_IN_THE_WAY)
+    return beginning[:1] != b"-" or beginning.startswith(_WRONG_TYPE)
 
 
-def is_refused(beginning: bytes) -> bool:
+def is_wrong_type(beginning: bytes) -> bool:
     """Return whether a reply with this beginning says that the key holds a collection, so that nothing has changed."""
-    return beginning.startswith(_IN_THE_WAY)
+    return beginning.startswith(_WRONG_TYPE)
 
 
-def is_refused_by_zero(beginning: bytes) -> bool:
+def is_zero_or_wrong_type(beginning: bytes) -> bool:
     """The same for a request that returns 0 if the key exists."""
-    return beginning == b":0\r\n" or is_refused(beginning)
+    return beginning == b":0\r\n" or is_wrong_type(beginning)
 
 
 class Guard:

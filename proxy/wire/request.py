@@ -152,7 +152,7 @@ class RequestReader:
         self._body_bytes = 0
         self._in_body = False
         self._broken = self._broken_within = False
-        self._silent = False  # broken; nothing more is sent: the server might take it for requests
+        self._cut_off = False  # broken; nothing more is sent: the server might take it for requests
         self._oversized = False
         self._odd = False
         self._announced = 0
@@ -282,7 +282,7 @@ class RequestReader:
             return None
         if self._broken:
             rest = self._take(Kind.BROKEN, [], len(self._buffer))
-            if self._silent:
+            if self._cut_off:
                 rest.raw = b""
             return rest
         if self._in_body:
@@ -411,7 +411,7 @@ class RequestReader:
 
     def _break_at(self, end: int) -> Request:
         """End the stream where the server does, and send nothing after that."""
-        self._silent = True
+        self._cut_off = True
         return self._break(self._with_front(self._buffer[self._position : end]))
 
     def _end_request(self) -> None:
@@ -536,7 +536,7 @@ class RequestReader:
             if stop - begin > INLINE_LIMIT:
                 # Servers reject so long a line only if they have not read its end yet, which depends on how their reads
                 # are split. Here it is always rejected, and nothing after it is sent.
-                self._silent = True
+                self._cut_off = True
                 return self._break(mark + buffer[begin : begin + INLINE_LIMIT + 1])
             if buffer.find(b"\0", begin, stop) >= 0:
                 return self._break(mark + buffer[begin:])
