@@ -25,7 +25,7 @@ KEYS_AT_ONCE: Final = 500
 
 MOST_KEYS: Final = 2_000
 """Maximum number of keys in a request that gets a script in front: with more, the look at the first key would be too
-old by the time of the last."""
+old when the last is reached."""
 
 GIVEN_UP_MS: Final = 1_000
 """How long to stop trying after the server has refused a removal, as a replica does."""
@@ -34,12 +34,12 @@ _LOOKED_MS: Final = 2 * AHEAD_MS
 """How far ahead to read the index for requests that do not name their keys."""
 
 PATIENCE_MS: Final = _LOOKED_MS + 10
-"""How long to go on asking while no members are due but many deadlines are near: there may always be more of them."""
+"""How long to keep asking while many deadlines are near but no members are due: new ones may keep coming."""
 
 
 FEW_DEADLINES: Final = 500
-"""Maximum number of a key's deadlines to check in front of a request that may add any member; above it the engine does
-so."""
+"""Maximum number of a key's deadlines to check in front of a request that may add any member; the engine checks keys
+with more."""
 
 _REMEMBERED: Final = 1_000
 """Maximum number of keys whose number of deadlines a connection remembers."""
@@ -67,11 +67,11 @@ class Alone:
         self._checked: dict[int, float] = {}  # hash of a key → until when one batch is enough
         self._fronted: set[bytes] = set()
         self._looked = -float("inf")  # until when `_near` is valid
-        self._near: list[bytes] = []  # keys in the index that are due or soon will be
-        self._crowded = False  # whether there may be more of them
+        self._near: list[bytes] = []  # keys in the index whose next deadline has passed or is near
+        self._crowded = False  # whether the index may have more of these keys
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
         self._patient = math.inf  # until when to wait for many deadlines to pass
-        self._counts: dict[int, tuple[int, float]] = {}  # how many deadlines keys have, and until when that is valid
+        self._counts: dict[int, tuple[int, float]] = {}  # hash of a key → its deadlines, and until when
 
     def forget(self) -> None:
         """Forget everything: the connection may use another database or user from now on."""
@@ -113,7 +113,7 @@ class Alone:
         return self._void(absent, replies, now) if absent else None
 
     def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
-        """Return the script directly in front of a request, for deadlines passed since `ask`. Same arguments."""
+        """Return the script directly in front of a request, for deadlines passed since `ask`; arguments as there."""
         self._voiding = None
         if self.has_given_up(now):
             return b""
@@ -142,7 +142,7 @@ class Alone:
             keys: the keys.
             replies: the replies of this connection.
             now: the clock, in Unix ms.
-            tell: gets their next deadline, in Unix ms; minus infinity if members are still due.
+            tell: called with the next deadline of the keys, in Unix ms; minus infinity if members are still due.
         """
 
         def hear(reply: Any) -> None:
@@ -160,7 +160,7 @@ class Alone:
     def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
         """Return whether the keys have so few deadlines that one front handles all of them; None if not known.
 
-        `asked`: whether the server has answered since it was last unknown. Then an old answer is valid too.
+        `asked`: whether the server has been asked for this request. Then its answer counts even if it has expired.
         """
         few = True
         for key in keys:
@@ -171,7 +171,7 @@ class Alone:
         return few
 
     def take_count(self, keys: tuple[bytes, ...], now: float, reply: bytes) -> None:
-        """Take the reply to the script that `front` returned at `now`, in Unix ms."""
+        """Take the reply to the script that `Removals.front` returned at `now`, in Unix ms."""
         if reply.startswith(b"*3"):
             _, deadlines, soon, gone = reply.split(b"\r\n", 3)
             if len(self._counts) >= _REMEMBERED:
@@ -203,7 +203,7 @@ class Alone:
         take: Callable[[Any], None],
     ) -> bytes:
         def hear(said: bytes) -> bytes:
-            # Pushes may have come between; a subscriber in RESP2, to whom they are arrays, cannot run a script.
+            # Pushes may be among the frames. They are arrays only for a RESP2 subscriber, who cannot run a script.
             others = frames(said)
             for place, frame in enumerate(others):
                 if frame.startswith(b"*"):

@@ -39,7 +39,7 @@ _EXPIRING: Final = re.compile(
 _NEED_NOT: Final = frozenset((b"HGETEX", b"HSETEX", b"SADDEX"))
 _TIME: Final = re.compile(rb"\r\n[EP]X(?:AT)?\r\n", re.IGNORECASE)
 _SECONDS: Final = re.compile(rb"\r\n\$\d+\r\n(?:KEEPTTL\r\n\$\d+\r\n)?\d+\r\n", re.IGNORECASE)
-"""The option after the key in Dragonfly's SADDEX."""
+"""The time after the key in Dragonfly's SADDEX, with KEEPTTL in front if given."""
 
 
 def keys_expected(
@@ -47,9 +47,9 @@ def keys_expected(
 ) -> frozenset[bytes]:
     """Return the keys that may get deadlines from the transactions in a chunk.
 
-    Requests that are queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is
-    parsed: a value that looks like such a request yields a superfluous key, which does no harm. So does a request whose
-    time is optional and missing, if another request has one.
+    Requests queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is parsed: a
+    value that looks like such a request yields a superfluous key, which does no harm. The same holds for a request
+    without its optional time, if another request in the chunk has one.
 
     Args:
         data: the bytes received.
@@ -83,11 +83,11 @@ class Announcing:
         ground: what all sessions share.
         standing: the state of the connection.
         reader: the reader of the connection's requests.
-        owner: stands for the connection.
+        owner: the connection's pipeline.
 
     Attributes:
-        ahead: bytes received after the request that is being judged and not yet given to the reader, and where they
-            begin.
+        ahead: the received chunk, and the position in it after the request that is being judged; empty if the reader
+            has the chunk.
         expected: keys to which transactions in the last bytes received may give deadlines.
     """
 
@@ -119,14 +119,14 @@ class Announcing:
         return Question(covers=entries, owner=self._standing, behind=behind, again=True)
 
     def unconfirmed(self, command: Command | None, request: Request) -> list[bytes]:
-        """Return the keys of a request that have to be covered before it is sent."""
+        """Return the keys of a request that must be covered and announced before it is sent."""
         if command is None or (command.effect not in MARKING and command.effect is not Effect.EXEC):
             return []
         transaction = self._standing.transaction
         if command.effect is Effect.EXEC:
             return self._coverage.unconfirmed(transaction.keys_given_deadlines) if transaction is not None else []
         if transaction is not None:
-            return []  # it is announced before its EXEC
+            return []  # the keys are announced before EXEC
         keys = self._coverage.unconfirmed(self._given_deadlines(command, request.arguments))
         if keys and not self._ground.rewriter.own.may_set(command, request.arguments):
             return []
@@ -140,7 +140,7 @@ class Announcing:
         return keys if self._ground.rewriter.own.may_set(command, arguments) else []
 
     def _given_deadlines(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys to which a request may give deadlines, if it sets any."""
+        """Return the keys to which a request gives deadlines if its arguments set any."""
         if command.effect not in MARKING:
             return []
         keys = command.keys(arguments) or []
@@ -154,7 +154,7 @@ class Announcing:
         return (key for arguments in self.requests_ahead() for key in self.first_keys(arguments))
 
     def requests_ahead(self, most: int = LOOKED_AHEAD) -> Iterator[list[bytes]]:
-        """Yield the requests after the one that is being judged, within so many bytes."""
+        """Yield the requests after the one that is being judged, within `most` bytes."""
         data, position = self.ahead
         parsed = self._ground.batch.parse(data[position : position + most] or self._reader.ahead(most))
         for arguments in parsed[0] if parsed else ():

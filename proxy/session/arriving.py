@@ -15,14 +15,14 @@ MOST_REMEMBERED: Final = 100_000
 
 
 class Arriving:
-    """Tracks which arriving keys have been prepared for, and whose shadows came first."""
+    """Tracks the keys whose arrival has been prepared, and those whose shadows arrived first."""
 
     __slots__ = ("_awaited", "_made", "_unmade")
 
     def __init__(self) -> None:
         self._awaited: set[bytes] = set()  # prepared for, not yet arrived
         self._made: set[bytes] = set()  # prepared for, shadows not yet arrived
-        self._unmade: set[bytes] = set()  # shadows arrived without that, keys not yet
+        self._unmade: set[bytes] = set()  # shadows arrived unprepared, keys not yet
 
     def come_with(self, shadow_of: bytes) -> None:
         """Note that a key's shadow is arriving."""
@@ -32,13 +32,14 @@ class Arriving:
             self._unmade.add(shadow_of)
 
     def to_make_way_for(self, arrival: Arrival, ahead: Iterable[Arrival]) -> tuple[Arrival, ...]:
-        """Return, each once, the keys that must be prepared for before a key may arrive.
+        """Return the arrivals to prepare before a key may arrive, each once.
 
-        Not a key whose shadow came first, as happens if the other node's proxy is bypassed: that shadow belongs to it.
+        A key whose shadow arrived first is left out: the shadow belongs to it. This happens if the other node's proxy
+        is bypassed.
 
         Args:
             arrival: the arriving key.
-            ahead: those received after it.
+            ahead: the arrivals received after it.
         """
         key = arrival.key
         if len(self._made) + len(self._unmade) > MOST_REMEMBERED:

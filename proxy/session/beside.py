@@ -65,7 +65,7 @@ class Beside:
             members: the members that may be added; None for all, of which about `WITHIN` are checked.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
-        terms = terms._replace(declared=False)  # refused when it writes, not before
+        terms = terms._replace(declared=False)  # the server refuses its writes, not the script
         if members is None or sum(map(len, members)) > COPIED:
             arguments = [b"", b"0", b"%d" % WITHIN]
             return evaluation(
@@ -78,16 +78,16 @@ class Beside:
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
         """Return the request that removes due members from keys in front of a transaction's requests on them.
 
-        The keys are not declared to a cluster node. It would refuse the whole transaction for a key that it does not
-        have, or an argument that is not a key.
+        The keys are not declared to a cluster node: it would refuse the whole transaction for one in a slot of another
+        node, which may be an argument that is no key.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
-        terms = terms._replace(declared=False)  # refused when it writes, not before
+        terms = terms._replace(declared=False)  # the server refuses its writes, not the script
         front = self._calls.pairs(list(keys))
         return evaluation(terms, "clear_front", front, [], declared=self._names.declared(()))
 
     def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the requests around one that replaces a whole value (HIMPORT SET); none without deadlines."""
+        """Return the scripts around a HIMPORT SET, which replaces a whole value; none if no key is covered."""
         keys = command.keys(arguments) or []
         if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
             return []

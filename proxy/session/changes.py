@@ -33,8 +33,8 @@ class Changes:
         coverage: the covered keys.
         standing: the state of the connection.
         out: what goes upstream.
-        without: does the engine's work without it.
-        strangers: judges while the client has not logged in.
+        without: does the engine's work on the client's own connection.
+        strangers: judges requests before the login.
     """
 
     __slots__ = ("_coverage", "_out", "_standing", "_strangers", "_without")
@@ -65,7 +65,7 @@ class Changes:
                     asked = request.arguments[1] == b"3"
                     standing.greeted_in_resp3 |= asked
                     standing.subscriptions.greet(resp3=asked)
-            self._out.shut()  # Redis 8.0 and Valkey 8.0 leave a refused one's reply out of EXEC's
+            self._out.shut()  # Redis 8.0 and Valkey 8.0 omit a refused login's reply from EXEC's
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:

@@ -19,7 +19,7 @@ class Checks:
 
     Args:
         plain: names of commands that need no judging unless they touch a covered key.
-        rewriter: knows the operations that requests ask for.
+        rewriter: reads the operations of requests.
         coverage: the covered keys.
         batch: parses chunks of plain requests.
 
@@ -43,7 +43,7 @@ class Checks:
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """The function that tells whether a chunk that begins with a request can be forwarded unchanged.
+        """The function that returns whether a chunk, which begins with a request, can be forwarded unchanged.
 
         Get it again when other proxies appear or disappear: the function changes.
         """
@@ -52,7 +52,7 @@ class Checks:
     def _joint(self, request: list[bytes]) -> Operation | None:
         """Return the operation of a request that could go jointly with those of other clients."""
         if self._rewriter.names.slots is not None:
-            return None  # a call is for one slot, and two requests of a turn rarely share one
+            return None  # a call is for one slot, and the requests of a turn rarely share a slot
         operation = self._rewriter.operations.read(request)
         if operation is not None and operation.delay:
             key = operation.key

@@ -33,7 +33,7 @@ SECTION: Final = b"expiremember"
 """The name of the proxy's section of INFO."""
 
 MOST_WORDS: Final = 1_000
-"""Maximum number of arguments with which the reply is amended: it has to be buffered whole."""
+"""Maximum number of arguments of a request whose reply is amended: the reply is buffered whole."""
 
 LONGEST_PATTERN: Final = 32
 """Maximum size of a pattern that is matched against the proxy's own commands, in bytes: twice their longest name. Any
@@ -115,11 +115,11 @@ def instead(
     """Return what to send instead of a request that describes the server, and have its reply amended.
 
     Args:
-        descriptions: decides on it.
+        descriptions: decides what to send.
         standing: the state of the connection.
         out: what goes upstream.
         request: the request.
-        askable: whether the proxy's own requests may be put around it.
+        askable: whether the proxy's own requests may be put around the request.
 
     Returns:
         None to forward it unchanged.
@@ -140,12 +140,12 @@ def instead(
 
 
 def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
-    """Amend the reply in the server's output between two marks.
+    """Amend the reply in the server's output between two signs.
 
     Args:
         said: the reply, and pushes before or after it.
         amend: amends it.
-        crowded: whether there may be other frames that are not pushes; then the reply is not amended.
+        crowded: whether other frames that are not pushes may be there; if so, the reply is not amended.
     """
     if not crowded and not said.startswith(b">") and b"\r\n>" not in said:
         return amend(said)  # splitting it takes milliseconds
@@ -269,7 +269,7 @@ def _docs_entry(name: bytes, resp3: bool) -> bytes:
     return encode_reply(name, resp3=resp3) + encode_reply(OWN[name].docs, resp3=resp3)
 
 
-# The rest.
+# COMMAND COUNT, LIST and GETKEYS.
 
 
 def _add_to_count(added: int, reply: bytes) -> bytes:

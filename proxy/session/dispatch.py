@@ -37,17 +37,17 @@ class Dispatch:
     """Sends the requests of one connection on, or their replacements.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         changes: notes how requests change the connection's state.
-        multi: bounds transactions.
+        multi: opens and ends transactions.
         hearing: notes CLIENT requests.
         upload: requests that are sent on while they arrive.
         announcing: finds keys that may get first deadlines.
-        without: does the engine's work without it.
+        without: does the engine's work on the client's own connection.
         remaining: answers TTL for users with limited permissions.
-        owner: stands for the connection.
+        owner: the connection's pipeline.
     """
 
     __slots__ = (
@@ -97,17 +97,17 @@ class Dispatch:
         self._out.refuse(request, refusal)
 
     def send_wish(self, request: Request) -> bool:
-        """Send what a client that may not have logged in says of replies; return False if it is something else."""
+        """Send a CLIENT REPLY of a client that may not have logged in; return False for any other request."""
         return self._hearing.send_of_stranger(request)
 
     def send(self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None = None) -> None:
         """Forward a request that need not wait, or send its replacement.
 
         Args:
-            command: its entry in the table.
+            command: the request's entry in the table.
             request: the request.
             now: the server's clock, in Unix ms.
-            having: its keys that have deadlines, if the server was asked.
+            having: the request's keys that have deadlines, if the server was asked.
         """
         if request.kind is Kind.HEAD:
             self._out.sign_before_last()
@@ -115,7 +115,7 @@ class Dispatch:
         if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
             self._out.note_blocker()
         if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
-            self._out.wish_here(Wish.HEARD)  # it has messages for replies, which are sent all the same
+            self._out.wish_here(Wish.HEARD)  # the server answers with messages even under a SKIP, which ends here
 
     def _send_in_its_place(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
@@ -125,9 +125,9 @@ class Dispatch:
         free = standing.next is _FREE  # nothing waits for a description
         counts = command is not None and additions.is_count_by_script(command, request) and out.amends
         effect = None if command is None else command.effect
-        limited = standing.next is not _FREE and standing.limited  # no question can be put in between
+        limited = standing.next is not _FREE and standing.limited  # the server cannot be asked in between
         joined = standing.next is _JOINED
-        if effect is not Effect.CONNECTION or not joined:  # CLIENT CACHING outlasts other CLIENT
+        if effect is not Effect.CONNECTION or not joined:  # CLIENT CACHING stays valid across other CLIENT requests
             standing.next = _FREE
         self._without.unaided = False
         standing.rights.note(effect)
@@ -203,7 +203,7 @@ class Dispatch:
                     transaction.rewritten(command, request.arguments, delay, marks=sure, having=known)
 
     def _bracket(self, command: Command, request: Request) -> bool:
-        """Send a request that replaces a value between two scripts; return whether that is possible."""
+        """Send, between two scripts, a request that replaces a whole value; return whether that is possible."""
         standing, out = self._standing, self._out
         queued = standing.transaction is not None
         if not (out.can_put_aside if queued else out.amends and not standing.watched):
@@ -245,7 +245,7 @@ class Dispatch:
             and out.takes_asides
             and (transaction.follows_writes or command.effect is Effect.COUNT)
         ):
-            # Earlier queued requests, or other clients, may remove members that it adds unchecked.
+            # Earlier queued requests, or other clients, may remove members that this one adds unchecked.
             absent = additions.absent(self._ground.coverage, command, request, limited=standing.limited)
             for key, members in absent:
                 out.put_aside(self._ground.rewriter.beside.void(key, members))

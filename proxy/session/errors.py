@@ -32,8 +32,8 @@ class RefusedAtItsHeadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error that the client gets instead of a reply. In a transaction it counts as a request that the server refused
-    to queue.
+    """An error that the client gets instead of a reply. In a transaction it makes EXEC fail, as if the server had
+    refused to queue the request.
 
     Attributes:
         message: the error, without the leading minus and the line end.

@@ -39,11 +39,11 @@ _FREE: Final = Next.FREE
 class Fronts:
     """Puts fronts before the requests of one connection.
 
-    Only if a recent look has shown that the keys have few deadlines, and few that are due soon. For other keys the
-    engine does all the work.
+    A request gets a front only if a recent look has shown that its keys have few deadlines, and few that are due soon.
+    For other keys the engine does all the work.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         without: makes the fronts.
@@ -59,7 +59,7 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script may go directly before the next request, permitted and unnoticed by the client."""
+        """Return whether a script directly before the next request is permitted and goes unnoticed by the client."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)
@@ -75,9 +75,9 @@ class Fronts:
         """Put the front for the next request; only if `may_be_put`.
 
         Args:
-            command: what the table says of it.
+            command: the request's entry in the table.
             request: the request.
-            absent: the keys in which to void deadlines, as of a `Question`.
+            absent: the keys in which to void deadlines, as in a `Question`.
             now: the server's clock, in Unix ms.
             asked: whether the last front has been answered since this request came.
 
@@ -121,7 +121,7 @@ class Fronts:
         return Question(due=due, absent=tuple(absent)) if due or absent else None
 
     def _before_watched(self, now: float) -> None:
-        """Before a transaction begins, remove due members from watched keys, and ask for the next deadline in them."""
+        """Before a transaction begins, remove due members from watched keys, and ask for their next deadline."""
         alone, names, watched = self._without.alone, self._ground.names, self._standing.watched
         keys = tuple(self._coverage.among(watched.keys)[:KEYS_AT_ONCE])
         if not keys or self._are_moving(keys):
@@ -132,7 +132,7 @@ class Fronts:
         self._out.append(encode([b"ZMSCORE", names.index_for(keys[0]), *keys]))
 
     def _are_moving(self, keys: Collection[bytes]) -> bool:
-        """Return whether some keys are in several slots, or in one on its way."""
+        """Return whether the keys are in several slots, or in a slot on its way."""
         names = self._ground.names
         if names.slots is None or not keys:
             return False

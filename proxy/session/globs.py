@@ -22,7 +22,7 @@ def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
     """Return whether a pattern of KEYS or SCAN may match a name that begins with the given bytes.
 
     Follows the server's `stringmatchlen` byte by byte, up to the first `*`. False is always right; True may be wrong if
-    the pattern is longer than `LONGEST`, a class does not end, or no such name has the part after a `*`.
+    the pattern is longer than `LONGEST`, a class does not end, or the part after a `*` matches no such name.
 
     Args:
         pattern: the pattern.
@@ -99,7 +99,7 @@ def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
 
 
 def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
-    """Read a class after its bracket: return its end (None if it has none), and whether it has the byte."""
+    """Read a class after its bracket: return its end (None if it has none), and whether it contains the byte."""
     negated = pattern[position : position + 1] == b"^"
     position += negated
     found = False

@@ -1,9 +1,9 @@
-"""Tell from the list of users who may certainly run the scripts that replace stores, RENAME, COPY and MOVE.
+"""Find in the list of users who may certainly run the scripts that replace stores, RENAME, COPY and MOVE.
 
 Its tests: tests/test_presumed.py.
 
-A queued request cannot be tried on the client's connection, so the list of users has to tell. Only simple rules count:
-all commands but some, and patterns for keys. For others the server is asked whether keys have deadlines.
+In a transaction no script can be tried first on the client's connection. Only simple rules are understood: all commands
+but some, and patterns for keys. For users with other rules the server is asked whether keys have deadlines.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _NEEDED: Final = frozenset(b"eval exists time unlink select zadd zrem zrangebysc
 """Commands that the scripts run, besides the client's own, on keys without deadlines."""
 
 DANGEROUS: Final = frozenset(b"sort restore restore-asking migrate keys".split())
-"""Those that have scripts, of the commands in the categories of `_SMALL`."""
+"""The commands in the categories of `_SMALL` that scripts replace."""
 
 _SMALL: Final = frozenset((b"-@dangerous", b"-@admin"))
-"""Rules that take away no command that matters here but those of `DANGEROUS`."""
+"""Rules that forbid no relevant command except those of `DANGEROUS`."""
 
 _MOST: Final = 32
-"""Maximum number of names, and of a user's patterns, to match: each is compared with each."""
+"""Maximum number of names, and of a user's patterns: every name is compared with every pattern."""
 
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
 
@@ -33,7 +33,7 @@ class Grants:
     """What a user may do: everything but some commands, on the keys that match some patterns.
 
     Attributes:
-        without: the names of the commands, in lower case.
+        without: the names of the forbidden commands, in lower case.
         patterns: the patterns.
     """
 
@@ -48,7 +48,7 @@ class Grants:
 
 
 def _fits(pattern: bytes, name: bytes) -> bool:
-    """Return whether a name certainly matches: others than beginnings and whole names would take long to match."""
+    """Return whether a pattern certainly matches a name: a whole name or `beginning*`; others would take long."""
     beginning, last = pattern[:-1], pattern[-1:]
     if _SPECIAL.search(beginning):
         return False
@@ -59,12 +59,12 @@ def read_grants(rules: Iterable[bytes]) -> Grants | None:
     """Return what a user may do; None if the rules are not that simple.
 
     Args:
-        rules: the words of the user's line of the reply to ACL LIST, from the fourth on.
+        rules: the words of the user's line in the reply to ACL LIST, from the fourth on.
     """
     everything, without, patterns = False, set[bytes](), list[bytes]()
     for rule in rules:
         if rule[:1] == b"(":
-            break  # a selector, which only adds
+            break  # a selector, which only adds permissions
         name = rule[1:].partition(b"|")[0].lower()
         if b"db=" in rule:
             return None

@@ -36,9 +36,10 @@ class Ground:
         rewriter: replaces requests.
         coverage: the covered keys.
         request_limit: maximum size of a request that must be buffered before it can be judged.
-        guarded: whether to refuse requests that name the proxy's own keys. refused: gets the server's error if it
-        refuses a removal on a client's connection. section: returns the lines of the proxy's section of INFO. now:
-        gives the server's clock, in Unix ms.
+        guarded: whether to refuse requests that name the proxy's own keys.
+        refused: called with the server's error if it refuses a removal on a client's connection.
+        section: returns the lines of the proxy's section of INFO.
+        now: returns the latest possible server time, in Unix ms.
 
     Attributes:
         names: the names of the proxy's own keys.

@@ -36,7 +36,7 @@ class Heads:
 
         Args:
             arguments: the arguments that are complete.
-            count: how many it has in all.
+            count: how many the request has in all.
         """
         if len(arguments) < 2:
             return False

@@ -14,7 +14,7 @@ from proxy.wire.pieces import Wish
 from proxy.wire.request import Kind, Request, encode
 
 _NOT_QUEUED: Final = Refusal(b"ERR Command 'client|reply' not allowed inside a transaction", "reply_in_multi")
-"""What Valkey 9.1 says. Others queue it, but with OFF or SKIP the reply to EXEC breaks off in its midst."""
+"""Valkey 9.1's error. Other servers queue the request, but OFF or SKIP then breaks off the reply to EXEC."""
 
 _WISHES: Final = {b"ON": Wish.ON, b"OFF": Wish.OFF, b"SKIP": Wish.SKIP}
 
@@ -50,7 +50,7 @@ class Hearing:
         `joined`: whether it stands between CLIENT CACHING and the request to which that applies.
 
         Returns:
-            The error that the client is to get instead.
+            The error for the client instead; None if the request was sent.
         """
         standing, out, arguments = self._standing, self._out, request.arguments
         about = arguments[1].upper() if len(arguments) > 2 else b""
@@ -70,9 +70,9 @@ class Hearing:
         return None
 
     def send_of_stranger(self, request: Request) -> bool:
-        """Send a wish of a client that may not have logged in; return False if it is none.
+        """Send a wish of a client that may not have logged in; return False if the request is not one.
 
-        The server may have ceased to want a login, and then it would be silent.
+        The server may no longer require a login; then it would obey the wish itself and be silent.
         """
         wish = self._wish_of(request)
         if wish is None:
@@ -89,7 +89,7 @@ class Hearing:
         return None if wish is Wish.ON and not self._standing.replies.silence.suspected else wish
 
     def _note(self, arguments: list[bytes], about: bytes) -> None:
-        """Note how a request that is sent as it came changes the state."""
+        """Note how a request that is forwarded unchanged changes the state."""
         standing = self._standing
         if arguments[0].upper() == b"ASKING":
             if standing.transaction is None:
@@ -108,15 +108,16 @@ class Hearing:
             self._join()
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Note that the open transaction has ended. If it runs, what it ends has ended behind the reply to EXEC."""
+        """Note the end of the open transaction. If it `runs`, a silence that it ends is over after the reply to
+        EXEC."""
         if runs:
             self._out.wish_here(Wish.RAN if self._wants_all else Wish.HEARD)
         self._wants_all = False
 
     def start_anew(self) -> None:
-        """Note that a RESET has been sent, which brings all replies again and ends a login.
+        """Note that a RESET has been sent, which turns all replies on again and logs the client out.
 
-        A sign behind it shows where the replies begin that can prove another login.
+        A sign behind it shows from where on replies can prove another login.
         """
         if self._standing.replies.silence.suspected:
             self._out.wish_here(Wish.ANEW)

@@ -32,10 +32,10 @@ class Inquiry:
     """Finds out what has to be done before the requests of one connection may be sent.
 
     Args:
-        ground: what all sessions stand on.
-        standing: the state of the connection, which owns its streams.
-        without: does the engine's work without it.
-        announcing: sees the requests after a request.
+        ground: what all sessions share.
+        standing: the state of the connection.
+        without: does the engine's work on the client's own connection.
+        announcing: parses the requests after the current one.
         out: what goes upstream.
         fronts: puts scripts in front of requests.
     """
@@ -122,7 +122,7 @@ class Inquiry:
         reply = bool(absent or leftover) and standing.askable  # earlier requests may remove members that this one adds
         if limited and command is not None:
             unclear = self._unclear(command, request)
-            # Earlier requests may give them deadlines.
+            # Earlier requests may give the unclear keys deadlines.
             reply = reply or ((bool(unclear) or command.effect is Effect.MULTI) and standing.askable)
         if reply and not replied:
             return Question(replied=True, again=True)
@@ -152,7 +152,7 @@ class Inquiry:
             named = coverage.among(self._rewriter.named(command, request.arguments))
             due = tuple(key for key in named if key not in own)
             if self._standing.limited and command is not None:
-                # A script is needed only if its keys have deadlines, and this user may not run it.
+                # The request needs a script only if its keys have deadlines, and this user may not run one.
                 unclear = self._unclear(command, request)
                 if due or everywhere or unclear:
                     return Question(due=due, everywhere=everywhere, unclear=unclear)
@@ -171,8 +171,8 @@ class Inquiry:
     def _unclear(self, command: Command, request: Request) -> tuple[bytes, ...]:
         """Return the keys that decide whether a request of a user with limited permissions needs a script.
 
-        None if the user may certainly run it: then it is used even if the keys have no deadlines, because they may have
-        some when it runs.
+        Empty if the user may certainly run the script, which is then always used: the keys may have deadlines when it
+        runs.
         """
         keys = tuple(filter(self._coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
         names = self._rewriter.needed(command, request) if keys else None

@@ -66,7 +66,7 @@ class PendingChunks:
         self.size += len(data)
 
     def take(self, most: int) -> bytes:
-        """Return the next bytes, all of one chunk."""
+        """Return up to `most` bytes of the first chunk."""
         data = self.pieces.popleft()
         self.size -= len(data)
         if len(data) > most:
@@ -86,17 +86,17 @@ class Intake:
     """Receives the stream of one client.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         reader: reads requests one by one.
-        judge: judges each.
+        judge: judges each request.
         reads: the reads under way.
         fronts: puts scripts in front of requests.
-        together: requests that can go as one call.
+        together: combines requests into script calls.
         upload: requests that are sent on while they arrive.
-        announcing: is shown the requests after a request.
-        without: does the engine's work without it.
+        announcing: gets the bytes after the request that is being judged.
+        without: does the engine's work on the client's own connection.
     """
 
     __slots__ = (
@@ -166,14 +166,15 @@ class Intake:
 
     @property
     def is_in_part(self) -> bool:
-        """Whether a request has been sent in part: nothing of it if its head is held, the head if a later part is."""
+        """Whether the server has received only part of a request: not while its head is held, but while a later part
+        is."""
         if self._judge.pending is not None:
             return self._judge.pending.kind is Kind.BODY
         return self.reader.within
 
     @property
     def has_begun(self) -> bool:
-        """Whether a request has been received in part."""
+        """Whether only part of a request has been received."""
         pending = self._judge.pending
         waits = pending is not None and pending.kind is Kind.HEAD
         return waits or self.is_in_part or bool(self._tail) or self.reader.memory > 0
@@ -184,7 +185,7 @@ class Intake:
         return bool(self._waiting.pieces)
 
     def take_out(self) -> bytes:
-        """Return the bytes to send; they are sent now."""
+        """Return the collected bytes, which the caller sends now."""
         self._without.sent()
         return self._out.take()
 
@@ -225,7 +226,7 @@ class Intake:
 
     def _receive_slice(self, now: float) -> bytes:
         out = self._receive(self._waiting.take(self._ground.turns.bytes), now)
-        if self._exact and self._waiting.pieces:  # the reader must see the bytes after its present request
+        if self._exact and self._waiting.pieces:  # the reader needs the bytes after its current request
             self.reader.feed(self._waiting.take_all())
             self._stopped = self._judge.question is None
         return out
@@ -444,13 +445,13 @@ class Intake:
         elif not reader.oversized and reader.held <= TAIL_LIMIT:
             return
         elif self._reads.under_way:
-            self._judge.question = Question(replied=True)  # they cannot be sent again within a request sent in part
+            self._judge.question = Question(replied=True)  # reads cannot be sent again in the middle of an upload
         elif self._ground.rewriter.heads.are_enough(reader.arguments, reader.count):
             head = reader.take_head()
             if head is not None:
                 self._judge.judge(head, now)
         elif reader.oversized and reader.count <= COUNT_LIMIT:
-            # The server rejects its size, so let the server say so; but newer servers accept many arguments.
+            # Let the server itself reject the size; but newer servers accept many arguments.
             beginning = reader.refused(at_count=False)
             raise self.refused_at_its_head("invalid bulk length", beginning)
         elif reader.oversized and not self._ground.rewriter.takes_many_arguments:

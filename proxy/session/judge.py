@@ -36,7 +36,7 @@ class Judge:
     """Judges the requests of one connection.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         reader: the reader of the connection's requests.
@@ -44,14 +44,14 @@ class Judge:
         reads: the reads under way.
         announcing: finds keys that may get first deadlines.
         inquiry: finds out what the engine has to do.
-        without: does the engine's work without it.
-        strangers: judges while the client has not logged in.
+        without: does the engine's work on the client's own connection.
+        strangers: judges requests before the login.
         remaining: answers TTL for users with limited permissions.
         upload: requests that are sent on while they arrive.
 
     Attributes:
         question: what must be done before the connection can go on; None if nothing.
-        pending: the request that waits for it, if any.
+        pending: the request that waits for the answer, if any.
     """
 
     __slots__ = (
@@ -101,10 +101,10 @@ class Judge:
         self._upload = upload
         self.question: Question | None = None
         self.pending: Request | None = None
-        self._replied = False  # whether earlier requests had been answered since `pending` came, when it was asked
+        self._replied = False  # whether earlier requests had been answered when `question` was asked
 
     def take(self) -> tuple[Question | None, Request | None]:
-        """Return and clear the question, which was answered or cannot be, and the request that waits for it."""
+        """Return and clear the question, answered or unanswerable, and the request that waits for it."""
         taken = self.question, self.pending
         self.question = self.pending = None
         return taken
@@ -115,7 +115,7 @@ class Judge:
         Args:
             request: the request.
             now: the server's clock, in Unix ms.
-            replied: whether the client's earlier requests have been answered since it came.
+            replied: whether the client's earlier requests have been answered since this one came.
             having: its keys that have deadlines, if the server was asked.
         """
         standing = self._standing
@@ -140,7 +140,7 @@ class Judge:
         stranger = standing.login is _STRANGER
         if not replied and standing.limited:
             standing.permits.begin()
-        if self._ground.guarded and request.kind is Kind.WHOLE:  # a head has been checked before
+        if self._ground.guarded and request.kind is Kind.WHOLE:  # `Heads` rejects heads with reserved keys
             refusal = self._ground.rewriter.reserved(request)
             if refusal is not None and not stranger:
                 self._out.note_queued()
@@ -177,19 +177,19 @@ class Judge:
             self.question = Question(unclear=standing.permits.take_unclear(), replied=standing.askable, again=True)
 
     def turn_down(self, request: Request) -> None:
-        """Have the server tell a client to log in."""
+        """Let the server reply that the client must log in."""
         if not self._dispatch.send_wish(request):
             self._strangers.turn_down(request)
 
     def break_off(self) -> None:
-        """Note that the server reads nothing after the next request, or the one that is being completed."""
+        """Note that the server reads nothing after the next request, or after the current upload."""
         standing = self._standing
         if standing.end is not End.BROKEN and not self._reader.broken_within:  # else a part of it has been sent
             self._out.sign_before_last(loud=True)
         standing.end = End.BROKEN
 
     def _pass(self, part: Request, now: float) -> None:
-        """Send on a part whose head has been judged, or that will not run."""
+        """Send on a part of a request whose head has been judged, or that will not run."""
         if part.kind is Kind.BODY and not self._reader.within:
             self.question = self._upload.last_look()
         if self.question is None:
@@ -202,7 +202,7 @@ class Judge:
         return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
 
     def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """Ask what the user may do if a script may replace a request. Not within a transaction.
+        """Ask the server what the user may do if a script may replace a request. Not within a transaction.
 
         If the question of this request has been `replied` to, the answer is valid however long it took.
         """
@@ -223,11 +223,12 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _first_may_be_set(self) -> bool:
-        """Return whether the transaction may set a first deadline of which others are told, if the user may set it."""
+        """Return whether the transaction may set a first deadline: one is expected, or other proxies may have to
+        know."""
         return self._ground.coverage.shared or bool(self._announcing.expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
-        """Ask whether a user with limited permissions may give keys deadlines, before others are affected.
+        """Ask whether a user with limited permissions may give keys deadlines, before other clients are affected.
 
         If that is not possible, `judge` asks afterwards whether the keys have got any.
         """
@@ -251,7 +252,7 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _time_left(self, command: Command | None, request: Request) -> Question | None:
-        """Ask what must be known of a member to answer TTL for a user with limited permissions."""
+        """Ask for what `Remaining` needs to answer TTL for a user with limited permissions."""
         asked = self._remaining.question(command, request)
         if asked is None:
             return None

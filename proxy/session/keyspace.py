@@ -15,11 +15,11 @@ from proxy.wire.request import Request
 
 
 class Keyspace:
-    """Replaces such a command by a script while the proxy's own keys may exist.
+    """Replaces these commands by scripts while the proxy's own keys may exist.
 
     Args:
-        names: the names of those keys.
-        coverage: knows whether they may exist.
+        names: the names of the proxy's own keys.
+        coverage: knows whether these keys may exist.
         server: the server's commands.
         calls: encodes the scripts.
     """
@@ -54,7 +54,7 @@ class Keyspace:
             return self._calls.wrapping(command, "keys", [], [self._names.prefix], request)
         if name == b"SCAN" and size >= 2:
             return self._calls.wrapping(command, "scan", [], [self._names.prefix], request)
-        if name == b"CLUSTERSCAN" and size >= 2:  # the cursor tells the slot
+        if name == b"CLUSTERSCAN" and size >= 2:  # the cursor contains the slot
             return self._calls.wrapping(command, "scan", request.arguments[1:2], [self._names.prefix], request)
         return None
 

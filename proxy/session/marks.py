@@ -37,6 +37,6 @@ class Marks:
             self._names.slots.changed.update(map(slot, keys))
 
     def cover(self, key: bytes, owner: Pipeline | None, transaction: Transaction | None) -> None:
-        """Judge the rest of a transaction as if a key had deadlines. It is announced to other proxies before EXEC."""
+        """Judge the rest of a transaction as if a key had deadlines. Other proxies get the announcement before EXEC."""
         if transaction is not None:
             self._coverage.begin((key,), owner.mark if owner is not None else self, queued=True)

@@ -16,7 +16,7 @@ _MADE_BY: Final = frozenset((b"RESTORE-ASKING", b"MIGRATE"))
 """The commands with which cluster nodes send each other keys, including the proxy's own keys."""
 
 _MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
-"""How many arguments they take, including the name."""
+"""Options of MIGRATE → how many arguments each takes, including its name."""
 
 _RESTORE_SIZE: Final = 4
 """How many arguments a node's RESTORE-ASKING has; with REPLACE one more."""
@@ -44,9 +44,9 @@ class Moves:
         return is_link and self._names.slots is not None
 
     def leftovers(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys whose shadows a MIGRATE sends along. A shadow whose key is gone must not be sent.
+        """Return the keys of a MIGRATE whose shadows must be removed first if the keys themselves are gone.
 
-        Except if the key was sent before: it may have arrived without its shadow.
+        Keys that were sent before are left out: they may have arrived without their shadows.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -58,13 +58,13 @@ class Moves:
         return self._names.slots is not None and key in self._names.slots.sent
 
     def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
-        """Return the key that another node sends, if deadlines or a copy of it may be here that must be removed first.
+        """Return the key that another node sends, if old deadlines or a copy of it may have to be removed here first.
 
         If the server then refuses the key, only a remnant of an earlier move was removed, in a slot of another node.
 
         Args:
             arguments: the received arguments of a RESTORE-ASKING.
-            count: how many it has in all.
+            count: how many the request has in all.
         """
         slots, more = self._names.slots, count - _RESTORE_SIZE
         if slots is None or more not in (0, 1) or len(arguments) < 2 or arguments[1].startswith(self._names.prefix):

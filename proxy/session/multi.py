@@ -29,11 +29,11 @@ class Multi:
     """Opens and ends transactions, and records queued requests.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         hearing: notes what a transaction says of replies, and RESET.
-        owner: stands for the connection.
+        owner: the connection's pipeline.
     """
 
     __slots__ = ("_coverage", "_hearing", "_out", "_owner", "_rewriter", "_standing", "_streams")
@@ -77,14 +77,15 @@ class Multi:
 
         This covers deadlines that pass while the transaction waits in the server.
 
-        Not for a client with CLIENT TRACKING: it would be told about the proxy's own keys and, with NOLOOP, not about
-        the removed members.
+        Not for a client with CLIENT TRACKING: it would get invalidations of the proxy's own keys and, with NOLOOP, none
+            for the removed members.
 
         Args:
             transaction: the open one.
             command: the request's entry in the table.
             request: the request.
-            requests_ahead: returns the requests after it, within so many bytes: one call handles all their keys.
+            requests_ahead: returns the requests after it, within the given number of bytes: one call handles all their
+                keys.
         """
         if self._standing.caches:
             return
@@ -106,10 +107,10 @@ class Multi:
     def send_delimiter(
         self, command: Command, request: Request, now: float, *, askable: bool, having: Set[bytes] | None = None
     ) -> bool:
-        """Begin or end a transaction, and send its request.
+        """Send a MULTI, EXEC or DISCARD, which begins or ends a transaction.
 
         Args:
-            command: its entry in the table: MULTI, EXEC or DISCARD.
+            command: the request's entry in the table.
             request: the request.
             now: the server's clock, in Unix ms.
             askable: whether the proxy's own requests may be put in front of it.
@@ -163,7 +164,8 @@ class Multi:
         unseen = self._coverage.blind and self._standing.watched.earliest <= now  # the due member was not removed
         overtaken = transaction.is_overtaken or transaction.presumed.is_wrong(having)
         if unseen or overtaken or self._coverage.unconfirmed(transaction.keys_given_deadlines):
-            # It would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC returns
+            # The transaction would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC
+            # returns
             # EXECABORT.
             self._out.append(self._standing.replies.expect(b""))
         for key, delay in transaction.keys_given_deadlines.items():

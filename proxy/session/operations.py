@@ -41,22 +41,22 @@ class Form:
 
     Attributes:
         text: the form's description for the script.
-        does: the first letter of that.
+        does: the first letter of `text`.
         name: the command, in upper case.
         script: the label under which replaced requests are counted.
-        terms: the terms on which the server runs such a request.
-        unit: the unit of a delay, in ms, unless an option in front of it says so; 0 if it sets no deadline.
+        terms: the terms on which the server runs a request of this form.
+        unit: the unit of the delay, in ms; with `by_option`, the option gives the unit; 0 if the form sets no deadline.
         delay_at: the position of the delay among the arguments.
         by_option: whether the option `EX` or `PX` must precede the delay.
         noun: the keyword that must follow the delay, in front of the number of members, which must be one; empty for
             none.
-        written_at: the position of the arguments that the command which writes a member takes; 0 if none does. The
-            script gets these, and the delay in ms behind them.
+        written_at: the position where the member to write, with its value, begins; 0 if the form writes none. The
+            script gets these, then the delay in ms.
         longest: maximum delay, in ms.
         end: the end of the arguments that the script gets; they begin after the key.
         of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
-        scored: whether its first argument must be a number; otherwise it may be an option.
-        alike: letters of the forms for the same script, on the same terms.
+        scored: whether the argument after the key must be a number; otherwise it may be an option.
+        alike: letters of the forms that one call may mix with this one.
     """
 
     text: bytes
@@ -77,7 +77,7 @@ class Form:
 
 
 class Operation(NamedTuple):
-    """One request.
+    """What one request does.
 
     Attributes:
         form: its form.
@@ -104,7 +104,7 @@ return their replies."""
 
 
 _KINDS: Final = b"hash", b"set", b"zset", b"hash|set"
-"""The types that commands of dialects take, in the order in which batch.lua counts them."""
+"""The types that commands of dialects take, in the order of their numbers in batch.lua."""
 
 
 def _alike(does: str) -> str:
@@ -232,7 +232,7 @@ class Operations:
 
 
 def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:
-    """Return the distinct keys and forms of some operations, and bytes that say which belong together."""
+    """Return the distinct keys and forms, and for each run three bytes: numbers of its form and key, and its length."""
     keys: dict[bytes, int] = {}
     forms: dict[Form, int] = {}
     runs = bytearray()

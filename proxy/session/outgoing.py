@@ -30,11 +30,11 @@ class Outgoing:
     Args:
         coverage: the covered keys.
         standing: the state of the connection.
-        hides_commands: whether the server may not tell a client that has not logged in that it does not know a command.
+        hides_commands: whether the server may hide, before a login, that it does not know a command.
 
     Attributes:
         append: appends bytes.
-        caching_queued: whether CLIENT CACHING is queued: then nothing of the proxy's own is.
+        caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
         logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
@@ -65,12 +65,12 @@ class Outgoing:
         self.caching_queued = False
         self.blocker = self.last_sign = self.logged_out = -1
         self._pinned_at = -1  # the place in `_parts` in front of which nothing may be put
-        self._asides: Asides | None = None  # takes replies out of the open transaction's
-        self._front: int | None = None  # the reserved place in `_parts` for their mark
-        self._silent = False  # whether the mark may be a silent sign
+        self._asides: Asides | None = None  # takes replies out of EXEC's reply
+        self._front: int | None = None  # the reserved place in `_parts` for the sign before MULTI
+        self._silent = False  # whether that sign may be silent
 
     def take(self) -> bytes:
-        """Return all bytes collected; they are sent now."""
+        """Return and clear all bytes collected; the caller sends them now."""
         if self._front is not None and not (self._coverage.ever or self._coverage.blind):
             self._asides = self._front = None  # probably nothing to take out
         self._mark_front()
@@ -90,8 +90,8 @@ class Outgoing:
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
         """Return a sign whose reply is replaced by `reply` for the client; `found` is called when it comes.
 
-        `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction. Only such
-        a sign may stand directly after CLIENT CACHING.
+        `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction. Only a
+        loud sign may stand directly after CLIENT CACHING.
         """
         assert fails or not self._is_pinned
         self._mark_front()
@@ -100,18 +100,18 @@ class Outgoing:
 
     @property
     def _greets(self) -> bool:
-        """Whether only a HELLO is certain to be answered."""
+        """Whether a sign must be a HELLO, because the server may not answer anything else."""
         standing = self._standing
         may = standing.transaction is None and not standing.subscriptions.begun
         return may and self._hides_commands and standing.is_stranger
 
     def wish(self, wish: Wish, request: Request, *, caching: bytes = b"") -> None:
-        """Send a request that says which replies the client wants, and have its reply heeded. Not in a transaction.
+        """Send a request that says which replies the client wants, and act on its reply. Not in a transaction.
 
         Args:
             wish: what it says.
             request: the request.
-            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign ends that, so it is
+            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels it, so it is
                 sent again.
         """
         self._pinned_at = -1
@@ -120,7 +120,7 @@ class Outgoing:
         self.append(caching)
 
     def wish_here(self, wish: Wish) -> None:
-        """Have a wish heeded here of which the server is not told; only if the client may not want all replies."""
+        """Apply a wish from here on without a request; only if the client may not want all replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
             self._heed(wish, 0)
@@ -157,8 +157,8 @@ class Outgoing:
     def ask_first(self, request: bytes, hear: Callable[[bytes], bytes]) -> None:
         """Put a request of the proxy's own before the next one, if a reply can be expected there.
 
-        `hear` gets it, as in `ReplySubstitution.enclose`. The signs are silent only if they are certainly not refused:
-        this may be the last that is sent, with nothing behind it to show that they were.
+        `hear` gets the reply, as in `ReplySubstitution.enclose`. The signs are silent only if the server certainly
+        accepts them: no later request may come that would reveal a refusal.
         """
         standing = self._standing
         if standing.transaction is None and standing.hears_echoes and not self._is_pinned:
@@ -182,9 +182,10 @@ class Outgoing:
         self.blocker = self._standing.replies.next_number
 
     def sign_before_last(self, *, loud: bool = False) -> None:
-        """Put a sign before the next request, after which none is possible; not if the server might refuse it.
+        """Put a sign before the next request, after which no sign is possible; none if the server might refuse a silent
+        one.
 
-        `loud`: whether it may be a loud sign then, as the client does not do this often.
+        `loud`: whether to use a loud sign in that case; for rare requests only.
         """
         standing = self._standing
         silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
@@ -204,7 +205,7 @@ class Outgoing:
         self.append(b"")
 
     def note_queued(self, *, runs: bool = False) -> None:
-        """Note that a client's request is sent; `runs`: it is the EXEC that runs the transaction."""
+        """Note that a client's request is sent; `runs`: whether it is the EXEC that runs the transaction."""
         if self._asides is not None:
             self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
 
@@ -257,11 +258,11 @@ class Outgoing:
 
     @property
     def takes_asides(self) -> bool:
-        """Whether replies may be taken out of an open transaction's."""
+        """Whether replies may be taken out of the open transaction's replies."""
         return self._asides is not None
 
     def shut(self) -> None:
-        """Stop taking replies out of the open transaction's: they can no longer be counted."""
+        """Take out no more replies of the open transaction: they can no longer be counted."""
         if self._asides is not None:
             self._asides.shut = True
 
@@ -273,7 +274,7 @@ class Outgoing:
         self.caching_queued = False
 
     def _mark_front(self) -> None:
-        """Mark where the replies of the open transaction begin."""
+        """Put the sign in front of MULTI that shows where the replies of the transaction begin."""
         if self._front is not None and self._asides is not None:
             transaction = self._standing.transaction
             found = None if transaction is None else transaction.expect_beginning()

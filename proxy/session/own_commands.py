@@ -47,7 +47,8 @@ class OwnCommands:
         self._marks = marks
 
     def may_set(self, command: Command, arguments: list[bytes]) -> bool:
-        """Return whether a request sets a deadline; some of dialects do not, such as `HSETEX` without a time."""
+        """Return whether a request sets a deadline; some requests of dialects do not, such as `HSETEX` without a
+        time."""
         return command.effect is not Effect.EXPIRE or self.delay(command, arguments) is not None
 
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:
@@ -81,11 +82,12 @@ class OwnCommands:
         """Return the script call for an EXPIREMEMBER or a relative, on one member.
 
         Args:
-            command: its entry in the table.
+            command: the request's entry in the table.
             arguments: the request.
             now: the server's clock, in Unix ms.
-            owner: stands for the connection. transaction: the open transaction in which it is about to be queued.
-                marks: whether to treat its key as one that has deadlines.
+            owner: the connection's pipeline.
+            transaction: the open transaction in which it is about to be queued.
+            marks: whether the rest of the transaction treats its key as one with deadlines.
         """
         name = command.name
         try:

@@ -2,7 +2,8 @@
 
 Its tests: tests/test_acl.py.
 
-Before a first deadline is set, others wait, and their uploads and transactions may fail. Do none of this for a user
+Before a first deadline is set, other clients wait, and their uploads and transactions may fail. Do none of this for a
+user
 whose request the server would reject.
 """
 
@@ -39,7 +40,7 @@ class Permits:
         self._singly = False  # whether to ask about keys one by one: a group was refused
 
     def cover(self, keys: Iterable[bytes]) -> bool:
-        """Return whether the user may give all of some keys deadlines."""
+        """Return whether the user is known to be permitted to give all these keys deadlines."""
         return self._granted.issuperset(keys)
 
     def to_ask(self, keys: Collection[bytes], ahead: Iterable[bytes]) -> list[bytes]:
@@ -79,13 +80,13 @@ class Permits:
             if granted or self._singly or len(keys) == 1:
                 self._tried = frozenset(keys)  # else another key may be the one that is refused
             self._singly = self._singly or not granted
-            # Pushes may have come between.
+            # Pushes may have come in between.
             return b"".join(frame for frame in found if not frame.startswith((b"+", b"-")))
 
         return replies.enclose(trial(token), hear)
 
     def allows_and_notes(self, keys: list[bytes]) -> bool:
-        """Like `cover`, but remember keys that were not asked about."""
+        """Like `cover`, but note keys that were not asked about as unclear."""
         if self.cover(keys):
             return True
         if not self._tried.issuperset(keys) and self._unclear_room > 0:

@@ -19,7 +19,7 @@ class Sender:
         return None
 
     def before(self) -> Passed | None:
-        """In a transaction, return a function that tells whether all before it was answered; None if unknown.
+        """In a transaction, return a function that returns whether everything before it was answered; None if unknown.
 
         Queued requests do not run before EXEC, so others need not wait for them.
         """
@@ -38,7 +38,7 @@ class Pipeline:
 
     Attributes:
         sender: sends them.
-        mark: stands for the connection without keeping it alive.
+        mark: identifies the connection without keeping it alive.
         given_up: the value of `sender.heard` when waiters for the connection last gave up; -1 before.
     """
 

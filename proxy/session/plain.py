@@ -38,7 +38,7 @@ REPEATED_REQUESTS: Final = Runs(spelled for name in REPEATED for spelled in (nam
 """Finds requests that may go together."""
 
 SHORTEST_RUN: Final = 108
-"""Minimum size of such requests: most chunks have only one, so there is nothing to find."""
+"""Minimum size of a chunk to search for runs, in bytes: most chunks have only one request."""
 
 SMALL: Final = 1024
 """Maximum size of a chunk that may go over a shared connection."""
@@ -53,7 +53,7 @@ PURE: Final = _spelled(PURE_READS)
 """The commands that only read."""
 
 OF_ONE_KEY: Final = _spelled(FREQUENT_READS - {b"EXISTS", b"MGET"})
-"""Reads, of these or others, that name one key as their first argument."""
+"""Frequent reads whose only key is their first argument."""
 
 REPEATABLE: Final = _spelled(PURE_READS | OF_KEYS)
 """Reads that can be sent twice."""
@@ -74,13 +74,13 @@ _LONGEST_READ: Final = 99
 _STAR: Final = 0x2A
 _LEAST_PARTS: Final = 2 * SIZES[0] + 1
 _MOST_PARTS: Final = 2 * MOST_ARGUMENTS + 1
-"""Line ends in the shortest and the longest requests of which many may go together."""
+"""Line ends in the shortest and the longest requests that may go together."""
 _RETURN: Final = 0x0D
 
 
 @cache
 def frequent_requests(never: bytes) -> re.Pattern[bytes]:
-    """Return a pattern for the most frequent requests, if none of their arguments begins with a byte.
+    """Return a pattern for the most frequent requests, if none of their arguments begins with the byte `never`.
 
     Args:
         never: the first byte of the reserved names, with which few others begin.
@@ -101,7 +101,7 @@ class LinesCheck:
     """Finds out whether inline requests need no judging.
 
     Args:
-        plain: the commands that need none unless they touch a covered key.
+        plain: the commands that need no judging unless they touch a covered key.
         coverage: the covered keys.
         prefix: what the reserved names begin with.
     """
@@ -114,7 +114,7 @@ class LinesCheck:
         self._plain = plain
 
     def front(self, chunk: bytes, most: int) -> int:
-        """Return how many bytes at the front are such requests: none, or all lines that end within `most`."""
+        """Return how many bytes at the front need no judging: none, or all lines that end within `most`."""
         end = lines_end(chunk, most)
         return end if end and self.needs_no_look(chunk[:end]) else 0
 
@@ -127,13 +127,13 @@ class LinesCheck:
 
 
 def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], bool]:
-    """Make the check for one connection.
+    """Make the check whether a chunk can be forwarded unchanged.
 
     Args:
         plain: the names of commands that need no judging unless they touch a covered key.
         coverage: the covered keys.
         prefix: what the reserved names begin with.
-        batch: parses what has not the frequent form.
+        batch: parses what does not match the frequent form.
 
     Returns:
         A function of a chunk that begins with a request. True: the chunk is whole requests that need no judging. False
@@ -189,7 +189,7 @@ def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable
         coverage: the covered keys.
 
     Returns:
-        Likewise.
+        A check that is also False once the lease has run out.
     """
     clock = lease_clock
 
@@ -234,19 +234,19 @@ def share_check(
     read: Callable[[list[bytes]], Operation | None] = lambda _: None,
     latest: Latest | None = None,
 ) -> Callable[[bytes], Shared]:
-    """Make the check over which shared connection a chunk may go.
+    """Make the function that chooses the shared connection for a chunk.
 
     Args:
         coverage: the covered keys.
         prefix: what the reserved names begin with.
-        batch: parses what has not the frequent form.
+        batch: parses what does not match the frequent form.
         read: returns the operation of a request that could go jointly with others.
         latest: gets that operation.
 
     Returns:
         A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
         a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. A key may
-        become covered until the chunk is sent, so that is checked again then. With `JOINT_…` a script stands in for it.
+        become covered before the chunk is sent, so check again then. With `JOINT_…` a script replaces it.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole

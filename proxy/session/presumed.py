@@ -3,7 +3,7 @@
 Its tests: tests/test_presumed.py.
 
 For a user who may not run every script, a store, RENAME, COPY or MOVE is queued unchanged if its keys have no deadlines
-then. They may have some when the transaction runs: by its own requests, or by another client's.
+then. They may have some when the transaction runs: from its own requests, or from another client's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Presumed:
 
     Attributes:
         given: keys to which queued requests may give deadlines.
-        without: keys that had no deadlines when a request that needs a script otherwise was queued unchanged.
+        without: keys that had no deadlines when a request, which would else need a script, was queued unchanged.
     """
 
     __slots__ = ("_sources", "given", "without")
@@ -24,12 +24,12 @@ class Presumed:
     def __init__(self) -> None:
         self.given: set[bytes] = set()
         self.without: set[bytes] = set()
-        self._sources: dict[bytes, set[bytes]] = {}  # of keys to which others are moved or copied, with their deadlines
+        self._sources: dict[bytes, set[bytes]] = {}  # key → keys moved or copied to it, with their deadlines
 
     def carry(self, keys: Collection[bytes], having: Set[bytes]) -> Collection[bytes]:
         """Note that a queued script moves or copies the first of some keys to the others, with its deadlines.
 
-        `having`: those that have deadlines now. Returns the keys that may get some by that.
+        `having`: those that have deadlines now. Returns the keys that may have deadlines afterwards.
         """
         source, *targets = keys
         if source in self.given or source in having:
@@ -39,7 +39,7 @@ class Presumed:
         return ()
 
     def behind(self, keys: Iterable[bytes]) -> set[bytes]:
-        """Return some keys, and those whose deadlines they would get."""
+        """Return the keys, and those whose deadlines queued scripts would carry to them."""
         return {source for key in keys for source in (key, *self._sources.get(key, ()))}
 
     def gives(self, keys: Iterable[bytes]) -> bool:

@@ -80,7 +80,7 @@ def _count(reads: bytes) -> int:
 
 
 def _what_matters(name: bytes) -> Callable[[bytes], bool]:
-    """Return a function that tells from the beginning of a late reply whether it may show due members."""
+    """Return the function that decides by the beginning of a late reply whether it may show due members."""
     if name in STRINGS:
         return is_zero_or_wrong_type if name in _ZERO else is_wrong_type
     return may_be_late
@@ -90,8 +90,10 @@ class _Batch:
     """Requests that were sent together. They are parsed again only if needed, which is rare.
 
     Args:
-        raw: the bytes that they came as. parser: parses them. covered: returns the covered keys that some requests
-        name. requests: the parsed requests, if the parser does not accept the bytes.
+        raw: the received bytes.
+        parser: parses them.
+        covered: returns the covered keys that some requests name.
+        requests: the parsed requests, if the parser does not accept the bytes.
     """
 
     __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests")
@@ -111,7 +113,7 @@ class _Batch:
 
     @property
     def requests(self) -> Sequence[list[bytes]]:
-        """The requests."""
+        """The parsed requests."""
         if self._requests is None:
             parsed = self._parser.parse(self._raw)
             assert parsed is not None  # they were parsed or matched before
@@ -126,7 +128,7 @@ class _Batch:
         return self._keys
 
     def matters(self, place: int) -> Callable[[bytes], bool] | None:
-        """Return a function that tells whether a late reply to one of them matters; None if it never does."""
+        """Return the function of `_what_matters` for one of the requests; None if a late reply never matters."""
         request = self.requests[place]
         return _what_matters(request[0]) if _is_guarded(request) and not self.keys.isdisjoint(request) else None
 
@@ -151,7 +153,7 @@ class Reads:
     """The guarded reads of one connection.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         without: removes due members on the connection.
@@ -185,7 +187,7 @@ class Reads:
         self._without = without
         self._named: set[bytes] = set()  # all arguments of reads under way, except in `_unnamed`
         self._unnamed: list[_Batch] = []  # read-only batches whose arguments have not been added yet
-        self._written: set[bytes] = set()  # the arguments of those under way that write
+        self._written: set[bytes] = set()  # the arguments of guarded requests under way that may write
         self._outlook = Outlook()
         self._wanted: list[Late] = []
         self._settled = False
@@ -237,9 +239,9 @@ class Reads:
 
         Args:
             requests: the requests, without any of the proxy's own keys.
-            raw: the bytes that they came as.
+            raw: their bytes, as received.
             now: the server's clock, in Unix ms.
-            keep: whether a `BatchParser` may not accept the bytes.
+            keep: whether to keep the requests, because a `BatchParser` may not accept the bytes.
 
         Returns:
             Whether they have been sent on.
@@ -283,7 +285,7 @@ class Reads:
         return reads.end()
 
     def guard_at_once(self, data: bytes, now: float) -> bytes | None:
-        """Return the bytes to send for a chunk of only such reads, while none are under way.
+        """Return the bytes to send for a chunk of only the reads that `Checks.reads` matches, while none are under way.
 
         If the last bytes sent were such reads too, no sign is needed to find the reply.
         """
@@ -326,7 +328,7 @@ class Reads:
     def _covered(self, requests: Sequence[list[bytes]], used: set[bytes] | None = None) -> set[bytes]:
         """Return the covered keys that some requests name, and perhaps values that look like such keys.
 
-        `used`: their names, if already collected.
+        `used`: the requests' commands, if already collected.
         """
         used = {request[0] for request in requests} if used is None else used
         if not self._coverage.blind and used <= OF_ONE_KEY:
@@ -343,7 +345,7 @@ class Reads:
         }
 
     def guard_one(self, request: Request, now: float) -> bool:
-        """Send one request on in the same way, if it is such a read."""
+        """Like `guard`, for a single request."""
         return (
             request.kind is Kind.WHOLE
             and request.arguments[0] in _NAMES

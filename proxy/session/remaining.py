@@ -40,7 +40,7 @@ class Remaining:
         self._standing = standing
         self._now = now
         self._asked: Request | None = None  # the request for which the server was asked
-        self._kind = b""  # of its key
+        self._kind = b""  # the type of its key
         self._void = False  # whether the member's deadline is void
 
     def question(self, command: Command | None, request: Request) -> tuple[bytes, Question] | None:
@@ -110,7 +110,7 @@ def _looked(replies: list[bytes]) -> tuple[bytes, float]:
 
 
 def _left(replies: list[bytes], kind: bytes, unit: int, now: float) -> int:
-    """Return what `ttl.lua` would; `kind`: the type for which the last reply was asked, if it was."""
+    """Return the reply of `ttl.lua`; `kind`: the type for which the member itself was asked for, if it was."""
     found, deadline = _looked(replies)
     if found == b"none":
         return -2

@@ -41,11 +41,11 @@ class Removals:
         names: the names of the proxy's own keys.
         calls: knows the terms of a script that removes.
         metrics: where to count members that are removed.
-        refused: told the server's words, where it refuses to have members removed on a client's connection.
+        refused: called with the server's error if it refuses a removal on a client's connection.
 
     Attributes:
         names: the names of the proxy's own keys.
-        refused: told the server's words, where it refuses to have members removed on a client's connection.
+        refused: called with the server's error if it refuses a removal on a client's connection.
     """
 
     def __init__(self, names: Names, calls: ScriptCalls, metrics: Metrics, refused: Callable[[bytes], None]) -> None:
@@ -72,11 +72,11 @@ class Removals:
             count_told(self._metrics, told)
 
     def front(self, keys: tuple[bytes, ...], voided: int) -> tuple[bytes, bytes]:
-        """Return the front that removes due members from keys of one slot, and voids deadlines in the first.
+        """Return the front that removes due members from keys of one slot, and voids deadlines in some of them.
 
         Args:
             keys: the keys.
-            voided: in how many of the first ones to void.
+            voided: in how many of them, from the first on, to void deadlines of absent members.
 
         Returns:
             The request, and a shorter one that does the same directly behind it.

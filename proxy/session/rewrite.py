@@ -91,11 +91,15 @@ class Rewriter:
     Attributes:
         names: the names of the proxy's own keys.
         metrics: counts the requests that are replaced.
-        server: the server's commands. calls: encodes calls of scripts. marks: notes which keys get deadlines. heads:
-        knows which long requests can be judged by their head. own: rewrites the commands that the server does not have.
-        beside: encodes requests that accompany a client's request. moves: handles requests with which cluster nodes
-            send each other keys. operations: recognises requests that can go together. command: returns a command's
-        entry in the table, by its name in upper case.
+        server: the server's commands.
+        calls: encodes calls of scripts.
+        marks: notes which keys get deadlines.
+        heads: knows which long requests can be judged by their head.
+        own: rewrites the commands that the server does not have.
+        beside: encodes requests that accompany a client's request.
+        moves: handles requests with which cluster nodes send each other keys.
+        operations: recognises requests that can go together.
+        command: returns a command's entry in the table, by its name in upper case.
     """
 
     def __init__(
@@ -228,14 +232,15 @@ class Rewriter:
         """Decide on one request.
 
         Args:
-            command: its entry in the table.
+            command: the request's entry in the table.
             request: a whole request.
             now: the server's clock, in Unix ms.
-            owner: stands for this connection. limited: whether its user may not run every script: then a script is used
-            only if nothing else will do. having: its keys with deadlines, if the server was just asked. counts: whether
-            a status reply is turned into an integer. sure: whether the user is known to have permission to give its
-            keys deadlines; if not, they are not marked. transaction: the open transaction in which it is about to be
-            queued.
+            owner: the connection's pipeline.
+            limited: whether its user may not run every script: then a script is used only if nothing else will do.
+            having: the request's keys with deadlines, if the server was just asked.
+            counts: whether a status reply is turned into an integer.
+            sure: whether the user is known to have permission to give the keys deadlines; if not, they are not covered.
+            transaction: the open transaction in which the request is about to be queued.
 
         Returns:
             The request to send instead, a refusal, or None to forward the request unchanged.
@@ -291,7 +296,7 @@ class Rewriter:
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
-                return None  # the engine has voided deadlines of members that it may add
+                return None  # the engine has voided deadlines of members that the request may add
             case Effect.REMOVE_UNNAMED:
                 if _has_form_of_protocol(command, arguments):
                     return None

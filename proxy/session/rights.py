@@ -51,13 +51,12 @@ LONGEST_USER: Final = 1024
 """Maximum size of the name of a user who may share connections, in bytes."""
 
 MOST_USERS: Final = 8
-"""How many users a client may have tried to log in as before its permissions are asked for, whatever the user list
-says."""
+"""Maximum number of users that a client may have tried to log in as; with more, the user list is not used."""
 
 _DEFAULT: Final = b"default"
 
 _CONFINED: Final = (b"-ERR Can't execute 'eval'", b"-ERR Replica can't inter")
-"""Error of a server in a state that allows few commands: RESP2 subscriber or MONITOR."""
+"""Errors on a connection in a state that allows few commands: RESP2 subscriber or MONITOR."""
 
 
 @dataclass
@@ -95,7 +94,7 @@ class Users:
         self.looks += 1
 
     def forget(self) -> None:
-        """Have every client checked until the next look."""
+        """Check every client until the next look."""
         self.unlimited, self.barred, self.grants = False, frozenset(), {}
 
 
@@ -108,8 +107,9 @@ class Rights:
         stranger: whether the server requires a login, so that the default user may do nothing.
 
     Attributes:
-        by_state: whether the connection may be in a state in which no user may: RESP2 subscriber or MONITOR.
-        confinement: the server's error line for a script in that state, if it is the reason.
+        by_state: whether the connection may be in a state in which no user may run scripts: RESP2 subscriber or
+            MONITOR.
+        confinement: the server's error line for a script in that state; empty if it has not refused one.
     """
 
     def __init__(self, names: Names | None = None, users: Users | None = None, *, stranger: bool = False) -> None:
@@ -119,8 +119,8 @@ class Rights:
         self.confinement = b""
         self._names = names
         self._users = users
-        self._all_allowed_at_multi = False  # whether every user could when the open transaction began
-        self._listed = 0  # the number of the look that includes the user
+        self._all_allowed_at_multi = False  # whether every user could run scripts when the open transaction began
+        self._listed = 0  # the number of the first look that certainly includes the user
         self._asked = -float("inf")
 
     @property
@@ -136,7 +136,7 @@ class Rights:
 
     @property
     def _is_barred(self) -> bool:
-        """Whether the user list shows that the user may not run scripts. In some states only an error tells why."""
+        """Whether the user list shows that the user may not run scripts. False in the states of `by_state`."""
         users = self._users
         if users is None or not users.barred or self._names is None or self.by_state:
             return False
@@ -145,7 +145,7 @@ class Rights:
         return 0 < len(self._may_be) <= MOST_USERS and self._may_be <= users.barred
 
     def reach(self, command: bytes, names: list[bytes]) -> bool:
-        """Return whether the user list shows that the user may run the script that replaces a command on some names."""
+        """Return whether the user list permits the user to run the script that replaces a command on some names."""
         users = self._users
         if users is None or self.by_state or users.looks < self._listed or not 0 < len(self._may_be) <= MOST_USERS:
             return False
@@ -178,7 +178,7 @@ class Rights:
         token = secrets.token_hex(8).encode()
 
         def hear(said: bytes) -> bytes:
-            # Pushes may have come between; a subscriber's in RESP2 are arrays.
+            # Pushes may have come in between; a RESP2 subscriber's are arrays.
             others = []
             self._limited = True
             self.confinement = b""
@@ -188,7 +188,7 @@ class Rights:
                 elif frame.startswith(_CONFINED):
                     self.confinement = frame
                 elif frame.startswith(b"-NOPERM") and self._users is not None:
-                    # It is none of the users that may run every script.
+                    # The user is none of those that may run every script.
                     self._may_be = (self._may_be & self._users.barred) or self._may_be
                 elif not frame.startswith(b"-"):
                     others.append(frame)

@@ -111,7 +111,7 @@ class ScriptCalls:
 
         Args:
             named: the request's keys, if the script gets only those with deadlines.
-            sets: whether it sets deadlines, though its script need not.
+            sets: whether it sets deadlines, if its script does not always do so.
             does: the operations that the script must contain; see `calls.script`.
         """
         self._metrics.requests_rewritten_total[name] += 1
@@ -172,7 +172,7 @@ class ScriptCalls:
         Args:
             forms: their forms, each once, all with the same terms.
             keys: their keys, each once.
-            runs: which of them belong together; see `plan`.
+            runs: which forms and keys belong together; see `plan`.
             tail: the arguments that the script gets, as bulk strings.
             tail_count: how many.
             does: the operations that the script must contain; by default those that the forms need.

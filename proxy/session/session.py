@@ -45,7 +45,7 @@ class Session:
     """The state of one client connection.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         rights: the user's permissions; all by default.
         stranger: whether the client has still to log in; `login` ends that.
 
@@ -134,7 +134,7 @@ class Session:
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
-        """A function that tells whether all before the open transaction was answered; None if unknown."""
+        """A function that returns whether everything before the open transaction was answered; None if unknown."""
         transaction = self._standing.transaction
         return transaction.has_begun if transaction is not None else None
 
@@ -162,8 +162,8 @@ class Session:
 
         Raises:
             RequestTooLargeError: more would have to be held than `request_limit` allows.
-            RefusedAtItsHeadError: it is to be refused before it is complete.
-            OvertakenError: it must not be completed any more.
+            RefusedAtItsHeadError: a request is to be refused before it is complete.
+            OvertakenError: an upload must not be completed any more.
         """
         self._expect(data)
         self.reads.quiet = False
@@ -202,8 +202,8 @@ class Session:
 
         Raises:
             RequestTooLargeError: more would have to be held than `request_limit` allows.
-            RefusedAtItsHeadError: it is to be refused before it is complete.
-            OvertakenError: it must not be completed any more.
+            RefusedAtItsHeadError: a request is to be refused before it is complete.
+            OvertakenError: an upload must not be completed any more.
         """
         self._ground.coverage.look()
         judge, intake = self._judge, self.intake
@@ -283,7 +283,7 @@ class Session:
 
     @property
     def owes(self) -> bool:
-        """Whether a sign is unanswered that was sent before a request after which no sign is possible."""
+        """Whether the sign in front of a half-sent or rejected request is still unanswered."""
         return self._out.last_sign >= self.replies.settled
 
     def probe(self) -> bytes | None:

@@ -41,7 +41,7 @@ class Next(Enum):
 
 
 _GREETED: Final = (b"%", b"-")
-"""How the reply to a HELLO begins in RESP3, or where it is refused."""
+"""How the reply to a HELLO begins in RESP3, or if the server refuses it."""
 
 MOST_SUBSCRIPTIONS: Final = 100
 """How many channel names of one client to remember."""
@@ -52,7 +52,7 @@ class Subscriptions:
 
     Attributes:
         begun: whether there may have been one; then HELLO is refused in RESP2.
-        resp3: whether a reply has shown that it uses RESP3: the server may refuse a HELLO.
+        resp3: whether a reply has shown that the connection uses RESP3; a HELLO alone may have been refused.
         monitors: whether MONITOR is on.
     """
 
@@ -70,7 +70,7 @@ class Subscriptions:
 
     @property
     def counted(self) -> bool:
-        """Whether there may be any now."""
+        """Whether there may be a subscription now."""
         return self._uncounted or bool(self._names)
 
     def greet(self, *, resp3: bool) -> None:
@@ -79,9 +79,10 @@ class Subscriptions:
         self.resp3 = self.resp3 and resp3
 
     def learn(self) -> Callable[[bytes], bytes]:
-        """Return the function that takes the reply to a HELLO of the proxy's own, and returns what is beside it.
+        """Return the function that takes the reply to the proxy's own HELLO, and returns the other frames, which are
+        the client's.
 
-        In RESP2 that may be messages, which are arrays, as the reply may be.
+        In RESP2 those may be messages, which are arrays like the reply.
         """
         greetings = self._greetings
 
@@ -182,7 +183,8 @@ class Standing:
 
     @property
     def limited(self) -> bool:
-        """Whether the user may not run every script. Assumed while the server cannot be asked, as in a transaction."""
+        """Whether some scripts are forbidden to the user. Assumed while the server cannot be asked, as in a
+        transaction."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
@@ -198,7 +200,7 @@ class Standing:
         return self.askable and not unlikely
 
     def replies_for_own(self) -> ReplySubstitution:
-        """`replies`, prepared for the proxy's own request that is sent now: its sign may be silent or not."""
+        """Return `replies`, set to use silent signs around the proxy's next request if the server answers them."""
         self.replies.echoes = self.transaction is None and self.hears_echoes
         return self.replies
 

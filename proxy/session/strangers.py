@@ -29,10 +29,10 @@ class Strangers:
     """Judges the requests of one connection while its client is a stranger.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
-        without: does the engine's work without it.
+        without: does the engine's work on the client's own connection.
         inquiry: finds out what the engine has to do.
 
     Attributes:
@@ -79,7 +79,7 @@ class Strangers:
         return None
 
     def reset(self) -> None:
-        """Note that a RESET is sent, and a sign behind it if there may have been a login, which that ends."""
+        """Note that a RESET is sent; if it may end a login, note the number of the sign behind it."""
         standing = self._standing
         if self.tried or standing.login is Login.ADMITTED:
             standing.login = Login.STRANGER
@@ -87,7 +87,8 @@ class Strangers:
         self.tried = False
 
     def turn_down(self, request: Request) -> None:
-        """Have the server tell a client to log in; the proxy does so if the server does not know the command."""
+        """Let the server reply that the client must log in; the proxy does so if the server does not know the
+        command."""
         command = self._ground.command(request.arguments[0])
         if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME) and request.kind is Kind.WHOLE:
             self._out.replace(request, self._out.expect(_NOT_LOGGED_IN, fails=True))

@@ -6,8 +6,8 @@ An upload was judged by its head. If a member gets a deadline during an upload t
 inherit the deadline. So before a prefix is covered the proxy waits for uploads, for a bounded time; then they are cut
 off, and the server does not run them.
 
-A request that has been sent may still wait in the server behind others of its pipeline. The proxy has not recorded
-their keys, so it waits, for a bounded time, for the long pipelines of all other connections.
+A request that has been sent may still wait in the server behind others of its pipeline. The proxy has not recorded the
+keys of sent requests, so it waits, for a bounded time, for the long pipelines of all other connections.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Stream:
     """A request under way.
 
     Args:
-        owner: whose it is.
+        owner: the connection that sends it.
         keys: those that it may add members to.
 
     Attributes:
-        is_waited_for: whether others wait for it. They do not if the server may refuse it.
+        is_waited_for: whether others have to wait for it; not if the server may refuse it.
         is_cut: whether it is cut off: no more of it may be sent.
         size: how many bytes of it have been sent.
     """
@@ -48,7 +48,7 @@ class Stream:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether others wait for its end."""
+        """Whether others are waiting for its end now."""
         return bool(self._waiting)
 
     def on_end(self, call: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ members go together up to one that must be judged by itself, or that the server 
 requests between them, on keys without deadlines, are forwarded unchanged.
 
 This is done only if every request would be rewritten anyway and none would have to wait. Anything special is left to
-`Session`, which judges requests one by one.
+`Judge`, which takes requests one by one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LONG_LISTS: Final = 1_000
 """Maximum number of keys of long lists to remember."""
 
 _MOST_NAMED: Final = 8 * 1024
-"""Maximum total size of a call's names that are kept until its reply tells whether one is a long list, in bytes."""
+"""Maximum total size, in bytes, of the names kept until a call's reply shows whether one is a long list."""
 
 _FREE: Final = Next.FREE
 _STRANGER: Final = Login.STRANGER
@@ -75,7 +75,7 @@ class Together:
     """Combines requests of one connection into script calls.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
         reads: the reads under way, which must not be disturbed.
@@ -93,7 +93,7 @@ class Together:
         self._left = 0  # requests to judge one by one before the next attempt
 
     def may_take(self, data: bytes, now: float) -> bool:
-        """Return whether received requests, with others before them, may go together."""
+        """Return whether a chunk may contain requests that can go together."""
         if not self._may_queue(now) and not self.is_ordinary(now):
             return False
         return REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None
@@ -299,7 +299,7 @@ class Together:
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:
         """Return the function that takes the number of a key with a long list from the reply.
 
-        It is kept until the reply comes, so it holds only names, no long ones.
+        The function is kept until the reply comes, so it holds no long names.
         """
         if sum(map(len, names)) > _MOST_NAMED:
             return _nothing

@@ -29,7 +29,7 @@ NAME_SIZE: Final = 96
 """Approximate overhead of a remembered name, in bytes."""
 
 MARK_SIZE: Final = 320
-"""Approximate overhead of a key that is marked for a transaction, in bytes."""
+"""Approximate overhead of a key that a transaction may give deadlines, in bytes."""
 
 
 class Transaction:
@@ -37,7 +37,7 @@ class Transaction:
 
     Args:
         coverage: the covered keys.
-        owner: stands for the connection.
+        owner: the connection's pipeline.
 
     Attributes:
         anticipates: whether the last request is judged as if its keys had deadlines, because they are about to get
@@ -66,14 +66,14 @@ class Transaction:
         self.has_begun: Callable[[], bool] | None = None
 
     def expect_beginning(self) -> Callable[[], None]:
-        """Return the callback for the moment when its first reply is next."""
+        """Return the callback for the sign in front of it: all earlier requests have been answered."""
         begun: list[bool] = []
         self.has_begun = lambda: bool(begun)
         return lambda: begun.append(True)
 
     @property
     def size(self) -> int:
-        """About how many bytes are taken by remembered names and marks."""
+        """About how many bytes the remembered names take."""
         return self._size + MARK_SIZE * len(self._given_deadlines)
 
     @property
@@ -88,7 +88,7 @@ class Transaction:
 
     @property
     def blind_keys(self) -> list[bytes]:
-        """Known keys to which a queued request may add members without checking which are absent."""
+        """Covered keys to which a queued request may add members without a check which are absent."""
         return self._coverage.among(self._blind)
 
     @property
@@ -102,7 +102,7 @@ class Transaction:
         """Remember a request.
 
         Args:
-            command: its entry in the table, if any.
+            command: the request's entry in the table, if any.
             arguments: its arguments, the command's name first.
             blind_keys: the keys to which it may add members without checking which are absent.
             reads: whether the server says that it writes nothing.
@@ -151,10 +151,10 @@ class Transaction:
         """Remember which keys a request that was replaced may give deadlines.
 
         Args:
-            command: its entry in the table.
+            command: the request's entry in the table.
             arguments: its arguments.
             delay: in how many ms from EXEC, if known; 0 or less if it only removes.
-            marks: whether others are told of them.
+            marks: whether to announce these keys to other proxies.
             having: its keys that are known to have deadlines.
         """
         if command.effect in MARKING:
@@ -164,9 +164,7 @@ class Transaction:
             if not marks:
                 return
             if keys and command.effect is not Effect.EXPIRE:
-                delay = self._given_deadlines.get(
-                    keys[0], math.inf
-                )  # the deadlines that its source is about to get move along
+                delay = self._given_deadlines.get(keys[0], math.inf)  # those of its source move along
             for key in keys:
                 self._given_deadlines[key] = min(
                     self._given_deadlines.get(key, math.inf), delay if delay > 0 else math.inf
@@ -182,7 +180,7 @@ class Transaction:
         return self._cleared
 
     def to_clear(self, names: Iterable[bytes]) -> list[bytes]:
-        """Return those of some names that are keys from which to remove due members, while there is room."""
+        """Return the covered keys among some names from which to remove due members, while there is room."""
         covered = self._coverage.among(names)
         return [key for key in covered if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
@@ -193,7 +191,7 @@ class Transaction:
 
     @property
     def keys_given_deadlines(self) -> Mapping[bytes, float]:
-        """The keys that queued requests may give deadlines: in how many ms from EXEC, if known."""
+        """Key that a queued request may give a deadline → in how many ms from EXEC; infinite if unknown."""
         return self._given_deadlines
 
     @property

@@ -13,7 +13,7 @@ BYTES: Final = 256 * 1024
 """The turn of a connection when no other waits: a chunk as read from a socket."""
 
 STRANGERS_BYTES: Final = 16 * 1024
-"""The same for a stranger: there may be many, and inline requests take longest to parse."""
+"""The turn of a stranger in bytes: there may be many, and inline requests take longest to parse."""
 
 _FEWEST: Final = 16
 _LEAST: Final = 8 * 1024
@@ -21,7 +21,7 @@ _LEAST: Final = 8 * 1024
 
 
 class Turns:
-    """Shared by all connections of a proxy.
+    """The limits of a turn, shared by all connections of a proxy.
 
     Attributes:
         waiting: how many connections have more to be judged, and wait for their next turn.

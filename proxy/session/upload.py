@@ -25,7 +25,7 @@ class Upload:
     """The current upload, and earlier ones that may not have run.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
 
@@ -56,7 +56,7 @@ class Upload:
         self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
 
     def begin_unnamed(self, keys: list[bytes]) -> None:
-        """Note a request that is not in the table: of a head its first key, of a whole request none."""
+        """Note a request that is not in the table; `keys`: the first argument of a head, nothing of a whole request."""
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:
@@ -69,7 +69,7 @@ class Upload:
         return Question(due=tuple(due), absent=tuple(absent), tentative=tentative) if due or absent else None
 
     def follow(self, part: Request, *, ended: bool, broken: bool) -> None:
-        """Note that a part of it has been sent.
+        """Note that a part of the upload has been sent.
 
         Args:
             part: the part.
@@ -96,6 +96,6 @@ class Upload:
             streams.end(stream)
 
     def close(self) -> None:
-        """End all waits for it: the client has gone."""
+        """End all waits for uploads: the client has gone."""
         for stream in (*self._signed, *((self.stream,) if self.stream is not None else ())):
             self._streams.end(stream)

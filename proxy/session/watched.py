@@ -1,4 +1,4 @@
-"""The keys that one connection watches. A deadline that passes in one of them is a change that must fail EXEC.
+"""The keys that one connection watches. A deadline that passes in one of them is a change that must make EXEC fail.
 
 Its tests: tests/test_blind.py.
 """

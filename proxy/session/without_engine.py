@@ -21,7 +21,7 @@ class WithoutEngine:
     """Decides when the engine's work is done here, and for which keys; `Alone` does it.
 
     Args:
-        ground: what all sessions stand on.
+        ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
 
