@@ -62,20 +62,20 @@ class Asides:
         self._closed = False  # whether no more requests will be noted
         self._coming: deque[Whose] = deque()
         self._queued = 0  # requests that the server has queued
-        self._places: set[int] = set()  # the positions of the proxy's own among them
-        self._amending: deque[Callable[[bytes], bytes]] = deque()  # for those coming
-        self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for those queued, by their place
-        self._together: deque[Call] = deque()  # for those coming
-        self._calls: dict[int, Call] = {}  # for those queued, by their place
+        self._places: set[int] = set()  # positions of the proxy's own requests among these
+        self._amending: deque[Callable[[bytes], bytes]] = deque()  # for requests not yet answered
+        self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for queued requests, by their position
+        self._together: deque[Call] = deque()  # for requests not yet answered
+        self._calls: dict[int, Call] = {}  # for queued requests, by their position
         self._opened: Call | None = None  # the call whose extra element is still to come
         self._amend_now: Callable[[bytes], bytes] = bytes
         self._whole: list[bytes] | None = None  # the received part of the element to amend
         self._refusal = b""  # the error to a request of the proxy's own, for the client's after it
         self._begun = b""  # a line that has not come whole
         self._long = False  # whether the beginning of a long line has been processed
-        self._body = 0  # bytes of a string still to come
+        self._body = 0  # bytes still to come of a string
         self._pending = 0  # parts still to come of the current reply or element
-        self._drop = False  # whether to drop it
+        self._drop = False  # whether to drop the current reply or element
         self._elements = 0  # elements of EXEC's reply still to come
         self._place = 0  # position of the next element
 
@@ -245,12 +245,12 @@ class Asides:
             refusal, self._refusal = self._refusal, b""
         self._queued += line == _QUEUED
         refused = bool(refusal) and mark == b"+"
-        if call is not None:  # each would have been refused like the call
+        if call is not None:  # the server would have refused each request like the call
             return (refusal if refused else line) * call.requests
         return refusal if refused else None
 
     def _spread(self, call: Call, line: bytes) -> bytes:
-        """Begin the element of EXEC's reply with the replies to several requests; return the client's bytes."""
+        """Begin the reply to a call for several requests: return an error once for each, otherwise nothing yet."""
         if line[:1] == b"-":
             return line * call.requests
         size = int(line[1:]) if line[:1] == b"*" else 0

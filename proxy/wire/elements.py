@@ -2,8 +2,8 @@
 
 Its tests: tests/test_together.py.
 
-From an array it removes the header line, and an extra element: the number of a key that took the script long. An error
-of the whole call becomes each request's error.
+An array loses its header line, and an extra element: the number of a key that took the script long. An error of the
+whole call becomes each request's error.
 """
 
 from __future__ import annotations

@@ -74,17 +74,17 @@ def earliest_of_all(first: bytes) -> float:
 
 
 def may_be_late(beginning: bytes) -> bool:
-    """Return whether a reply with this beginning may show a due member; an error can tell that the key exists."""
+    """Return whether a reply with this beginning may show a due member; an error may reveal that the key exists."""
     return beginning[:1] != b"-" or beginning.startswith(_WRONG_TYPE)
 
 
 def is_wrong_type(beginning: bytes) -> bool:
-    """Return whether a reply with this beginning says that the key holds a collection, so that nothing has changed."""
+    """Return whether the reply is the error for a key that holds a collection; the request has then changed nothing."""
     return beginning.startswith(_WRONG_TYPE)
 
 
 def is_zero_or_wrong_type(beginning: bytes) -> bool:
-    """The same for a request that returns 0 if the key exists."""
+    """Like `is_wrong_type`, for a request that returns 0 if the key exists."""
     return beginning == b":0\r\n" or is_wrong_type(beginning)
 
 
@@ -94,15 +94,16 @@ class Guard:
     Args:
         asked: how many keys' deadlines were requested; 0 if the earliest of all was.
         count: how many requests there are.
-        matters: returns, for each request, the function that decides by its beginning whether a late reply matters;
-        None if none does.
+        matters: returns, for the number of a request, the function that decides by the beginning of a late reply
+            whether it matters; None if none does.
         now: returns the latest possible server time, in Unix ms.
         repeat: called with the number of a request to be sent again; returns the place for its reply.
         ended: called when all replies have come, or certainly will not.
         hear: gets the earliest deadline of all, if it was requested.
 
     Attributes:
-        done: whether all have come. earliest: a reply that begins at or after this time is late, in Unix ms.
+        done: whether all have come.
+        earliest: a reply that begins at or after this time, in Unix ms, is late.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class Repeated:
 
     Attributes:
         done: whether it has come.
-        earliest: it is late from this time on, in Unix ms.
+        earliest: the reply is late if it begins at or after this time, in Unix ms.
     """
 
     def __init__(

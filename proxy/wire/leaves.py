@@ -19,7 +19,7 @@ _NESTED: Final = re.compile(at_once(_FEW, f"{{{_PARTS}}}").encode(), re.DOTALL)
 _COUNTS: Final = re.compile(rf"\*([0-9]{{1,2}})\r\n|{_LEAF}".encode(), re.DOTALL)
 
 LEAST: Final = 8
-"""Minimum number of pending parts, plus one, for this to pay off."""
+"""Look for parts in a row only while more than this are pending: otherwise it does not pay off."""
 
 
 def leaves_at_once(data: bytes, position: int, pending: int) -> tuple[int, int] | None:

@@ -22,13 +22,13 @@ _NAMES: Final = re.compile(rb"^[^ \r\n]++", re.MULTILINE).findall
 
 
 def lines_end(chunk: bytes, most: int) -> int:
-    """Return the end of such requests at the front of a chunk, within so many bytes."""
+    """Return the end of such requests at the front of a chunk, within `most` bytes."""
     found = _LINES(chunk, 0, most)
     return found.end() if found else 0
 
 
 def is_begun(rest: bytes) -> bool:
-    """Return whether bytes may be the beginning of such a request, whatever follows them."""
+    """Return whether `rest` may be an incomplete inline request of plain words."""
     return _BEGUN(rest) is not None
 
 

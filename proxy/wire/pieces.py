@@ -13,8 +13,8 @@ class Slot:
     """The place, in a client's stream, for the reply to a read that is sent again.
 
     Attributes:
-        size: how many of its bytes have been received but not passed on.
-        done: whether it is complete.
+        size: how many bytes of the reply have been received but not passed on.
+        done: whether the reply is complete.
     """
 
     __slots__ = ("_parts", "done", "size")
@@ -25,7 +25,7 @@ class Slot:
         self.done = False
 
     def put(self, part: bytes) -> None:
-        """Keep received bytes of it."""
+        """Keep received bytes of the reply."""
         self._parts.append(part)
         self.size += len(part)
 
@@ -52,7 +52,7 @@ class Heeded(NamedTuple):
 
     Attributes:
         wish: the wish.
-        reply: the server's reply to it; empty if it was not asked.
+        reply: the server's reply to the wish; empty if the server was not asked.
         subscribes: whether the client may be a subscriber in RESP2 from here on, so that an array may be a message.
     """
 

@@ -94,11 +94,11 @@ def _read_line(data: bytes) -> ProxyHeader | None:
     try:
         host, _ = kind(source), kind(destination)
     except AddressValueError:
-        raise ProxyHeaderError(f"a PROXY line has an address that is none of TCP{family}") from None
+        raise ProxyHeaderError(f"a PROXY line has an invalid TCP{family} address") from None
     if "%" in source + destination:
-        raise ProxyHeaderError(f"a PROXY line has an address that is none of TCP{family}")
+        raise ProxyHeaderError(f"a PROXY line has an invalid TCP{family} address")
     if not all(_PORT(port) and int(port) <= 0xFFFF for port in ports):
-        raise ProxyHeaderError("a PROXY line has a port that is none")
+        raise ProxyHeaderError("a PROXY line has an invalid port")
     return ProxyHeader(size, _name(host, int(ports[0])))
 
 
@@ -114,7 +114,7 @@ def _read_binary(data: bytes) -> ProxyHeader | None:
     shape = _SHAPES.get(family)
     if command == _PROXY:
         if shape is None and family != _UNSPECIFIED:
-            raise ProxyHeaderError(f"a PROXY header has the family and transport {family:#04x}: no stream's")
+            raise ProxyHeaderError(f"a PROXY header has the family and transport {family:#04x}: not a stream")
         if shape is not None and length < shape.size:
             raise ProxyHeaderError(f"a PROXY header has {length} bytes of addresses: {shape.size} are needed")
     if len(data) < size:

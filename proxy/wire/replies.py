@@ -37,7 +37,7 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 @cache
 def short_replies() -> Callable[[bytes], list[bytes]]:
-    """Return a pattern for the short replies at the front of a chunk, the most frequent kind.
+    """Return a function that finds the short replies at the front of a chunk, the most frequent kind.
 
     The chunk has only those if their lengths add up to its own. Otherwise an empty match stands for the rest, which is
     not searched: that could take quadratic time.
@@ -117,8 +117,8 @@ class Replies:
         self._begun = b""  # an incomplete line
         self._pending = 0  # parts of the current reply or push still to come
         self._within_line = False  # whether the beginning of a long line has been passed on
-        self._unasked = False  # whether it is a push
-        self._around = 0  # parts still to come of the reply within which the push came, as it may in EXEC's
+        self._unasked = False  # whether the current reply is a push
+        self._around = 0  # parts still to come of the reply in which the push came, as in EXEC's
 
     def cut(self, data: bytes, most: float = math.inf) -> list[tuple[bytes, bool]]:
         """Take bytes of the stream; leave out the pushes between replies.
@@ -195,7 +195,7 @@ class Replies:
         return rest
 
     def _take(self, line: bytes) -> None:
-        """Process a line, which is a reply or begins a reply or a part."""
+        """Process a line, which is a reply or begins a reply or a part of one."""
         mark, rest = line[:1], line[1:-2]
         if mark == b">" and not self._pending:
             self._unasked, mark = True, b"*"

@@ -44,7 +44,7 @@ _LINE: Final = re.compile(
 )
 
 _BEFORE_ALL: Final = (b"-ERR ", b"$32\r\n")
-"""The first bytes of each."""
+"""How a line with a token begins."""
 
 _LONG: Final = 4096
 """Maximum size of chunks to search with the pattern directly; longer ones get a plain search first."""
@@ -111,7 +111,7 @@ Way: TypeAlias = Passage | Guard | Repeated | Fronted | WishReply
 """A filter for replies on their way to the client."""
 
 _IN_PIECES: Final = (Guard, Repeated, Fronted, WishReply)
-"""Those that pass on more than bytes."""
+"""Filters whose `pass_on` may yield slots and wishes besides bytes."""
 
 
 class ReplySubstitution:
@@ -180,7 +180,7 @@ class ReplySubstitution:
 
     @property
     def wants_probe(self) -> bool:
-        """Whether a loud sign is needed to show if a silent one has been refused."""
+        """Whether to send a loud sign now: a silent one may have been refused, and no loud one is behind it."""
         return self._is_held_back and bool(self._expected) and self._expected[-1][0] in self._silent
 
     def expect(
@@ -333,7 +333,7 @@ class ReplySubstitution:
             place = self._places[token] - self._settled
             if end < 0:
                 keep = begin
-                if self._silent and place:  # the bytes before it show those, once the line is complete
+                if self._silent and place:  # the bytes before it show them, once the line is complete
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._hold(stream[keep:])
@@ -353,7 +353,7 @@ class ReplySubstitution:
     def end(self) -> bytes:
         """Return the bytes that were held in doubt and are for the client: the server has closed, so no sign will come.
 
-        Only whole replies: what was cut off may be a sign, or the reply to something of the proxy's own.
+        Only whole replies: what was cut off may be a sign, or the reply to a request of the proxy's own.
         """
         held, self._held, self._doubt = bytes(self._doubt or b""), b"", None
         passed: list[Piece] = []
@@ -409,12 +409,12 @@ class ReplySubstitution:
             self._passage = opens
 
     def _pass_with_refused(self, data: bytes, count: int, passed: list[Piece], *, ended: bool = False) -> None:
-        """Pass on the bytes before a sign. So many signs before it have not come; the silent ones were refused.
+        """Pass on the bytes before a sign, where `count` signs have not come: the server has refused the silent ones.
 
-        If the stream has `ended` there is no such sign, and the last ones may not have been answered.
+        If the stream has `ended`, no sign follows, and the last requests may be unanswered.
 
-        Their refusals are among the errors of that kind. It does not matter which if all are equal and adjacent; if the
-        reply after a sign is needed, nothing else may follow them either.
+        The refusals are among the errors that look like one. It does not matter which they are if all these are equal
+        and adjacent; if the reply after a sign is needed, nothing else may follow them either.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
@@ -465,17 +465,17 @@ class ReplySubstitution:
     def _places_of_refused(
         self, refused: list[bytes], replies: list[bytes], lines: list[int], awaited: int | None, *, loose: bool
     ) -> tuple[int, ...]:
-        """Return the positions of silent signs' refusals among replies, some of which are such lines.
+        """Return which of the replies are the refusals of silent signs, by their positions.
 
         Args:
             refused: the signs, in order.
             replies: the replies.
-            lines: the positions of those lines.
+            lines: the positions of the replies that look like refusals.
             awaited: how many replies come before the first sign; None if unknown.
             loose: whether more requests may have had no reply.
 
         Returns:
-            The positions; none if any of those lines will do.
+            The positions; none if it does not matter which lines are taken.
 
         Raises:
             UnclearRepliesError: several assignments are possible, and it matters which.
@@ -489,7 +489,7 @@ class ReplySubstitution:
         least = [int(token in self._opens) for token in refused]
 
         def ways(number: int, last: int, between: int | None, at_least: int) -> Iterator[tuple[int, ...]]:
-            """How those from one on may stand behind a place, with so many replies between."""
+            """Yield each assignment of the remaining refused signs, from `number` on, to lines after `last`."""
             if number == len(refused):
                 gap = len(replies) - last - 1
                 if loose or (gap >= at_least if between is None else gap == between):
@@ -522,7 +522,7 @@ class ReplySubstitution:
         return chosen
 
     def _settle(self, count: int) -> bytes:
-        """Note that so many tokens have been found or will not come; return bytes for the client after all."""
+        """Remove the first `count` expected tokens, found or not; return bytes taken aside that are the client's."""
         passed = b""
         for _ in range(count):
             token, _reply = self._expected.popleft()
@@ -540,7 +540,7 @@ class ReplySubstitution:
     def end_of_sign(self, number: int, stream: bytes) -> int:
         """Return where the line of a sign ends in bytes that have not been received yet; -1 if none is in them.
 
-        `number`: the sign's own, or that of an earlier one, of which this shows that it has come or never will.
+        `number`: the number of the sign, or of an earlier one: a later sign shows that no earlier one is still to come.
         """
         end = 0
         while end >= 0 and (line := self._find(stream, end)) is not None:
@@ -614,7 +614,7 @@ class ReplySubstitution:
 
 
 def _are_all_bytes(parts: list[Piece]) -> TypeGuard[list[bytes]]:
-    """Return whether none of them has still to come."""
+    """Return whether all pieces are bytes, so that none has still to come."""
     return set(map(type, parts)) <= _BYTES
 
 
@@ -654,7 +654,7 @@ def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None
 
 
 class LoginEvidence:
-    """Watches the replies of a server that requires a password for the first that only a logged-in client gets.
+    """Looks, in the replies of a server that requires a password, for the first that only a logged-in client gets.
 
     Before that there are only error lines and the reply to RESET.
 

@@ -82,12 +82,12 @@ class Request:
     """A request, or a part of one.
 
     Attributes:
-        kind: what this is.
+        kind: whether this is a whole request, or which part of one.
         arguments: its arguments, the command's name first. Empty for an empty request, a body and what is broken.
-        raw: the bytes that the client sent, but with a line of blanks replaced, which servers read differently.
+        raw: the bytes that the client sent; a line of blanks, which servers read differently, is replaced.
         count: the total number of its arguments.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
-        odd: whether a line of it does not end in CRLF, for which newer servers close the connection.
+        odd: whether a line does not end in CRLF, for which newer servers close the connection.
     """
 
     __slots__ = ("arguments", "count", "header", "kind", "odd", "raw")
@@ -152,7 +152,7 @@ class RequestReader:
         self._body_bytes = 0
         self._in_body = False
         self._broken = self._broken_within = False
-        self._cut_off = False  # broken; nothing more is sent: the server might take it for requests
+        self._cut_off = False  # after an error, send nothing more: the server might take it for requests
         self._oversized = False
         self._odd = False
         self._announced = 0
@@ -221,7 +221,7 @@ class RequestReader:
 
     @property
     def broken_within(self) -> bool:
-        """Whether it has within a request that had been sent in part."""
+        """Whether the protocol error is inside a request of which part has been sent."""
         return self._broken_within
 
     @property
@@ -351,7 +351,7 @@ class RequestReader:
         return rest
 
     def _join(self, most: int | None = None) -> None:
-        """Join bytes fed since to the buffer: all, or about so many, and those that are needed."""
+        """Join waiting bytes to the buffer: all, or about `most`, but at least those needed to make progress."""
         if most is None:
             pieces, size = list(self._later), self._later_size
             self._later.clear()
@@ -410,7 +410,7 @@ class RequestReader:
         return self._break()
 
     def _break_at(self, end: int) -> Request:
-        """End the stream where the server does, and send nothing after that."""
+        """End the stream at a position, where the server does, and send nothing after that."""
         self._cut_off = True
         return self._break(self._with_front(self._buffer[self._position : end]))
 
@@ -650,7 +650,7 @@ def bulk(data: bytes) -> bytes:
 
 
 def second(request: bytes) -> bytes:
-    """Return, as a bulk string, the first argument after the name, of a request of less than ten elements."""
+    """Return, as a bulk string, the first argument after the name, of a request of fewer than ten elements."""
     begin = request.index(b"$", len(b"*2\r\n$"))
     end = request.index(b"\r\n", begin) + 2
     return request[begin : end + int(request[begin + 1 : end]) + 2]
@@ -662,7 +662,7 @@ def packed(words: Sequence[bytes]) -> bytes:
 
 
 def bulks(words: Sequence[bytes]) -> bytes:
-    """Encode bulk strings in the same way."""
+    """Encode bulk strings at the speed of C."""
     request = packed(words)
     return request[request.index(b"\n") + 1 :]
 

@@ -3,7 +3,7 @@
 Its tests: tests/test_together.py.
 
 In a run every request has the same command in the same spelling and the same number of arguments, none of which is long
-or has a carriage return. So a line's position in the run tells what it is.
+or has a carriage return. So a line's position in the run shows what the line is.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Run:
         return b"\r\n".join(rows)
 
     def beginning(self, count: int) -> Run:
-        """Return the first so many of the requests."""
+        """Return a run of the first `count` requests."""
         lines = self._lines[: count * self._step]
         return Run(lines, self.size, sum(map(len, lines)) + 2 * len(lines))
 

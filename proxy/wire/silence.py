@@ -30,19 +30,19 @@ _DONE: Final = b"+OK\r\n"
 _RESET: Final = b"+RESET\r\n"
 _OF_THE_LAST: Final = len(_RESET)
 _ANSWERS: Final = (_DONE, b"-")
-"""How the reply to a wish begins: it is the first between messages to a RESP2 subscriber, or lines of MONITOR."""
+"""How the reply to a wish begins. Messages to a RESP2 subscriber or lines of MONITOR, which may precede it, do not."""
 
 _BY_THE_LAST: Final = {
     Wish.RAN: (re.compile(rb"\*[0-9]").match, _DONE),
     Wish.ANEW: (re.compile(rb"\+RESET\r").match, _RESET),
 }
-"""For the wishes that depend on the last reply: whether that fits, and what the client is told then."""
+"""Wishes that depend on the last reply → whether that reply fits, and the reply for the client then."""
 
 _MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?subscribe))\r\n")
 """Matches the beginning of what a RESP2 subscriber gets unasked."""
 
 _LONGEST_BEGINNING: Final = 32
-"""How many bytes of a reply at most show whether it is that."""
+"""So many bytes are enough to tell whether a reply is such a message."""
 
 
 class Wanted(Enum):
@@ -57,7 +57,7 @@ class Silence:
     """Drops the replies that one client does not want.
 
     Attributes:
-        wanted: the replies that it wants, where its stream stands.
+        wanted: the replies that it wants, at the current place in its stream.
         unanswered: how many wishes have been sent whose replies have still to come.
     """
 
@@ -69,9 +69,9 @@ class Silence:
         self._subscribes = False  # whether an array may be a message
         self._framing = RepliesAndPushes()
         self._find: Callable[[bytes], list[bytes]] = _nothing  # splits a chunk of whole replies
-        self._begun = b""  # the beginning of a reply of which it is not known whether it is a message
+        self._begun = b""  # the beginning of a reply that may be a message
         self._last = b""  # the beginning of the last reply that was dropped
-        self._passes: bool | None = None  # whether the current reply is; None while that is not known
+        self._passes: bool | None = None  # whether the current reply is a message; None while unknown
 
     @property
     def suspected(self) -> bool:
@@ -84,7 +84,7 @@ class Silence:
         return WishReply(self, wish, subscribes, replies)
 
     def heed(self, heeded: Heeded) -> bytes:
-        """Begin or end dropping replies; return the bytes for the client."""
+        """Apply a wish: begin or end dropping replies; return the bytes for the client."""
         wish, reply, subscribes = heeded
         self.unanswered -= 1
         if wish is not Wish.ANEW or _BY_THE_LAST[wish][0](self._last):
@@ -159,14 +159,14 @@ class WishReply:
     """The filter for the reply to a wish.
 
     Args:
-        silence: heeds it.
+        silence: applies the wish.
         wish: the wish.
-        subscribes: returns, when they have come, whether the client may be a subscriber in RESP2 from then on.
+        subscribes: called when they have come: returns whether the client may be a RESP2 subscriber from then on.
         replies: how many replies there are: none if the server is not asked; a second is to a request of the proxy's
             own.
 
     Attributes:
-        done: whether they have come.
+        done: whether the replies have come.
     """
 
     __slots__ = ("_answers", "_framing", "_is_other", "_replies", "_silence", "_subscribes", "_wish", "done")
@@ -182,7 +182,7 @@ class WishReply:
         self._framing = RepliesAndPushes()
 
     def abandon(self) -> None:
-        """Note that they will not come."""
+        """Note that the replies will not come."""
         self._silence.unanswered -= 1
 
     def pass_on(self, data: bytes, passed: list[Piece]) -> bytes:
