@@ -101,7 +101,7 @@ def _describe(row: list[Any]) -> Description:
 
 
 def _house(name: bytes) -> bytes:
-    """Return the part of the name that the commands of one dialect for one type of key share."""
+    """Return the part of the name that is common to the commands of one dialect for one type of key."""
     return name if name.startswith((b"FIELD", b"EXPIREMEMBER", b"PEXPIREMEMBER")) else name[:1]
 
 
@@ -111,14 +111,14 @@ class ServerCommands:
     Attributes:
         blanks: how the server treats a line of spaces between two requests.
         empty_counts: whether an empty request ends a CLIENT REPLY SKIP.
-        hides_commands: whether it may not tell a client that has not logged in that it does not know a command.
+        hides_commands: whether it may hide, before a login, that it does not know a command.
         takes_many_arguments: whether it accepts requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection if a line of a request does not end in CRLF.
         declares_terms: whether it reads the terms from a script's first line.
         quoting: how it splits inline requests into arguments.
         clustered: whether it may be a cluster node.
         is_valkey: whether it is a Valkey, whose commands for lifetimes of fields differ from those of Redis.
-        worked_out: a cache for values derived from all this; cleared whenever it is loaded again.
+        worked_out: a cache for values derived from these attributes; cleared whenever they are loaded again.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class ServerCommands:
         self.is_valkey = False
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
-        self._dialects: dict[bytes, Command] = {}  # those that the server lacks
+        self._dialects: dict[bytes, Command] = {}  # entries of commands that the server lacks
         self._table = COMMANDS  # plus the commands in `_dialects`
         self._unplaced = Command(b"", Effect.ARRIVE, self._written)
         self._terms: dict[bytes, Terms] = {}  # a cache
@@ -141,7 +141,7 @@ class ServerCommands:
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Load the server's reply to `COMMAND`."""
         described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
-        # A server with one of these commands stores such lifetimes itself, so the proxy must not add the others.
+        # A server with one command of a dialect stores such lifetimes itself, so the proxy must not add the others.
         kept = {_house(name) for name in DIALECTS if name in described}
         self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
@@ -234,7 +234,7 @@ class ServerCommands:
     def may_block(self, name: bytes) -> bool:
         """Return whether a command may block its connection.
 
-        Commands of modules may always, because modules need not declare it.
+        Commands of modules always may, because modules need not declare it.
         """
         if name in UNANSWERED or name in COMMANDS or name in HARMLESS or name in DIALECTS:
             return name in UNANSWERED

@@ -32,7 +32,7 @@ MOST_MEMBERS: Final = 100_000
 """Maximum number of members per request: each blocks the server for some 2 µs."""
 
 MOST_ELEMENTS: Final = 100
-"""The same for a list, which is scanned once for each element that is removed."""
+"""Maximum number of elements of a list per request: the list is scanned once for each that is removed."""
 
 MOST_SCANNED: Final = 10_000
 """Maximum COUNT of EXPIREMEMBERSCAN; larger values are reduced to it."""
@@ -82,7 +82,7 @@ class Term(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A command of the dialects.
+    """A command for lifetimes of members: of Redis, Valkey, Garnet or Dragonfly, or of the proxy itself.
 
     Attributes:
         name: the name in upper case.

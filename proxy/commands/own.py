@@ -1,4 +1,4 @@
-"""What `COMMAND` says about the proxy's own commands: arity, flags, arguments. This is their only source.
+"""What `COMMAND` says about the proxy's own commands: arity, flags, arguments. No other module has these.
 
 Its tests: tests/test_command.py.
 
@@ -100,10 +100,10 @@ OPTIONAL_MEMBER: Final = _argument(b"member", b"string", flag=b"optional")
 """The argument that the proxy adds to the commands in `EXTENDED`."""
 
 EXTENDED: Final = (b"ttl", b"pttl", b"persist")
-"""Commands of the server that also accept a member after the key here."""
+"""Commands of the server that, with the proxy, also accept a member after the key."""
 
 EXTENDED_ARITY: Final = -2
-"""Their arity here."""
+"""Arity of these commands with the proxy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
     # A RESP2 subscriber may run few commands, and should get errors about its own requests, not about scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
-    put(Effect.LOGIN, "MONITOR", _none, always=True)  # after it the same holds
+    put(Effect.LOGIN, "MONITOR", _none, always=True)  # after MONITOR the connection may run few commands, too
     put(Effect.CONNECTION, "CLIENT ASKING CLUSTER", _none, always=True)
     put(Effect.DESCRIBE, "COMMAND INFO", _none, always=True)
     return table
@@ -333,7 +333,7 @@ STREAMED: frozenset[bytes] = frozenset(
     PSETEX SPUBLISH XADD ZADD""".split()
 )
 """Commands whose only key is their first argument: a request with a huge value can be judged by its head. The same
-holds for other commands that the server describes so."""
+holds for other commands with one key in front, by the server's description."""
 
 FREQUENT: frozenset[bytes] = frozenset(
     b"""APPEND DECR DECRBY DEL EXISTS EXPIRE EXPIREAT GEOADD GET GETBIT GETDEL GETEX GETRANGE GETSET HDEL HEXISTS HGET
@@ -350,7 +350,7 @@ FREQUENT_READS: frozenset[bytes] = frozenset(
     SISMEMBER SMEMBERS SMISMEMBER SRANDMEMBER SSCAN STRLEN TYPE XLEN XRANGE ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZRANK
     ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE""".split()
 )
-"""Those that the server also runs while it rejects writes."""
+"""Frequent commands that the server also runs while it rejects writes."""
 
 INDIFFERENT: Final = frozenset(b"MGET MSET PSETEX PUBLISH SETEX SPUBLISH".split())
 """Commands with the same effect and reply whatever members their keys have, and after which no deadline matters."""
@@ -393,7 +393,7 @@ slow. (Those for lists are left out: each scans the list.)"""
 BLOCKING: frozenset[bytes] = frozenset(
     b"BLMOVE BLMOVEM BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
 )
-"""Commands by which a client waits for other clients' data."""
+"""Commands with which a client waits for data of other clients."""
 
 UNANSWERED: frozenset[bytes] = BLOCKING | {b"WAIT", b"WAITAOF", b"SYNC", b"PSYNC"}
 """Commands that the server may answer at any time, or never. What follows them on the connection waits too."""
