@@ -21,9 +21,9 @@ class Alarm:
     """The earliest known deadline.
 
     Attributes:
-        next_deadline: the earliest of all when the sweeper last looked, in Unix ms.
-        is_idle: whether there was none then and none has been set here or announced since.
-        on_first: called when one is set while idle, because other proxies may be idle too.
+        next_deadline: the earliest known deadline, in Unix ms; minus infinity before the first look.
+        is_idle: whether the sweeper last found no deadline, and none has been set here or announced since.
+        on_first: called when a deadline is set while idle, because other proxies may be idle too.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Alarm:
         self.is_idle = False
         self.on_first: Callable[[], None] = lambda: None
         self._set: list[list[float]] = []  # when deadlines were set (time.monotonic), and the earliest
-        self._rung = -math.inf  # when others' deadlines were last announced
+        self._rung = -math.inf  # when another proxy last announced deadlines
         self._wake: Callable[[], None] | None = None
 
     def set(self, deadline: float) -> None:

@@ -16,7 +16,7 @@ AHEAD_MS: Final = 0.5
 
 
 class Clearance:
-    """Key → time of the look and the earliest deadline left. All times are by the server's clock, in Unix ms."""
+    """Key → time of the last look, and earliest deadline left then. All times are by the server's clock, in Unix ms."""
 
     def __init__(self) -> None:
         self._looked: dict[bytes, tuple[float, float]] = {}
@@ -27,7 +27,7 @@ class Clearance:
 
         Args:
             keys: the keys.
-            since: when it began.
+            since: when the look began.
             earliest: the earliest deadline left in them.
         """
         if not 0 <= since - self._oldest <= LASTING_MS:

@@ -41,15 +41,15 @@ class Coverage:
     """The covered prefixes, and whether they are complete.
 
     Attributes:
-        entries: the prefixes, each with its mark.
+        entries: covered prefix or name, with its first byte → the connection that began it; None if others may use it.
         blind: whether prefixes may be missing, so that every key is covered.
         loaded: whether they have been read over the present control connection.
         trusted_until: until when (`lease_clock`) no announcement can have been missed.
         shared: whether there may be other proxies, which must be told of first deadlines.
-        databases: the numbers of those that may hold deadlines.
+        databases: the numbers of the databases that may hold deadlines.
         search: finds the beginning of a covered key in a chunk; may report false matches.
         on_announced: called when another proxy has announced entries.
-        on_covered: called with entries that come from elsewhere.
+        on_covered: called with entries that come from other proxies, the server or the settings.
         ever: whether a prefix has ever been covered, so that the proxy's own keys may exist.
         told: whether any database has rules for events.
         cleared: the keys from which the engine has just removed due members, in all databases.
@@ -120,7 +120,7 @@ class Coverage:
             self.distrust()
 
     def distrust(self) -> None:
-        """Become blind until there is contact with the other proxies again."""
+        """Become blind until the other proxies can be reached again."""
         self.blind = self.shared = True
 
     def see(self) -> None:
@@ -165,7 +165,7 @@ class Coverage:
             covering = [entry for entry in self.entries if _covers(entry, key)]
             for entry in () if queued else covering:
                 if self.entries[entry] is not by:
-                    self.entries[entry] = None  # others may set deadlines under it too
+                    self.entries[entry] = None  # other connections may set deadlines under it too
             wanted.update(dict.fromkeys(covering))
         self._begun.update(wanted)
         return list(wanted)
@@ -254,7 +254,7 @@ class Coverage:
                         self.entries[_PREFIX + other] = None
 
     def others_cover(self, keys: Iterable[bytes], by: object) -> bool:
-        """Return whether any of the keys has been covered by someone other than the given connection."""
+        """Return whether any of the keys has been covered by anything but the given connection."""
         if self.blind:
             return True
         return any(

@@ -36,7 +36,7 @@ class SlotOrder:
         return self._heap[0][0] if self._heap else math.inf
 
     def due(self, moment: float, most: int) -> list[int]:
-        """Return at most so many slots whose earliest deadline has passed at a moment, in Unix ms."""
+        """Return at most `most` slots whose earliest deadline has passed at a moment, in Unix ms."""
         found = sorted((deadline, number) for number, deadline in self._deadlines.items() if deadline <= moment)
         return [number for _, number in found[:most]]
 

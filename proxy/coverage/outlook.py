@@ -1,4 +1,4 @@
-"""Whether the next deadline of a database is far away. If so, one question for that deadline does for all reads.
+"""Whether the next deadline of a database is far away. If so, asking for that deadline once is enough for all reads.
 
 Its tests: tests/test_reads.py.
 """
@@ -12,7 +12,7 @@ _FAR_MS: Final = 100.0
 """How far away it must be. A read whose reply takes longer is sent again."""
 
 _AGAIN_MS: Final = 50.0
-"""If it is not, how long to wait before asking again."""
+"""How long to wait before asking again if the next deadline is near."""
 
 
 class Outlook:

@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 from typing import Final
 
 MOST: Final = 64
-"""Maximum number of prefixes: each is searched for in every chunk. Beyond that, similar ones are merged."""
+"""Maximum number of prefixes: every chunk is searched for each. Beyond that, similar ones are merged."""
 
 LONGEST: Final = 64
 """Maximum size of a prefix, in bytes."""
