@@ -71,7 +71,7 @@ class Alone:
         self._crowded = False  # whether the index may have more of these keys
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
         self._patient = math.inf  # until when to wait for many deadlines to pass
-        self._counts: dict[int, tuple[int, float]] = {}  # hash of a key → its deadlines, and until when
+        self._counts: dict[int, tuple[int, float]] = {}  # hash of a key → how many deadlines, until when
 
     def forget(self) -> None:
         """Forget everything: the connection may use another database or user from now on."""
@@ -184,7 +184,7 @@ class Alone:
             self._removals.refused(reply[1:-2])
 
     def has_given_up(self, now: float) -> bool:
-        """Return whether the server has just refused a removal here."""
+        """Return whether the server has just refused a removal on this connection."""
         return 0 <= now - self._given_up < GIVEN_UP_MS
 
     def _give_up(self, now: float) -> None:

@@ -46,7 +46,7 @@ _REMEMBERED: Final = lru_cache(maxsize=4)
 """The amended table of all commands is cached: amending takes milliseconds, and it is the same for every client."""
 
 Names = tuple[bytes, ...]
-"""The proxy's own commands, in lower case: those that the server does not have."""
+"""The proxy's own commands that the server lacks, in lower case."""
 
 Amend = Callable[[bytes], bytes]
 """Turns the server's reply into the client's."""
@@ -196,7 +196,7 @@ def _begin_entry(name: bytes, of_model: re.Match[bytes]) -> bytes:
 
 @_REMEMBERED
 def _add_to_all(own: Names, reply: bytes) -> bytes:
-    """Append entries to those of all of the server's commands."""
+    """Append the entries of the proxy's commands to the server's."""
     models = {found[2]: found for found in _MODEL_ENTRY.finditer(reply)}
     counted = _COUNTED.match(reply)
     if models.keys() != MODELS.keys() or counted is None:

@@ -89,7 +89,7 @@ def matches(pattern: bytes, name: bytes) -> bool:
 
 
 def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
-    """Return positions in a pattern, and those after any stars there."""
+    """Return the positions in a pattern, and the positions after stars that begin there."""
     passed = set(places)
     for position in places:
         while position < len(pattern) and pattern[position] == _STAR and position + 1 not in passed:

@@ -26,7 +26,7 @@ PLAIN: Final[set[bytes]] = set()
 from traffic."""
 
 BLOCKERS: Final[set[bytes]] = set()
-"""The same for commands that may block: they must be noted, because requests after them may have to wait."""
+"""Like `PLAIN`, for commands that may block: they are noted, because requests after them may have to wait."""
 
 
 class Ground:

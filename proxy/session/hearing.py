@@ -81,7 +81,7 @@ class Hearing:
         return True
 
     def _wish_of(self, request: Request) -> Wish | None:
-        """Return what a request says about replies, if the proxy has to heed it."""
+        """Return the wish of a request, if the proxy has to act on it."""
         words = [word.upper() for word in request.arguments] if request.count == 3 else []
         if words[:2] != [b"CLIENT", b"REPLY"] or request.kind is not Kind.WHOLE:
             return None

@@ -184,7 +184,7 @@ class Judge:
     def break_off(self) -> None:
         """Note that the server reads nothing after the next request, or after the current upload."""
         standing = self._standing
-        if standing.end is not End.BROKEN and not self._reader.broken_within:  # else a part of it has been sent
+        if standing.end is not End.BROKEN and not self._reader.broken_within:  # else part of the request has been sent
             self._out.sign_before_last(loud=True)
         standing.end = End.BROKEN
 
@@ -275,7 +275,7 @@ class Judge:
             self._dispatch.send(command, request, now, having=question.found if question.unclear and answered else None)
 
     def _fail_to_announce(self, command: Command | None, request: Request, now: float) -> None:
-        """Tell a client that a key cannot get its first deadline now."""
+        """Refuse a request, because a key cannot get its first deadline now."""
         self._without.unaided = False
         if command is not None and command.effect is Effect.EXEC:
             self._dispatch.send(command, request, now)  # the transaction fails

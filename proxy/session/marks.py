@@ -19,7 +19,7 @@ class Marks:
 
     Args:
         names: the names of the proxy's own keys.
-        coverage: the covered keys; those that a transaction may give deadlines are covered here.
+        coverage: the covered keys; keys that a transaction may give deadlines are added.
 
     Attributes:
         alarm: wakes the sweeper.

@@ -32,7 +32,7 @@ class Multi:
         ground: what all sessions share.
         standing: the state of the connection.
         out: what goes upstream.
-        hearing: notes what a transaction says of replies, and RESET.
+        hearing: notes CLIENT REPLY in a transaction, and RESET.
         owner: the connection's pipeline.
     """
 

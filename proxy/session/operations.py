@@ -123,7 +123,7 @@ class Operations:
         self._forms: dict[tuple[bytes, int, bytes], Form | None] = server.worked_out
 
     def form(self, name: bytes, size: int, unit: bytes = b"") -> Form | None:
-        """Return the form of a command, as spelled, with so many arguments; None if unknown.
+        """Return the form of a command, as spelled, with `size` arguments; None if unknown.
 
         `unit`: the last of five arguments.
         """

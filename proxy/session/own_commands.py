@@ -1,4 +1,4 @@
-"""Rewrite the commands that the proxy adds: EXPIREMEMBER and its relatives, and those of other servers.
+"""Rewrite the commands that the proxy adds: EXPIREMEMBER and its relatives, and commands of other servers.
 
 Its tests: tests/test_dialects.py.
 """

@@ -54,7 +54,7 @@ class Removals:
         self._calls = calls
         self._metrics = metrics
         self._fronts: dict[tuple[Terms, int, tuple[bytes, ...]], tuple[bytes, bytes]] = {}
-        self._size = 0  # their size in bytes
+        self._size = 0  # size of `_fronts` in bytes
 
     def keys(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return the KEYS of a script for some keys of one slot."""

@@ -84,7 +84,7 @@ class Rewriter:
 
     Args:
         names: the names of the proxy's own keys.
-        coverage: the covered keys; those that a transaction may give deadlines are covered here.
+        coverage: the covered keys; keys that a transaction may give deadlines are added.
         server: the server's commands. A request that it would refuse is forwarded unchanged.
         metrics: counts the requests that are replaced.
 
@@ -129,7 +129,7 @@ class Rewriter:
             return None
         names = self.server.keys(request.arguments)
         if name in (b"PUBLISH", b"SPUBLISH"):
-            names = request.arguments[1:2]  # the channels between proxies have such names
+            names = request.arguments[1:2]  # the channels between proxies have reserved names
         for name in names:
             if name.startswith(prefix):
                 return Refusal(

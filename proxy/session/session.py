@@ -195,7 +195,7 @@ class Session:
 
         Args:
             now: the server's clock, in Unix ms.
-            answered: whether it has; otherwise do what is possible on the client's own connection.
+            answered: whether the engine has; otherwise do what is possible on the client's own connection.
 
         Returns:
             The bytes to send upstream. There may be another `question`.
@@ -296,7 +296,7 @@ class Session:
         """Ask the server for this connection's identity, behind all that has been sent.
 
         Args:
-            hear: gets the identity after all earlier replies; None if others cannot share it.
+            hear: gets the identity after all earlier replies; None if the client cannot use shared connections.
 
         Returns:
             The bytes to send. None if that is not possible now.

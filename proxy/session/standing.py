@@ -51,7 +51,7 @@ class Subscriptions:
     """The subscriptions of a connection. In RESP2 the server refuses an ECHO from a subscriber.
 
     Attributes:
-        begun: whether there may have been one; then HELLO is refused in RESP2.
+        begun: whether there may have been a subscription; then HELLO is refused in RESP2.
         resp3: whether a reply has shown that the connection uses RESP3; a HELLO alone may have been refused.
         monitors: whether MONITOR is on.
     """

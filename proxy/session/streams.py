@@ -28,7 +28,7 @@ class Stream:
 
     Args:
         owner: the connection that sends it.
-        keys: those that it may add members to.
+        keys: the keys to which it may add members.
 
     Attributes:
         is_waited_for: whether others have to wait for it; not if the server may refuse it.

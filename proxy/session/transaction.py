@@ -66,7 +66,7 @@ class Transaction:
         self.has_begun: Callable[[], bool] | None = None
 
     def expect_beginning(self) -> Callable[[], None]:
-        """Return the callback for the sign in front of it: all earlier requests have been answered."""
+        """Return the callback for the sign in front of MULTI: all earlier requests have been answered."""
         begun: list[bool] = []
         self.has_begun = lambda: bool(begun)
         return lambda: begun.append(True)

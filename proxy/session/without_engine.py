@@ -18,7 +18,7 @@ from proxy.wire.request import Request
 
 
 class WithoutEngine:
-    """Decides when the engine's work is done here, and for which keys; `Alone` does it.
+    """Decides when a session does the engine's work, and for which keys; `Alone` does it.
 
     Args:
         ground: what all sessions share.
