@@ -94,7 +94,7 @@ class Effect(Enum):
 
     @property
     def blind(self) -> bool:
-        """Whether the request may add members without a script that checks which of them are absent."""
+        """Whether the request may add members without a script that checks which members are absent."""
         match self:
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
                 return True

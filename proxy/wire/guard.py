@@ -35,7 +35,7 @@ _FIRST: Final = re.compile(rf"\*0\r\n|(?:\*1\r\n)?\*2\r\n{ARGUMENT}(?:\$[0-9]+\r
 
 @cache
 def _scores_pattern(count: int) -> re.Pattern[bytes]:
-    """Return a matcher for a whole reply to ZMSCORE with so many members."""
+    """Return a matcher for a whole reply to ZMSCORE with `count` members."""
     return re.compile(rb"\*%d\r\n(?:\$-1\r\n|\$[0-9]+\r\n[^\r\n]+\r\n|[,_][^\r\n]*\r\n){%d}" % (count, count))
 
 

@@ -78,7 +78,7 @@ def bulk_pattern(longest: int, byte: str = ".", first: str = "") -> str:
 
 
 def header_pattern(mark: str, most: int) -> str:
-    """Return the text of an expression for the header line of an array or the like, of up to so many elements."""
+    """Return the text of an expression for the header line of an array or the like, of up to `most` elements."""
     return mark + _tree([*str(count), r"\r\n"] for count in range(most + 1))
 
 

@@ -30,7 +30,7 @@ _INET: Final = struct.Struct("!4s4sHH")
 _INET6: Final = struct.Struct("!16s16sHH")
 _UNIX: Final = struct.Struct("!108s108s")
 _SHAPES: Final = {0x11: _INET, 0x21: _INET6, 0x31: _UNIX}
-"""Second byte after the signature → format of the addresses after the length; without those of datagrams."""
+"""Second byte after the signature → format of the addresses after the length; datagrams are left out."""
 
 
 class ProxyHeaderError(Exception):

@@ -104,7 +104,7 @@ class Passage(Protocol):
     """Whether the following replies can bypass it."""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take bytes of the stream; return those for the client, and those after its replies."""
+        """Take bytes of the stream; return those for the client, and those after the filter's replies."""
 
 
 Way: TypeAlias = Passage | Guard | Repeated | Fronted | WishReply
@@ -118,8 +118,8 @@ class ReplySubstitution:
     """The replies to replace on one connection.
 
     Attributes:
-        outstanding: whether there are any.
-        trailed: whether bytes have come after the last of them, in the same chunk.
+        outstanding: whether any of these replies is still to come.
+        trailed: whether bytes have come after the last replaced reply, in the same chunk.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         deaf: whether the client's user has turned out to lack permission for ECHO.
@@ -132,7 +132,7 @@ class ReplySubstitution:
         self._settled = 0
         self._held = b""
         self._begins: set[bytes] = set()  # tokens in front of replies taken aside
-        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token after them → who gets them
+        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind these → what gets the replies
         self._aside: list[bytes] | None = None
         self._framing: Replies  # of what is taken aside
         self._pushes: list[bytes] = []  # that came in between
@@ -140,8 +140,8 @@ class ReplySubstitution:
         self._opens: dict[bytes, Way] = {}  # token in front of requests → filter for their replies
         self._passage: Way | None = None
         self._waiting: deque[Piece] = deque()  # the reply to a repeated read, and the bytes after it
-        self._waiting_size = 0  # its size in bytes, without such replies
-        self._slots: deque[Slot] = deque()  # such replies
+        self._waiting_size = 0  # size of the bytes in `_waiting`
+        self._slots: deque[Slot] = deque()  # the slots in `_waiting`
         self._silent: set[bytes] = set()  # tokens of silent signs
         self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
         self._awaited = 0  # number of replies taken aside after the last sign
@@ -248,12 +248,12 @@ class ReplySubstitution:
 
         Args:
             passage: the filter.
-            found: called when the first of them is next, as in `expect`.
+            found: called when the first of these replies is next, as in `expect`.
             silent: as in `expect`; `echoes` by default.
             by_greeting: as in `expect`.
 
         Returns:
-            The request to send in front of it.
+            The request to send in front of the others.
         """
         silent = self.echoes if silent is None else silent
         request = self.expect(b"", by_greeting=by_greeting, found=found, silent=silent)
@@ -427,7 +427,7 @@ class ReplySubstitution:
             return
         # The bytes before it may begin within a reply whose beginning has been passed on.
         self._pass(data[:first], passed)
-        awaited: int | None = None  # replies that come before the first of them
+        awaited: int | None = None  # replies before the first refused sign
         if self._aside is not None:
             awaited = max(0, self._awaited - len(frames(b"".join(self._aside))))
         parts = frames(data[first:])

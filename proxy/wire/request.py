@@ -60,9 +60,9 @@ class Quoting(Enum):
     PLAIN = "plain"
     """A closing quote ends the argument, and only a blank may follow: Redis, Valkey 8.0."""
     DROPPING = "dropping"
-    """The same, and bytes 0xff are dropped: Valkey 8.1."""
+    """Like `PLAIN`, and bytes 0xff are dropped: Valkey 8.1."""
     JOINING = "joining"
-    """The same, and an argument may continue after a quoted part: Valkey from 9."""
+    """Like `DROPPING`, and an argument may continue after a quoted part: Valkey from 9."""
 
 
 class Kind(Enum):
@@ -83,7 +83,7 @@ class Request:
 
     Attributes:
         kind: whether this is a whole request, or which part of one.
-        arguments: its arguments, the command's name first. Empty for an empty request, a body and what is broken.
+        arguments: its arguments, the command's name first. Empty for an empty request, a body and broken bytes.
         raw: the bytes that the client sent; a line of blanks, which servers read differently, is replaced.
         count: the total number of its arguments.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
@@ -210,7 +210,7 @@ class RequestReader:
         return self._buffer, self._position
 
     def skip(self, count: int) -> None:
-        """Treat so many bytes of `front` as returned; they must be whole requests."""
+        """Treat `count` bytes of `front` as returned; they must be whole requests."""
         self._position += count
         self.past_first = self.past_first or count > 0
 
