@@ -1,6 +1,9 @@
 """What a session needs done before it can send a request on.
 
 Its tests: tests/test_session.py.
+
+A new reason to hold a request needs three parts: `Inquiry.question` finds it, a field of `Question` names it, and
+`Engine.answer` deals with it.
 """
 
 from __future__ import annotations
