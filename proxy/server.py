@@ -160,7 +160,7 @@ class Server:
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what must be known about the server before clients are served
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
-        self.held.on_freed = Heap().freed
+        self.held.on_freed = Heap().note_freeing
         self.ground = Ground(
             Rewriter(self._names, self._coverage, self._commands, metrics),
             self._coverage,
@@ -455,7 +455,7 @@ class Server:
 
     def _see_off(self, connection: ClientConnection) -> None:
         try:
-            (connection.part if self._relieved else connection.finish)()
+            (connection.finish_after_first_request if self._relieved else connection.finish)()
         except Exception as error:  # noqa: BLE001 - a defect that one client meets must not end the others
             connection.fail(error)
 
