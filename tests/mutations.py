@@ -842,9 +842,9 @@ MUTATIONS = [
     Mutation("listen/sockets.py", "self.marks = marks or _marks(path)", "self.marks = _marks(path)", "files of others"),
     Mutation("listen/predecessor.py", 'self.given.marks[str(told["address"])] = marks', "pass", "no longer wanted"),
     Mutation("admin/server.py", "await alone.wait()", "pass", "answered by the one that serves"),
-    Mutation("outlook.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
+    Mutation("reporting.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
-    Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
+    Mutation("workers/worker.py", "reporting.tell, News.STOP", "reporting.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
     # Standard streams.
     Mutation("standard_streams.py", "            self.error = error\n", "", "streams of a subcommand"),
