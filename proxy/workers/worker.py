@@ -250,7 +250,7 @@ async def _obey(
 
 
 def _end_without_supervisor(seconds: float) -> None:
-    """Exit so many seconds after the supervisor has ended, even if the event loop hangs."""
+    """Exit a number of seconds after the supervisor has ended, even if the event loop hangs."""
     watched = os.dup(_CHANNEL)
 
     def watch() -> None:
