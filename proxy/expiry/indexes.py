@@ -36,7 +36,7 @@ PAGE: Final = 1000
 """Number of entries of an index to read at once."""
 
 PAGE_OF_SLOT: Final = 100
-"""The same in a cluster, where `SLOTS_AT_ONCE` indexes are read at once."""
+"""Number of entries of each index to read at once in a cluster, where `SLOTS_AT_ONCE` indexes are read together."""
 
 SLOTS_AT_ONCE: Final = 100
 """Number of slots whose indexes are read at once."""

@@ -54,7 +54,7 @@ _TICK_SECONDS: Final = 1.0
 older proxy)."""
 
 _IDLE_TICK_SECONDS: Final = 5.0
-"""The same while nothing has deadlines: a client that bypasses this proxy may set one."""
+"""How often to check while nothing has deadlines: a client that bypasses this proxy may set one."""
 
 _REST_SECONDS: Final = 0.02
 """How long to collect changes of a cluster node's indexes before they are read."""

@@ -83,7 +83,7 @@ class Asking:
             self._asker.regulate()
 
     def cancel(self) -> None:
-        """Cancel the question: the server has gone, or nobody waits any more."""
+        """Cancel the question: the server has gone, or the answer is no longer needed."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

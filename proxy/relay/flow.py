@@ -1,4 +1,4 @@
-"""Read from a client exactly while its bytes are wanted, and count the held ones.
+"""Read from a client exactly while its bytes are wanted, and count the bytes that are held.
 
 Its tests: tests/test_states.py.
 """

@@ -116,7 +116,7 @@ class Joint:
                 port.broke(error)
 
     def _cut(self, said: bytes) -> list[bytes]:
-        """Split the reply into those of the requests. Raises ValueError if their number is wrong."""
+        """Split the reply into one for each request. Raises ValueError if their number is wrong."""
         count = len(self._left)
         head, *lines, _ = said.split(b"\r\n")
         size = int(head[1:])

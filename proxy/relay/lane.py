@@ -362,7 +362,7 @@ MUCH: Final = 32 * 1024
 
 
 class _Signs(Sender):
-    """Sends PING over a lane as its sign."""
+    """Sends PING over a lane in place of a sign."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane

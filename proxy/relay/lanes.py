@@ -134,7 +134,7 @@ class Lanes:
         """Return the two groups of an identity: one for writes, and one for reads, which also run during CLIENT PAUSE
         WRITE.
 
-        None if there are too many groups, or if the server has refused such lanes.
+        None if there are too many groups, or if the server has refused lanes of this identity.
         """
         if identity in self._refused:
             return None
@@ -160,7 +160,7 @@ class Lanes:
         dirty = self._dirty
         if dirty:
             self._dirty = []
-            # What is given back is judged at once, with what follows it, which may set a first deadline.
+            # Returned requests are judged at once, with later ones, which may set a first deadline.
             for port, request in [unsent for group in dirty for unsent in group.flush()]:
                 port.give_back(request)
 

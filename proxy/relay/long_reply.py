@@ -27,7 +27,7 @@ PATIENT_LOOKS: Final = 3000
 the system takes more data only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The same if requests that must not run twice may wait behind the reply: 5 s. Also the limit for all looks during one
+"""The limit if requests that must not run twice may wait behind the reply: 5 s. Also the limit for all looks during one
 reply at which others wait, even if the client reads."""
 
 

@@ -16,7 +16,7 @@ BACKLOG: Final = 16 * 1024 * 1024
 """Bytes waiting for a client above which no more of its long reply is read from the server."""
 
 ALL_BACKLOGS: Final = 64 * 1024 * 1024
-"""The same for all clients together."""
+"""Limit for the bytes that wait for all clients together."""
 
 LEAST_BACKLOG: Final = 256 * 1024
 """Bytes that each client may have waiting even if the limit for all is used up."""

@@ -59,10 +59,10 @@ READING: Final = (State.RELAYING, *_LAST)
 """States in which the client is read. In the last ones its bytes are dropped: unread, they would cause a reset."""
 
 SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
-"""States in which the client's requests go to the server, which has not been told that there are no more."""
+"""States in which requests of the client can still be sent to the server."""
 
 COLLECTING: Final = (*SENDING, State.ENDED, State.DRAINING, State.YIELDING)
-"""States in which replies may wait for one that is requested again, or for a sign."""
+"""States in which replies may be buffered until a resent read or a sign is answered."""
 
 ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING, State.REFUSED)
 """States in which everything has been sent, and replies still arrive."""
@@ -112,7 +112,7 @@ class Course:
 
     @property
     def sends(self) -> bool:
-        """Whether the client's requests go to the server, which has not been told that there are no more."""
+        """Whether requests of the client can still be sent to the server."""
         return self.state in SENDING
 
     @property

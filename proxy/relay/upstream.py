@@ -30,7 +30,7 @@ LINGER_SECONDS: Final = 30.0
 """How long a connection whose client has gone may take to deliver what was left for the server."""
 
 SALVAGED: Final = 64 * 1024
-"""Bytes to read at a time of what is left in a connection that was reset."""
+"""Bytes to read at a time from a connection that was reset."""
 
 
 class ReadPause(Enum):

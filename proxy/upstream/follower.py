@@ -82,7 +82,7 @@ class Follower:
 
     @property
     def failures(self) -> dict[Address, str]:
-        """What is wrong with the others, for people."""
+        """What is wrong with each Sentinel that does not report the primary, for people."""
         return self._council.failures
 
     async def run(self) -> None:
